@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.cluster.coordinator import Conflict, Coordinator, CoordinatorError, Entry, PutBack, Write
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, KeySpace, PutBack, Write
 from lightrail.cluster.map import FRONTENDS, GATEWAYS, PLACEMENT, SHARDS, Placed
 
 HISTORY: Final = "history"
@@ -130,7 +130,7 @@ def _order(write: Write) -> tuple[int, str]:
     return found, write.key
 
 
-async def begin(coordinator: Coordinator) -> None:
+async def begin(coordinator: KeySpace) -> None:
     """Names a new history, after a journal has shown that the coordinator lost revisions.
 
     Raises CoordinatorError. Where another process was faster its id serves as well.

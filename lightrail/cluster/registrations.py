@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, Write
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, KeySpace, Write
 
 
 class Registration(NamedTuple):
@@ -16,17 +16,10 @@ class Registration(NamedTuple):
     displaced: Callable[[str], None]
 
 
-class Space(Protocol):
-    """What registrations need of a key space."""
-
-    async def write(self, writes: Sequence[Write]) -> int: ...
-    async def entry(self, key: str) -> Entry | None: ...
-
-
 class Registrations:
     """Of one process, by key; they stay until `unregister`, or until another process registers."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: KeySpace) -> None:
         self._space = space
         self.held: dict[str, Registration] = {}
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull, Entry, Write
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull, Entry, KeySpace, Write
 from lightrail.cluster.etcd.calls import Calls
 from lightrail.cluster.etcd.channels import LeaseLost
 from lightrail.cluster.etcd.identity import IDENTITY
-from lightrail.cluster.registrations import Registrations, Space
+from lightrail.cluster.registrations import Registrations
 
 log = logging.getLogger("lightrail.cluster.etcd.leases")
 
@@ -23,7 +23,7 @@ class LeasedRegistrations(Registrations):
     """
 
     def __init__(
-        self, space: Space, calls: Calls, transact: Callable[[Sequence[Write], int], Awaitable[int]]
+        self, space: KeySpace, calls: Calls, transact: Callable[[Sequence[Write], int], Awaitable[int]]
     ) -> None:
         super().__init__(space)
         self._calls = calls

@@ -36,8 +36,8 @@ from lightrail.wire.frames import (
     OutcomeCode,
     frame,
 )
+from lightrail.wire.links import Consumer, DeliveriesMissing
 from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
-from lightrail.wire.shards import Consumer, DeliveriesMissing
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

@@ -44,7 +44,8 @@ from lightrail.wire.control import ControlServer
 from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
 from lightrail.wire.owner import Owner
-from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend")
 

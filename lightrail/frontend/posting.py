@@ -10,8 +10,8 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Right
 from lightrail.wire.frames import Kind, enqueue, frame
+from lightrail.wire.links import Producer
 from lightrail.wire.messages import ProducerOpen, Refusal
-from lightrail.wire.shards import Producer
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection

@@ -36,7 +36,7 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Changed, Missing, Taken
 from lightrail.wire.messages import Refusal
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

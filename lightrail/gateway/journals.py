@@ -21,7 +21,8 @@ from lightrail.gateway.errors import AGAIN, Problem
 from lightrail.gateway.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardAway, ShardRefused, State
+from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.shards import State
 
 log = logging.getLogger("lightrail.gateway.journals")
 

@@ -24,7 +24,8 @@ from lightrail.model.clock import wall_ms
 from lightrail.model.plan import FORMAT, KIND, Plan, QueueLoad, Sum, plan
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import PLACED
-from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, State
+from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.shards import ShardPeer, State
 
 SAMPLE_S: Final = 1.0
 """Over how many seconds messages are counted, where nobody says."""

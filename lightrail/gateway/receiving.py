@@ -31,9 +31,9 @@ from lightrail.wire.frames import (
     delivered_at,
     frame,
 )
+from lightrail.wire.links import Consumer, DeliveriesMissing
 from lightrail.wire.messages import ConsumerOpen, Refusal
 from lightrail.wire.owner import Owner
-from lightrail.wire.shards import Consumer, DeliveriesMissing
 
 log = logging.getLogger("lightrail.gateway.receiving")
 

@@ -13,7 +13,8 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.routing import UNROUTABLE, Group, Plan, Routed, Routing, Walk
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
 from lightrail.wire.messages import Refusal
-from lightrail.wire.shards import ShardAway, ShardPeer
+from lightrail.wire.requests import ShardAway
+from lightrail.wire.shards import ShardPeer
 
 Carried = set[tuple[bytes, str]]
 """Contents of a message and the queues that have them."""

@@ -13,7 +13,8 @@ from lightrail.wire.bulk import BulkPeers
 from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
 from lightrail.wire.owner import Owner
-from lightrail.wire.shards import ShardAway, ShardPeer
+from lightrail.wire.requests import ShardAway
+from lightrail.wire.shards import ShardPeer
 
 
 class _Turn:

@@ -4,8 +4,7 @@ Links know their owner, and the owner knows the shard. When the queue moves, the
 leaves the shard and opens the links where the placement says that the queue is, or, as long as the placement
 says nothing new, at the same shard again. Nothing is lost meanwhile: batches without an answer are with their
 links, within their credit; settlements and closes wait here (held.py) until a shard has confirmed that it
-owns the queue by opening a link, for a shard that does not own it passes over them. To send one twice is
-harmless.
+owns the queue by opening a link, for another shard ignores them. To send one twice is harmless.
 
 Which link is open at which shard is the table in assignments.py; what is due when is owner_timers.py.
 """
@@ -17,11 +16,13 @@ from lightrail.model import limits
 from lightrail.wire.assignments import Event
 from lightrail.wire.frames import HEADER, Kind, frame
 from lightrail.wire.held import KEPT, HeldFrames
+from lightrail.wire.links import Consumer, Producer
 from lightrail.wire.messages import Answer, Refusal
 from lightrail.wire.owner_timers import OwnerTimers
 from lightrail.wire.places import Place, Registry
 from lightrail.wire.queue_links import QueueLinks
-from lightrail.wire.shards import Consumer, Producer, ShardAway, ShardPeer, State
+from lightrail.wire.requests import ShardAway
+from lightrail.wire.shards import ShardPeer, State
 
 log = logging.getLogger("lightrail.wire.owner")
 
@@ -282,7 +283,7 @@ class Owner:
     def unsure(self, former: ShardPeer) -> None:
         """A shard that links have just left was lost before it answered what they sent last.
 
-        A settlement on its way to that shard, or back, is lost, and the shard that owns the queue now would
+        A settlement on its way to that shard or back is lost, and the shard that owns the queue now would
         wait for it as long as the link lives. So all unsettled deliveries are given up and delivered again.
         """
         if not self._links.consumers:
@@ -306,8 +307,7 @@ class Owner:
         """A shard that does not own the queue any more returned a frame, which is for the shard that does."""
         peer = self.peer
         if self.confirmed is not None:
-            # The number, not the epoch, says which delivery is meant. From the owner's shard itself bounces
-            # only what is for a consumer that has ended.
+            # What the owner's shard itself returns is for a consumer that has ended.
             if self.confirmed is not by:
                 self.confirmed.post(part)
             return

@@ -14,7 +14,9 @@ from lightrail.model import conditions, limits, names
 from lightrail.wire.messages import Answer, Refusal
 from lightrail.wire.owner import Owner
 from lightrail.wire.places import Place, Places
-from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, Watch
+from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.shards import ShardPeer
+from lightrail.wire.watch import Watch
 
 log = logging.getLogger("lightrail.wire.owners")
 
@@ -26,7 +28,7 @@ AWAY_TICK_MS: Final = 1_000
 """How often senders are looked for that have waited long enough."""
 
 
-class Owners(Watch):
+class Owners(Watch[ShardPeer]):
     """All owners of a process.
 
     Args:
@@ -130,7 +132,7 @@ class Owners(Watch):
         """See Registry."""
         self._former.setdefault(peer, {})[owner] = peer.ping()
 
-    def heard(self, peer: ShardPeer, ping: int) -> None:
+    def ponged(self, peer: ShardPeer, ping: int) -> None:
         """See Watch."""
         former = self._former.get(peer)
         if former is not None:
@@ -175,7 +177,7 @@ class Owners(Watch):
             for producer in list(peer.producers.values()):
                 producer.back()
 
-    def taken(self, peer: ShardPeer, link: int) -> None:
+    def opened(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
         owner = self._of_link.get(link)
         if owner is None:
@@ -184,7 +186,7 @@ class Owners(Watch):
         else:
             owner.link_ready(peer, link)
 
-    def left(self, peer: ShardPeer, link: int) -> None:
+    def ended(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
         owner = self._of_link.get(link)
         if owner is not None:

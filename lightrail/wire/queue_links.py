@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from lightrail.wire.assignments import Assignment, Event, LinkState
-from lightrail.wire.shards import Consumer, Producer, ShardPeer
+from lightrail.wire.links import Consumer, Producer
+from lightrail.wire.shards import ShardPeer
 
 
 class QueueLinks:

@@ -6,8 +6,9 @@ from typing import Any
 
 from lightrail.wire import frames
 from lightrail.wire.frames import HEADER, Kind
+from lightrail.wire.links import Consumer, Producer
 from lightrail.wire.messages import Answer, Refusal
-from lightrail.wire.shards import Consumer, Producer, State
+from lightrail.wire.shards import State
 
 
 class FakePeer:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from lightrail.cluster.fleet import Fleet
 from lightrail.wire.frames import Kind, OutcomeCode, frame
+from lightrail.wire.links import Consumer, DeliveriesMissing, Producer
 from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal
-from lightrail.wire.shards import Consumer, DeliveriesMissing, Producer
 from tests.support.shard_life import Id, id_of, message
 from tests.support.shard_scene import batch, delivered
 from tests.support.sim_coordinator import SimCoordinator

@@ -12,7 +12,7 @@ from lightrail.gateway.sending import Sender
 from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.namespace.service import Refused, Service
-from lightrail.wire.shards import ShardAway
+from lightrail.wire.requests import ShardAway
 
 UNKNOWN: Final = "lightrail:unknown"
 """Nothing was heard of a letter in time: it may or may not be stored."""

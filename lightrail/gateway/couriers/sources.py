@@ -5,9 +5,9 @@ from typing import Protocol
 
 from lightrail.gateway.couriers.letters import Delivery
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
+from lightrail.wire.links import Consumer, DeliveriesMissing
 from lightrail.wire.messages import Answer, ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.owner import Owner
-from lightrail.wire.shards import Consumer, DeliveriesMissing
 
 
 class Links(Protocol):

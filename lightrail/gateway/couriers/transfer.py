@@ -26,7 +26,7 @@ from lightrail.namespace.rights import Caller, Forbidden
 from lightrail.namespace.service import Refused
 from lightrail.wire.frames import OutcomeCode
 from lightrail.wire.messages import ConsumerOpen, Refusal
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.gateway.couriers.transfer")
 

@@ -28,7 +28,7 @@ from lightrail.shard.moving.importing import ImportFailed
 from lightrail.shard.moving.tenancy import Places
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.shard.moving.mover")
 

@@ -13,7 +13,7 @@ from lightrail.frontend.relays import RelayLink
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import DRAIN, EXACT, Kind
 from lightrail.wire.messages import ConsumerOpen, Refusal
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 from tests.support.frontend_fakes import FakeLink
 from tests.support.model_shard import ModelQueue
 from tests.support.owner_scene import OwnerReceiver, OwnerScene, OwnerSender

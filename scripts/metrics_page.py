@@ -5,14 +5,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from lightrail.cluster.counts import COORDINATOR_FAMILIES, PLACEMENT_FAMILIES
+from lightrail.cluster.counts import COORDINATOR_FAMILIES
+from lightrail.cluster.map_counts import PLACEMENT_FAMILIES
 from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
 from lightrail.gateway.metrics import CONNECTION_FAMILIES
 from lightrail.gateway.metrics import FAMILIES as HTTP_FAMILIES
 from lightrail.gateway.processes.members import FAMILIES as MEMBER_FAMILIES
 from lightrail.gateway.processes.presence import PRESENCE_FAMILIES
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES
-from lightrail.telemetry.families import FRONTEND_FAMILIES, SHARD_FAMILIES
+from lightrail.telemetry.frontend import FRONTEND_FAMILIES
+from lightrail.telemetry.shard import SHARD_FAMILIES
 from lightrail.telemetry.metrics import AnyFamily, HistogramFamily
 from lightrail.telemetry.queues import DETAILED_FAMILIES
 from lightrail.telemetry.running import RUNNING_FAMILIES

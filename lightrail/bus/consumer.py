@@ -19,7 +19,8 @@ from lightrail.bus.formats import Formats
 from lightrail.bus.handlers import Middleware, Registration
 from lightrail.bus.limits import Gate
 from lightrail.bus.messages import MessageType, known_type
-from lightrail.bus.outgoing import Outgoing, Sending
+from lightrail.bus.outgoing import Outgoing
+from lightrail.bus.sending import Sending
 from lightrail.bus.store import AlreadyHandledError
 from lightrail.bus.typed import converter
 from lightrail.transport import (

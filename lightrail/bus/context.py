@@ -5,12 +5,10 @@ nothing, and a message that is handled again sends the same messages with the sa
 """
 
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from lightrail.bus.sending import Scheduling, Sending
 from lightrail.transport import Envelope, Header, Received
-
-if TYPE_CHECKING:
-    from lightrail.bus.outgoing import Outgoing, Sending
 
 CONVERSATION: Final = "lightrail-conversation"
 """Header: id of the first message of a chain of messages that were sent while one of them was handled."""
@@ -28,6 +26,15 @@ class _Done:
 DONE: Final[Awaitable[None]] = _Done()
 
 
+class Outgoing(Protocol):
+    """What makes envelopes of a handler's messages: `lightrail.bus.outgoing`."""
+
+    def event(self, event: Any, context: "Context | None" = None, **options: Any) -> Sending: ...
+    def command(self, command: Any, context: "Context | None" = None, **options: Any) -> Sending: ...
+    def scheduled(self, message: Any, context: "Context | None" = None, **options: Any) -> Scheduling: ...
+    def answer(self, answer: Any, context: "Context") -> Sending: ...
+
+
 class Context:
     """The message that a handler is called with.
 
@@ -41,7 +48,7 @@ class Context:
     """
 
     def __init__(
-        self, outgoing: "Outgoing", received: Received, message: Any, handler: str, queue: str = ""
+        self, outgoing: Outgoing, received: Received, message: Any, handler: str, queue: str = ""
     ) -> None:
         self.envelope: Final[Envelope] = received.envelope
         self.queue: Final = queue

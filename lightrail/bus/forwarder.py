@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lightrail.bus.errors import BusError
 from lightrail.bus.messages import known_type
-from lightrail.bus.outgoing import Sending
+from lightrail.bus.sending import Sending
 from lightrail.bus.store import Store, Waiting
 from lightrail.transport import Clock, SendRefusedError, TransportError
 

@@ -6,7 +6,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, g
 
 from lightrail.bus.bus import Bus
 from lightrail.bus.consumer import Handled
-from lightrail.bus.outgoing import Sending
+from lightrail.bus.sending import Sending
 
 BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 600.0)
 """Seconds that handlers take."""

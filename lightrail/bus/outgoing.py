@@ -4,7 +4,6 @@ import itertools
 import json
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.bus.context import CAUSE, CONVERSATION, Context
@@ -12,6 +11,7 @@ from lightrail.bus.conventions import Conventions
 from lightrail.bus.errors import ConfigurationError
 from lightrail.bus.formats import Format, new_id
 from lightrail.bus.messages import Kind, MessageType, message_type
+from lightrail.bus.sending import Scheduled, Scheduling, Sending
 from lightrail.bus.typed import converter
 from lightrail.transport import Envelope, Header
 
@@ -24,39 +24,6 @@ FAULT: Final = "lightrail-fault"
 """Header of an answer whose body says what the responder raised."""
 TARGET: Final = "lightrail-target"
 """Header of a message in a queue of schedules: where it goes when its time has come."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """An envelope and where it goes."""
-
-    address: str
-    envelope: Envelope
-    type: MessageType | None
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """A message that is sent later, by which `Bus.cancel` knows it.
-
-    Attributes:
-        id: of the message.
-        queue: where it waits.
-        at: when it is sent, in seconds since the Unix epoch.
-    """
-
-    id: str
-    queue: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduling:
-    """A message that is to be sent later."""
-
-    sending: Sending
-    scheduled: Scheduled
 
 
 class Outgoing:

@@ -34,7 +34,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import SQLAlchemyError
 
 from lightrail.bus.context import Context
-from lightrail.bus.outgoing import Sending
+from lightrail.bus.sending import Sending
 from lightrail.bus.store import (
     AlreadyHandledError,
     ConflictError,

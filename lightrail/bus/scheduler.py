@@ -5,7 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from lightrail.bus.outgoing import TARGET, Sending
+from lightrail.bus.outgoing import TARGET
+from lightrail.bus.sending import Sending
 from lightrail.transport import (
     Clock,
     Envelope,

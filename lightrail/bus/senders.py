@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from lightrail.bus.messages import MessageType
-from lightrail.bus.outgoing import TARGET, Sending
+from lightrail.bus.outgoing import TARGET
 from lightrail.bus.plan import Plan
+from lightrail.bus.sending import Sending
 from lightrail.transport import Broker, Transport
 
 SENDERS_MAX: Final = 1_000

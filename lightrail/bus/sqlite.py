@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from lightrail.bus.context import Context
-from lightrail.bus.outgoing import Sending
+from lightrail.bus.sending import Sending
 from lightrail.bus.store import (
     AlreadyHandledError,
     ConflictError,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lightrail.bus.errors import BusError
-from lightrail.bus.outgoing import Sending
+from lightrail.bus.sending import Sending
 from lightrail.transport import Envelope
 
 

@@ -11,18 +11,17 @@ writes. A deleted entry is remembered for a while, so that whoever follows hears
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
 
+from lightrail.cluster.counts import CoordinatorCounts
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.users import UserRecord
 
-if TYPE_CHECKING:
-    from lightrail.cluster.counts import CoordinatorCounts
-    from lightrail.cluster.history import PutBack
-
-
 WRITES_MAX: Final = 100
 """Writes of one transaction; etcd allows 128 operations (its --max-txn-ops)."""
+ATTEMPTS_MAX: Final = 100
+"""Conflicts in a row after which a change is given up; each one means that somebody else got through."""
 
 
 class CoordinatorError(Exception):
@@ -103,11 +102,30 @@ class SetBack(NamedTuple):
     """What shows it."""
 
 
-class Coordinator(Protocol):
-    """Safe to be called by many tasks at once; names of queues are decoded and checked (model/names.py)."""
+@dataclass(slots=True)
+class PutBack:
+    """What has to be written to give a coordinator back what it has lost, and what came of it."""
+
+    writes: list[Write] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    """Keys with another value that was written since: that one stays."""
+    again: list[str] = field(default_factory=list)
+    """Keys that are not known: they were deleted before, or were made since."""
+
+    def shown(self) -> dict[str, object]:
+        """As HTTP shows it."""
+        return {
+            "written": sorted(each.key for each in self.writes),
+            "kept": sorted(self.kept),
+            "again": sorted(self.again),
+        }
+
+
+class KeySpace(Protocol):
+    """Entries, and what this process registers among them. Safe to be called by many tasks at once."""
 
     @property
-    def counts(self) -> "CoordinatorCounts":
+    def counts(self) -> CoordinatorCounts:
         """How this process gets on with it."""
 
     async def cluster_id(self) -> str:
@@ -115,29 +133,6 @@ class Coordinator(Protocol):
 
     async def secret(self) -> bytes:
         """32 random bytes, the same for all processes: answers about unknown users are made from them."""
-
-    async def shards(self) -> int:
-        """Number of shards that were ever made known and not removed."""
-
-    async def set_shards(self, count: int) -> None:
-        """Shards 0 to `count` - 1, and no others. Raises ShardsInUse when one that would go holds queues."""
-
-    async def place(self, queue: str) -> Placement:
-        """Where a queue is; one that is nowhere is placed, in an epoch above all that it ever had: see
-        `placement.choose`.
-
-        ``NAME/$dlq`` has no placement of its own: it is always where NAME is. Raises CoordinatorError when
-        there is no shard that takes queues.
-        """
-
-    async def placement(self, queue: str) -> Placement | None:
-        """Where a queue is, or None."""
-
-    async def placements(self) -> dict[str, Placement]:
-        """All queues that are placed, without dead-letter queues."""
-
-    async def unplace(self, queues: Sequence[str]) -> None:
-        """Forget where queues are that were deleted: made again, they may be placed elsewhere."""
 
     async def write(self, writes: Sequence[Write]) -> int:
         """All of these or none.
@@ -201,7 +196,7 @@ class Coordinator(Protocol):
         written.
         """
 
-    async def put_back(self) -> "PutBack":
+    async def put_back(self) -> PutBack:
         """Writes what this process knows and a coordinator that was set back has lost; then all go on with
         it.
 
@@ -216,6 +211,40 @@ class Coordinator(Protocol):
 
         None where no lease ends it, 0 where it is not there. Raises CoordinatorError.
         """
+
+    async def close(self) -> None:
+        """Let go of what it holds; nothing may be called afterwards."""
+
+
+class Placements(Protocol):
+    """Shards and the queues placed on them; names of queues are decoded and checked (model/names.py)."""
+
+    async def shards(self) -> int:
+        """Number of shards that were ever made known and not removed."""
+
+    async def set_shards(self, count: int) -> None:
+        """Shards 0 to `count` - 1, and no others. Raises ShardsInUse when one that would go holds queues."""
+
+    async def place(self, queue: str) -> Placement:
+        """Where a queue is; one that is nowhere is placed, in an epoch above all that it ever had: see
+        `placement.choose`.
+
+        ``NAME/$dlq`` has no placement of its own: it is always where NAME is. Raises CoordinatorError when
+        there is no shard that takes queues.
+        """
+
+    async def placement(self, queue: str) -> Placement | None:
+        """Where a queue is, or None."""
+
+    async def placements(self) -> dict[str, Placement]:
+        """All queues that are placed, without dead-letter queues."""
+
+    async def unplace(self, queues: Sequence[str]) -> None:
+        """Forget where queues are that were deleted: made again, they may be placed elsewhere."""
+
+
+class Users(Protocol):
+    """Who may connect."""
 
     async def user(self, name: str) -> UserRecord | None:
         """The user of this name, or None."""
@@ -235,5 +264,6 @@ class Coordinator(Protocol):
     async def remove_user(self, name: str) -> None:
         """Raises UserUnknown."""
 
-    async def close(self) -> None:
-        """Let go of what it holds; nothing may be called afterwards."""
+
+class Coordinator(KeySpace, Placements, Users, Protocol):
+    """Everything that an installation keeps in common."""

@@ -1,27 +1,20 @@
-"""Counts: how this process gets on with the coordinator, and what its map says, as /metrics shows them."""
+"""Counts: how this process reaches the coordinator, as /metrics shows it."""
 
 import time
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any, Final
 
-from lightrail.cluster.map import Map
 from lightrail.telemetry.metrics import (
     CALL_SECONDS,
     AnyFamily,
-    Family,
     Histogram,
     HistogramFamily,
-    Labels,
     counter,
     gauge,
 )
 
-PHASES: Final = ("waiting", "frozen")
-
 
 class CoordinatorCounts:
-    """Every coordinator has them as `counts`; it tells them, on the loop, what came of its last contact."""
+    """Outcomes of contacts with the coordinator, which reports each of them on the loop."""
 
     __slots__ = (
         "answers",
@@ -38,7 +31,7 @@ class CoordinatorCounts:
         self.answers = True
         """Whether the last contact worked; a coordinator that was opened is there."""
         self.followed = True
-        """Whether changes are heard of; of a file they always are, by looking."""
+        """Whether changes arrive; those of a file always do, by looking."""
         self.failures = 0
         self.heard_s = time.monotonic()
         """When a contact last worked, by the monotonic clock."""
@@ -50,17 +43,17 @@ class CoordinatorCounts:
         self.write_seconds = Histogram(CALL_SECONDS)
 
     def heard(self) -> None:
-        """A call was answered, or the watch said something: a key that changed, or that nothing did."""
+        """A call was answered, or the watch reported a change, or that nothing has changed."""
         self.answers = True
         self.heard_s = time.monotonic()
 
     def failed(self) -> None:
-        """A call, or the watch, found nobody."""
+        """A call, or the watch, reached no coordinator."""
         self.answers = False
         self.failures += 1
 
     def watch_ended(self) -> None:
-        """Changes are not heard of until the watch is begun anew."""
+        """No changes arrive until the watch is begun anew."""
         self.followed = False
 
     def watch_restarted(self) -> None:
@@ -118,56 +111,3 @@ COORDINATOR_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         lambda counts: counts.write_seconds,
     ),
 )
-
-
-def _queues(map: Map) -> Iterable[tuple[Labels, float]]:
-    owned = Counter(placed.shard for placed in map.placements().values())
-    return [((str(shard),), owned[shard]) for shard in sorted({*map.shard_sets, *owned})]
-
-
-def _moves(map: Map) -> Iterable[tuple[Labels, float]]:
-    phases = Counter(move.phase for move in map.moves.values())
-    return [((phase,), phases[phase]) for phase in PHASES]
-
-
-def _serving(map: Map) -> Iterable[tuple[Labels, float]]:
-    registered = (("shard", map.shards), ("frontend", map.frontends), ("gateway", map.gateways))
-    return [((of,), len(members)) for of, members in registered]
-
-
-def _shards(map: Map) -> Iterable[tuple[Labels, float]]:
-    states = Counter(each.state for each in map.shard_sets.values())
-    return [((state,), states[state]) for state in ("active", "draining")]
-
-
-PLACEMENT_FAMILIES: Final[tuple[AnyFamily[Map], ...]] = (
-    Family(
-        "gauge",
-        "lightrail_placement_queues",
-        "Queues that are placed on a shard, as this gateway knows.",
-        ("shard",),
-        _queues,
-    ),
-    Family(
-        "gauge",
-        "lightrail_placement_moves",
-        "Moves of queues that were asked for and have not ended, by phase.",
-        ("phase",),
-        _moves,
-    ),
-    Family(
-        "gauge",
-        "lightrail_placement_members",
-        "Processes that are registered with the coordinator, by what they are.",
-        ("of",),
-        _serving,
-    ),
-    Family(
-        "gauge",
-        "lightrail_placement_shards",
-        "Shards that were ever made known and not removed, by state.",
-        ("state",),
-        _shards,
-    ),
-)
-"""Of a gateway's map."""

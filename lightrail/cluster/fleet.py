@@ -1,4 +1,4 @@
-"""Fleet: the shards as one frontend or gateway reaches them, the map that says where queues are, their homes.
+"""Fleet: the connections of one frontend or gateway to shards, the map of queues, and their owners.
 
 There is a link to every shard that is registered or was named at the start (`add`); it stays while the shard
 is down, follows it to another address, and goes when the shard is no part of the installation any more.
@@ -15,9 +15,9 @@ from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.model import conditions, limits, names
 from lightrail.wire import keys
-from lightrail.wire.homes import Homes
 from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.owners import Owners
 from lightrail.wire.places import Place
 from lightrail.wire.shards import ShardPeer, State
 
@@ -54,7 +54,7 @@ class Fleet:
     ) -> None:
         self.peers: dict[int, ShardPeer] = {}
         self.map = Map(coordinator)
-        self.homes = Homes(self, loop, now_ms=now_ms, shard_wait_ms=shard_wait_ms)
+        self.owners = Owners(self, loop, now_ms=now_ms, shard_wait_ms=shard_wait_ms)
         self.moved = 0
         """Rises when a queue is elsewhere."""
         self._coordinator = coordinator
@@ -97,9 +97,9 @@ class Fleet:
             now_ms=self._now_ms,
             schedule_flush=self._schedule_flush,
             flush=self._flush,
-            watch=self.homes,
+            watch=self.owners,
         )
-        self.homes.joined(peer)
+        self.owners.joined(peer)
 
     def _follow(self, shard: int) -> None:
         """A shard came, went, or is elsewhere."""
@@ -123,7 +123,7 @@ class Fleet:
         ):
             log.info("shard %d is no part of this installation any more", shard)
             del self.peers[shard], self._boots[shard]
-            self.homes.removed(peer)
+            self.owners.removed(peer)
             peer.close()
 
     def flush(self) -> None:
@@ -207,8 +207,8 @@ class Fleet:
         *,
         wait_ms: int = limits.REQUEST_MS,
     ) -> Answer:
-        """See Homes.request."""
-        return await self.homes.request(queue, op, fields, blob, wait_ms=wait_ms)
+        """See Owners.request."""
+        return await self.owners.request(queue, op, fields, blob, wait_ms=wait_ms)
 
     # --- news ------------------------------------------------------------------------------------------
 
@@ -235,11 +235,11 @@ class Fleet:
                 self.moved += 1
                 break
         if changes.placements or changes.shards:
-            self.homes.changed(changes.placements)
+            self.owners.changed(changes.placements)
 
     def close(self) -> None:
         """Says goodbye to all shards."""
-        self.homes.close()
+        self.owners.close()
         for peer in self.peers.values():
             peer.close()
 

@@ -19,8 +19,8 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from lightrail.cluster.coordinator import Conflict, Coordinator, CoordinatorError, Entry, Write
-from lightrail.cluster.membership import ATTEMPTS_MAX, MemberRefused
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, Conflict, CoordinatorError, Entry, KeySpace, Write
+from lightrail.cluster.membership import MemberRefused
 
 GENERATIONS: Final = "generations/"
 PREVIOUS_MAX: Final = 8
@@ -77,7 +77,7 @@ def key_of(shard: int) -> str:
     return f"{GENERATIONS}{shard}"
 
 
-async def last_generation(coordinator: Coordinator, shard: int) -> tuple[Generation | None, int]:
+async def last_generation(coordinator: KeySpace, shard: int) -> tuple[Generation | None, int]:
     """The last start that went through, and the revision of its entry or 0. Raises CoordinatorError."""
     entry = await coordinator.entry(key_of(shard))
     return (None, 0) if entry is None else (Generation.decode(entry), entry.revision)
@@ -148,7 +148,7 @@ def _refused(shard: int, last: Generation, found: str) -> MemberRefused:
     )
 
 
-async def accept_disk(coordinator: Coordinator, shard: int) -> Generation:
+async def accept_disk(coordinator: KeySpace, shard: int) -> Generation:
     """The next directory that is started with the disk of this shard serves, however far behind it is.
 
     The caller knows that the shard does not run. Raises MemberRefused, CoordinatorError.

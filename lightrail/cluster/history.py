@@ -12,10 +12,10 @@ coordinator has not reached. Revisions of different histories must not be compar
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from lightrail.cluster.coordinator import Conflict, Coordinator, CoordinatorError, Entry, Write
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, KeySpace, PutBack, Write
 from lightrail.cluster.map import FRONTENDS, GATEWAYS, PLACEMENT, SHARDS, Placed
 
 HISTORY: Final = "history"
@@ -97,25 +97,6 @@ def doubt(
     return ""
 
 
-@dataclass(slots=True)
-class PutBack:
-    """What has to be written to give a coordinator back what it has lost, and what came of it."""
-
-    writes: list[Write] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
-    """Keys with another value that was written since: that one stays."""
-    again: list[str] = field(default_factory=list)
-    """Keys that are not known: they were deleted before, or were made since."""
-
-    def shown(self) -> dict[str, object]:
-        """As HTTP shows it."""
-        return {
-            "written": sorted(each.key for each in self.writes),
-            "kept": sorted(self.kept),
-            "again": sorted(self.again),
-        }
-
-
 def restoring(known: Mapping[str, Entry], entries: Iterable[Entry]) -> PutBack:
     """What is known and lost, or there in an older version. Deletes nothing."""
     there = {each.key: each for each in entries}
@@ -149,7 +130,7 @@ def _order(write: Write) -> tuple[int, str]:
     return found, write.key
 
 
-async def begin(coordinator: Coordinator) -> None:
+async def begin(coordinator: KeySpace) -> None:
     """Names a new history, after a journal has shown that the coordinator lost revisions.
 
     Raises CoordinatorError. Where another process was faster its id serves as well.

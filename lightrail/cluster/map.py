@@ -5,18 +5,16 @@ microseconds when nothing changed, and is called before each decision and every 
 """
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Entry
+from lightrail.cluster.changes import ChangeFollower
+from lightrail.cluster.coordinator import CoordinatorError, Entry, KeySpace
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.readers import READERS, Reader
 from lightrail.model import names
-
-log = logging.getLogger("lightrail.cluster.map")
 
 PLACEMENT: Final = "placement/"
 MOVES: Final = "moves/"
@@ -166,9 +164,8 @@ Listener = Callable[[MapChanges], None]
 class Map:
     """All placements, moves and members in memory."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-        self._listeners: list[Listener] = []
+    def __init__(self, space: KeySpace) -> None:
+        self._follower: ChangeFollower[MapChanges] = ChangeFollower(space, self._keys, self._take)
         self._placements: dict[str, Placed] = {}
         self._siblings: dict[str, Counter[int]] = {}
         self.loads: Counter[int] = Counter()
@@ -181,31 +178,17 @@ class Map:
         self.gateways: dict[int, Member] = {}
         self.readers: dict[str, Reader] = {}
         """Readers of journals, by name."""
-        self.revision = 0
 
     def listen(self, listener: Listener) -> None:
-        """Be told what changes from here on."""
-        self._listeners.append(listener)
+        """Has `listener` called with what changes from here on."""
+        self._follower.listen(listener)
 
     def refresh(self) -> None:
-        """Takes in what changed, and tells who listens. Raises CoordinatorError."""
-        news = self._coordinator.news(self.revision)
-        if news is None:
-            return
+        """Takes in what changed, and tells the listeners. Raises CoordinatorError."""
         changes = MapChanges()
-        if news.whole:
-            there = {entry.key for entry in news.entries}
-            for key in [key for key in self._keys() if key not in there]:
-                self._take(Entry(key, None, 0, 0), changes)
-        for entry in news.entries:
-            try:
-                self._take(entry, changes)
-            except (ValueError, TypeError, KeyError, CoordinatorError) as error:
-                log.error("the entry %s can't be read (%s); it stays as it was", entry.key, error)
-        self.revision = news.revision
+        self._follower.read(changes)
         if changes.placements or changes.moves or changes.shards or changes.members or changes.readers:
-            for listener in self._listeners:
-                listener(changes)
+            self._follower.tell(changes)
 
     # --- questions -------------------------------------------------------------------------------------
 

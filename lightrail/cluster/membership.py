@@ -12,15 +12,13 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from lightrail.cluster.coordinator import Conflict, Coordinator, CoordinatorError, Entry, Write
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, Conflict, CoordinatorError, Entry, KeySpace, Write
 from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardSet
 from lightrail.model import limits
 
 Clock = Callable[[], float]
 """Seconds, rising."""
 Sleep = Callable[[float], Awaitable[None]]
-ATTEMPTS_MAX: Final = 100
-"""Conflicts in a row after which a change is given up; each one means that somebody else got through."""
 LOOK_S: Final = 0.2
 """Between two looks whether an entry is still there."""
 LOOK_AT_LEASE_S: Final = 1.0
@@ -75,7 +73,7 @@ def member_of(entry: Entry | None) -> Member | None:
 
 
 async def until_free(
-    coordinator: Coordinator,
+    coordinator: KeySpace,
     key: str,
     own: Member,
     *,
@@ -131,7 +129,7 @@ def _held(key: str, found: Member) -> str:
     )
 
 
-async def allocate_shard(coordinator: Coordinator, disk: str) -> int:
+async def allocate_shard(coordinator: KeySpace, disk: str) -> int:
     """A number for a new shard on a new disk; asked again for the same disk, the same number.
 
     Raises CoordinatorError.
@@ -150,7 +148,7 @@ async def allocate_shard(coordinator: Coordinator, disk: str) -> int:
     raise CoordinatorError("numbers of shards are being taken by others all the time: try again")
 
 
-async def pin_disk(coordinator: Coordinator, shard: int, disk: str, *, lasting: bool, directory: str) -> None:
+async def pin_disk(coordinator: KeySpace, shard: int, disk: str, *, lasting: bool, directory: str) -> None:
     """Write down that this disk is the shard's.
 
     Args:
@@ -179,7 +177,7 @@ async def pin_disk(coordinator: Coordinator, shard: int, disk: str, *, lasting: 
     raise CoordinatorError(f"{key} is being changed by others all the time: try again")
 
 
-async def shard_sets(coordinator: Coordinator) -> dict[int, ShardSet]:
+async def shard_sets(coordinator: KeySpace) -> dict[int, ShardSet]:
     """All shards that were ever made known and not removed. Raises CoordinatorError."""
     found = {}
     for entry in await coordinator.entries(SHARD_SETS):
@@ -192,7 +190,7 @@ async def shard_sets(coordinator: Coordinator) -> dict[int, ShardSet]:
 
 
 async def take_number(
-    coordinator: Coordinator, prefix: str, value: str, displaced: Callable[[str], None]
+    coordinator: KeySpace, prefix: str, value: str, displaced: Callable[[str], None]
 ) -> int:
     """Register a process under the smallest number that nobody has. Raises CoordinatorError.
 

@@ -8,12 +8,12 @@ the move at the revisions that they have read. See docs/adr/0010-moving-queues.m
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lightrail.cluster.coordinator import WRITES_MAX, Conflict, Coordinator, Write
+from lightrail.cluster.coordinator import WRITES_MAX, Conflict, KeySpace, Write
 from lightrail.cluster.map import PLACEMENT, Map, Move, Placed
 
 
 async def begin(
-    coordinator: Coordinator, map: Map, wanted: Sequence[tuple[str, int]], *, throttle: int = 0, now_ms: int
+    coordinator: KeySpace, map: Map, wanted: Sequence[tuple[str, int]], *, throttle: int = 0, now_ms: int
 ) -> list[Move]:
     """Ask for queues to be moved, as (queue, destination), in this order.
 
@@ -33,7 +33,7 @@ async def begin(
     return begun
 
 
-async def _begin(coordinator: Coordinator, moves: list[Move]) -> list[Move]:
+async def _begin(coordinator: KeySpace, moves: list[Move]) -> list[Move]:
     try:
         await coordinator.write([Write(move.key, move.encode(), 0) for move in moves])
     except Conflict:
@@ -44,14 +44,14 @@ async def _begin(coordinator: Coordinator, moves: list[Move]) -> list[Move]:
     return moves
 
 
-async def freeze(coordinator: Coordinator, move: Move) -> Move:
+async def freeze(coordinator: KeySpace, move: Move) -> Move:
     """The destination is about to have the source seal. Raises Conflict when the move was cancelled."""
     frozen = replace(move, phase="frozen")
     revision = await coordinator.write([Write(move.key, frozen.encode(), move.revision)])
     return replace(frozen, revision=revision)
 
 
-async def commit(coordinator: Coordinator, move: Move, placed: Placed) -> None:
+async def commit(coordinator: KeySpace, move: Move, placed: Placed) -> None:
     """The destination owns the queue in epoch + 1, and the move is over.
 
     Raises:
@@ -67,7 +67,7 @@ async def commit(coordinator: Coordinator, move: Move, placed: Placed) -> None:
     )
 
 
-async def give_up(coordinator: Coordinator, move: Move, placed: Placed) -> None:
+async def give_up(coordinator: KeySpace, move: Move, placed: Placed) -> None:
     """The source keeps the queue, in epoch + 2 where it may have sealed, and the move is over.
 
     Raises:

@@ -25,7 +25,8 @@ async def open_coordinator(settings: Settings, wait_s: float = limits.ETCD_OPEN_
     if not settings.etcd:
         return await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
     # Loaded late: gRPC and protobuf take a third of a second, which who needs no etcd shall not wait for.
-    from lightrail.cluster.etcd import EtcdCoordinator, EtcdSettings
+    from lightrail.cluster.etcd.channels import EtcdSettings
+    from lightrail.cluster.etcd.coordinator import EtcdCoordinator
 
     etcd = EtcdSettings(
         endpoints=tuple(str(each) for each in settings.etcd),

@@ -25,7 +25,8 @@ from lightrail.cluster.coordinator import (
     News,
     Write,
 )
-from lightrail.cluster.keyed import USERS, KeyedCoordinator
+from lightrail.cluster.keyed import KeyedCoordinator
+from lightrail.cluster.keyed_users import USERS
 from lightrail.cluster.users import UserRecord
 
 FILE_NAME: Final = "coordinator.sqlite"

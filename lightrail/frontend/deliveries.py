@@ -36,13 +36,13 @@ from lightrail.wire.frames import (
     OutcomeCode,
     frame,
 )
+from lightrail.wire.links import Consumer, DeliveriesMissing
 from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
-from lightrail.wire.shards import Consumer, DeliveriesMissing
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.home import Home
+    from lightrail.wire.owner import Owner
 
 
 OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
@@ -62,11 +62,11 @@ class ConsumerLink(Consumer):
         "_credit_bytes",
         "_drain",
         "_draining",
-        "_home",
         "_limit",
         "_link",
         "_mean_size",
         "_options",
+        "_owner",
         "_presettled",
         "_reserved",
         "_said_limit",
@@ -84,7 +84,7 @@ class ConsumerLink(Consumer):
         self,
         connection: "ClientConnection",
         link: "Link",
-        home: "Home",
+        owner: "Owner",
         *,
         number: int,
         options: ConsumerOpen,
@@ -92,7 +92,7 @@ class ConsumerLink(Consumer):
         self.number = number
         self.connection = connection
         self._link = link
-        self._home = home
+        self._owner = owner
         self._options = options
         self._presettled = options.presettled
         self._attached = False
@@ -176,12 +176,12 @@ class ConsumerLink(Consumer):
 
     def _say_outcome(self, first: int, last: int, state: object, asked: int) -> OutcomeCode:
         code, body = self._encode_outcome(state)
-        self._home.post(
+        self._owner.post(
             frame(
                 Kind.SETTLE,
                 flags=code,
                 link=self.number,
-                epoch=self._home.epoch,
+                epoch=self._owner.epoch,
                 count=last - first + 1,
                 number=first,
                 body=body,
@@ -238,7 +238,7 @@ class ConsumerLink(Consumer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this consumer at the shard with the credit that is left.
 
         Where its queue moved, the client holds what it held. Where the shard was started again, all of that
@@ -247,7 +247,7 @@ class ConsumerLink(Consumer):
         if self._closed:
             return
         self._options.first = self._sent
-        resumes = self._options.resume = self._home.resumes(self.number)
+        resumes = self._options.resume = self._owner.resumes(self.number)
         if not resumes:
             self._base = self._sent
             self._settled(self._unsettled)
@@ -255,8 +255,8 @@ class ConsumerLink(Consumer):
                 # The shard has perhaps stored these outcomes, and perhaps not.
                 self._unconfirmed.clear()
                 self._can_not_confirm()
-        self._home.post(
-            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._home.epoch, body=self._options.encode())
+        self._owner.post(
+            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=self._options.encode())
         )
         if self._unconfirmed:
             # Nobody answers for the shard that the queue has left. To say it twice does no harm.
@@ -506,7 +506,7 @@ class ConsumerLink(Consumer):
         if not self._closed:
             self._leave()
         if not self.connection.frontend.stopping:
-            self._home.close_consumer(self.number)
+            self._owner.close_consumer(self.number)
         # Else our goodbye brings it back: the end of the broker is no failed delivery.
 
     def _leave(self) -> None:
@@ -589,12 +589,12 @@ class ConsumerLink(Consumer):
         self._credit_bytes = kib << 10
         self._used_bytes = 0
         self._draining = self._drain
-        self._home.post(
+        self._owner.post(
             frame(
                 Kind.CREDIT,
                 flags=EXACT | (DRAIN if self._drain else 0) | (MORE if limit < self._limit else 0),
                 link=self.number,
-                epoch=self._home.epoch,
+                epoch=self._owner.epoch,
                 count=kib,
                 number=limit,
             )

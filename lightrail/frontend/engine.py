@@ -39,13 +39,14 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
-from lightrail.telemetry.families import FrontendCounts
+from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.telemetry.strangers import Strangers
 from lightrail.wire.control import ControlServer
-from lightrail.wire.home import Home
 from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused
+from lightrail.wire.owner import Owner
+from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend")
 
@@ -150,9 +151,9 @@ class Frontend:
         self.counts.shards_connected = len(self.shards) - len(self.fleet.away())
         return self.fleet.not_ready()
 
-    async def place(self, queue: str) -> Home:
-        """The home of a queue, for a link that is opened before the loop turns; a new queue is placed."""
-        return self.fleet.homes.at(queue, await self.find(queue))
+    async def place(self, queue: str) -> Owner:
+        """The owner of a queue, for a link that is opened before the loop turns; a new queue is placed."""
+        return self.fleet.owners.at(queue, await self.find(queue))
 
     async def find(self, queue: str) -> tuple[int, int]:
         """The shard and the epoch of a queue; a new queue is placed by the coordinator."""

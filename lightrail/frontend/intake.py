@@ -19,7 +19,7 @@ from lightrail.model import conditions, limits
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.telemetry.families import FrontendCounts
+    from lightrail.telemetry.frontend import FrontendCounts
 
 
 class Intake:

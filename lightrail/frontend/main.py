@@ -18,7 +18,7 @@ from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
 from lightrail.model.tls import tls_context
 from lightrail.telemetry import exposition
-from lightrail.telemetry.families import FRONTEND_FAMILIES
+from lightrail.telemetry.frontend import FRONTEND_FAMILIES
 from lightrail.telemetry.metrics import FamilyCollector, registry
 from lightrail.telemetry.process import Process, main
 from lightrail.wire.control import address as control_address

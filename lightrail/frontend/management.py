@@ -24,7 +24,7 @@ from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import demand, demand_look
 from lightrail.namespace.service import Service
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection

@@ -10,13 +10,13 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Right
 from lightrail.wire.frames import Kind, enqueue, frame
+from lightrail.wire.links import Producer
 from lightrail.wire.messages import ProducerOpen, Refusal
-from lightrail.wire.shards import Producer
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
-    from lightrail.wire.home import Home
+    from lightrail.wire.owner import Owner
 
 
 class NotPosted(Exception):
@@ -30,14 +30,14 @@ class NotPosted(Exception):
 class Posting(Producer):
     """A producer of one queue for one message at a time."""
 
-    __slots__ = ("_answer", "_frontend", "_home", "_next", "_part", "closed", "queue")
+    __slots__ = ("_answer", "_frontend", "_next", "_owner", "_part", "closed", "queue")
 
-    def __init__(self, frontend: "Frontend", home: "Home", queue: str) -> None:
+    def __init__(self, frontend: "Frontend", owner: "Owner", queue: str) -> None:
         self.number = frontend.next_link()
         self.queue = queue
         self.closed = False
         self._frontend = frontend
-        self._home = home
+        self._owner = owner
         self._next = 0
         self._part = b""
         self._answer: asyncio.Future[Refusal | None] | None = None
@@ -56,9 +56,9 @@ class Posting(Producer):
             raise NotPosted(refusal.condition, refusal.description) from None
         if record.role is not Role.QUEUE:
             raise NotPosted(conditions.NOT_FOUND, f"{queue} has role {record.role}; expected a queue")
-        home = await frontend.place(queue)
-        posting = cls(frontend, home, queue)
-        home.open_producer(posting)
+        owner = await frontend.place(queue)
+        posting = cls(frontend, owner, queue)
+        owner.open_producer(posting)
         return posting
 
     async def post(self, message: bytes) -> None:
@@ -69,7 +69,7 @@ class Posting(Producer):
         self._answer = asyncio.get_running_loop().create_future()
         self._part = enqueue(
             self.number,
-            self._home.epoch,
+            self._owner.epoch,
             self._next,
             array("I", [len(message)]).tobytes(),
             [message],
@@ -80,7 +80,7 @@ class Posting(Producer):
             message_format=0,
             size=len(message),
         )
-        self._home.post(self._part)
+        self._owner.post(self._part)
         try:
             refusal = await asyncio.wait_for(self._answer, limits.NODE_POST_MS / 1000)
         except TimeoutError:
@@ -98,24 +98,24 @@ class Posting(Producer):
         """Nothing more will be posted."""
         if not self.closed:
             self.closed = True
-            self._home.close_producer(self.number)
+            self._owner.close_producer(self.number)
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens at the shard, and sends what has no answer."""
         opening = ProducerOpen(self.queue).encode()
-        self._home.post(
+        self._owner.post(
             frame(
                 Kind.PRODUCER_OPEN,
                 link=self.number,
-                epoch=self._home.epoch,
+                epoch=self._owner.epoch,
                 number=self._next + 1,
                 body=opening,
             )
         )
         if self._part:
-            self._home.post(self._part)
+            self._owner.post(self._part)
 
     def ready(self) -> None:
         """The shard took the producer: nobody waits for that."""

@@ -14,13 +14,13 @@ from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.sections import decode_header
 from lightrail.amqp.types import Symbol, decode
 from lightrail.wire.frames import Kind, OutcomeCode, enqueue, frame
+from lightrail.wire.links import Producer
 from lightrail.wire.messages import ProducerOpen, Refusal, SettleDetail
-from lightrail.wire.shards import Producer
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.home import Home
+    from lightrail.wire.owner import Owner
 
 
 class Passing:
@@ -45,12 +45,12 @@ class RelayLink(Producer):
         "_base",
         "_closed",
         "_connection",
-        "_home",
         "_label",
         "_limit",
         "_link",
         "_name",
         "_next",
+        "_owner",
         "_passing",
         "_sent",
     )
@@ -59,7 +59,7 @@ class RelayLink(Producer):
         self,
         connection: "ClientConnection",
         link: "Link",
-        home: "Home",
+        owner: "Owner",
         *,
         number: int,
         name: str,
@@ -68,7 +68,7 @@ class RelayLink(Producer):
         self.number = number
         self._connection = connection
         self._link = link
-        self._home = home
+        self._owner = owner
         self._name = name
         self._label = label
         self._attached = False
@@ -98,10 +98,10 @@ class RelayLink(Producer):
         frontend.counts.messages_received += count
         frontend.counts.message_bytes_received += size
         frontend.intake.took(self._connection, size)
-        self._home.post(
+        self._owner.post(
             enqueue(
                 self.number,
-                self._home.epoch,
+                self._owner.epoch,
                 number,
                 ends.tobytes(),
                 payloads,
@@ -116,7 +116,7 @@ class RelayLink(Producer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this relay at the shard; what has no outcome will never get one."""
         for number in list(self._passing):
             self._end(number, RELEASED)
@@ -126,11 +126,11 @@ class RelayLink(Producer):
             self._connection.touch()
         if self._closed:
             return
-        self._home.post(
+        self._owner.post(
             frame(
                 Kind.PRODUCER_OPEN,
                 link=self.number,
-                epoch=self._home.epoch,
+                epoch=self._owner.epoch,
                 body=ProducerOpen(self._name, relay=True, label=self._label).encode(),
             )
         )
@@ -196,7 +196,7 @@ class RelayLink(Producer):
             self._closed = True
             for number in list(self._passing):
                 self._end(number, RELEASED)
-            self._home.close_producer(self.number)
+            self._owner.close_producer(self.number)
 
     def _grant(self) -> None:
         if not self._attached or self._closed or self._connection.frontend.stopping:

@@ -9,7 +9,7 @@ from lightrail.amqp.types import DecodeError, Int
 from lightrail.frontend.entities import NAME, OPERATIONS, BadAttribute
 from lightrail.namespace.rights import Caller, Forbidden
 from lightrail.namespace.statuses import status_of
-from lightrail.wire.shards import ShardRefused
+from lightrail.wire.requests import ShardRefused
 
 log = logging.getLogger("lightrail.frontend.requests")
 

@@ -129,7 +129,7 @@ class RouterLink(IncomingLink):
         """Lanes with something on its way to a queue that is elsewhere now: what comes next waits for it."""
         self._adrift: list[Load] = []
         """What shards gave back, in order."""
-        self._pause_ms = limits.HOME_RETRY_MS
+        self._pause_ms = limits.OWNER_RETRY_MS
 
     def start(self) -> None:
         """Answers the attach: there is no shard to wait for."""
@@ -301,8 +301,8 @@ class RouterLink(IncomingLink):
 
     async def _send_again(self) -> None:
         frontend = self._connection.frontend
-        await frontend.fleet.homes.change(self._pause_ms)
-        self._pause_ms = min(2 * self._pause_ms, limits.HOME_RETRY_MS_MAX)
+        await frontend.fleet.owners.change(self._pause_ms)
+        self._pause_ms = min(2 * self._pause_ms, limits.OWNER_RETRY_MS_MAX)
         loads: list[Load] = []
         try:
             for queue in {queue for load in self._adrift for queue in load.queues}:
@@ -374,7 +374,7 @@ class RouterLink(IncomingLink):
                 await self._connection.frontend.find(queue)
                 if self._connection.frontend.placed(queue) is None:
                     # Its shard has not been heard of yet.
-                    await self._connection.frontend.fleet.homes.change(limits.HOME_RETRY_MS_MAX)
+                    await self._connection.frontend.fleet.owners.change(limits.OWNER_RETRY_MS_MAX)
         except Exception:
             log.exception("the coordinator could not say where the queues of %s are", self.router)
             refusal = Refusal(conditions.INTERNAL_ERROR, "the place of a queue is not known; try again")
@@ -396,7 +396,7 @@ class RouterLink(IncomingLink):
 
     def _answered(self, loads: list[Load]) -> None:
         """Loads are where they have to be."""
-        self._pause_ms = limits.HOME_RETRY_MS
+        self._pause_ms = limits.OWNER_RETRY_MS
         self._stored(loads)
 
     def _stored(self, loads: list[Load]) -> None:

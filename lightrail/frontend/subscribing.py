@@ -36,7 +36,7 @@ from lightrail.namespace.errors import Changed, Missing, Taken
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.messages import Refusal
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -165,7 +165,7 @@ def _policy(link: "Link", asked: Wanted) -> Policy:
 async def _open(attach: "Attach", asked: Wanted, record: Name) -> bool:
     """Opens the link at the queue; False when the client has gone meanwhile."""
     link, frontend, terms = attach.link, attach.frontend, attach.terms
-    home = await frontend.place(record.name)
+    owner = await frontend.place(record.name)
     if not _is_there(frontend, record):
         frontend.forget_route(record.name)
         raise Refused(conditions.RESOURCE_DELETED, "the subscription was ended a moment ago; attach again")
@@ -182,10 +182,10 @@ async def _open(attach: "Attach", asked: Wanted, record: Name) -> bool:
         terms.outlives = True
         link.source.durable = KEPT
         link.source.expiry_policy = NEVER
-    consumer = ConsumerLink(attach.connection, link, home, number=attach.number, options=options)
+    consumer = ConsumerLink(attach.connection, link, owner, number=attach.number, options=options)
     attach.bind(consumer)
     consumer.start(link.limit, link.drain)
-    home.open_consumer(consumer)
+    owner.open_consumer(consumer)
     return True
 
 

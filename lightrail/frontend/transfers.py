@@ -17,7 +17,7 @@ from lightrail.wire.messages import ProducerOpen, Refusal
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.home import Home
+    from lightrail.wire.owner import Owner
 
 
 FAILED: Final = Modified(delivery_failed=True)
@@ -40,13 +40,13 @@ class Batch:
 class ProducerLink(IncomingLink):
     """One incoming link (the client sends) bound to a queue."""
 
-    __slots__ = ("_home", "_is_held", "_label", "_next", "_said_to", "_unanswered", "queue")
+    __slots__ = ("_is_held", "_label", "_next", "_owner", "_said_to", "_unanswered", "queue")
 
     def __init__(
         self,
         connection: "ClientConnection",
         link: "Link",
-        home: "Home",
+        owner: "Owner",
         *,
         number: int,
         queue: str,
@@ -55,7 +55,7 @@ class ProducerLink(IncomingLink):
         super().__init__(connection, link, number)
         self.queue = queue
         self._label = label
-        self._home = home
+        self._owner = owner
         self._next = 1
         self._is_held = False
         """The next answer frees no credit."""
@@ -88,7 +88,7 @@ class ProducerLink(IncomingLink):
         self._next = number + 1
         part = enqueue(
             self.number,
-            self._home.epoch,
+            self._owner.epoch,
             number,
             ends.tobytes(),
             blob,
@@ -100,24 +100,24 @@ class ProducerLink(IncomingLink):
             size=size,
         )
         self._unanswered[number] = Batch(part, event.first_delivery_id, count, size, event.settled)
-        self._home.post(part)
+        self._owner.post(part)
         self._take(count, size)
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this producer at the shard and sends what was never answered, in order and unchanged."""
-        self._home.post(
+        self._owner.post(
             frame(
                 Kind.PRODUCER_OPEN,
                 link=self.number,
-                epoch=self._home.epoch,
+                epoch=self._owner.epoch,
                 number=self._next,
                 body=ProducerOpen(self.queue, label=self._label).encode(),
             )
         )
         for batch in self._unanswered.values():
-            self._home.post(batch.part)
+            self._owner.post(batch.part)
         if self._closed:
             self._abandon()
         self._said_to = self._next
@@ -230,15 +230,15 @@ class ProducerLink(IncomingLink):
         if self._unanswered:
             self._abandon()
         else:
-            self._home.close_producer(self.number)
+            self._owner.close_producer(self.number)
 
     def _abandon(self) -> None:
-        self._home.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
+        self._owner.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
 
     def _done(self, batches: int, count: int, size: int) -> None:
         self._give(batches, count, size)
         if self._closed and not self._unanswered:
-            self._home.close_producer(self.number)
+            self._owner.close_producer(self.number)
 
 
 def _by_priority(event: Transfers) -> Iterator[Transfers]:

@@ -10,7 +10,7 @@ from aiohttp import web
 from lightrail.model.policy import InvalidPolicy
 from lightrail.namespace.statuses import STATUS_OF, status_of
 from lightrail.wire.control import ControlRefused
-from lightrail.wire.shards import ShardRefused
+from lightrail.wire.requests import ShardRefused
 
 PROBLEM: Final = "application/problem+json"
 AGAIN: Final = {"Retry-After": "1"}

@@ -259,7 +259,9 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         tag = consumer_tag or uuid()
         renew_for = 0.0 if no_ack else self._renew_s
         receiver = self.connection.broker.receiver(self._names.queue(queue), credit=0, renew_for=renew_for)
-        consumer = Consumer(self, receiver, tag, callback, no_ack=no_ack, prefetch=self.prefetch_count)
+        consumer = Consumer(
+            receiver, tag, callback, deliver=self.deliver, no_ack=no_ack, prefetch=self.prefetch_count
+        )
         consumer.start(self.connection.inbox)
         self._consumers[tag] = consumer
         return tag

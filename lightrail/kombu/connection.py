@@ -19,11 +19,10 @@ from lightrail.client.errors import AuthenticationError
 from lightrail.client.outcomes import OutcomeKind
 from lightrail.client.sync import Connection as ClientConnection
 from lightrail.client.sync import Management, Sender, connect
-from lightrail.kombu.consumer import Arrival
+from lightrail.kombu.consumer import Inbox
 from lightrail.kombu.errors import ConnectionGoneError
 from lightrail.kombu.names import Names
 
-Inbox = queue.SimpleQueue[Arrival | None]
 _ONCE: Final = ReconnectPolicy(attempts=1)
 
 
@@ -157,7 +156,7 @@ class Connection:
             if consumer.cancelled:
                 found.release()
                 continue
-            consumer.channel.deliver(consumer, found)
+            consumer.deliver(found)
             return
 
     def close(self) -> None:

@@ -2,14 +2,11 @@
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from queue import SimpleQueue
+from typing import Any, Final
 
 from lightrail.client import ClientError
 from lightrail.client.sync import Delivery, Receiver
-
-if TYPE_CHECKING:
-    from lightrail.kombu.channel import Channel
-    from lightrail.kombu.connection import Inbox
 
 UNLIMITED: Final = 100
 """Messages that the broker sends ahead where there is no prefetch_count; then they count until delivered."""
@@ -23,15 +20,14 @@ class Consumer:
 
     def __init__(
         self,
-        channel: "Channel",
         receiver: Receiver,
         tag: str,
         callback: Callable[[Any], Any],
         *,
+        deliver: "Callable[[Consumer, Delivery], None]",
         no_ack: bool,
         prefetch: int,
     ) -> None:
-        self.channel = channel
         self.tag = tag
         self.callback = callback
         self.no_ack = no_ack
@@ -39,6 +35,7 @@ class Consumer:
         self.cancelled = False
         self._unsettled = 0
         self._receiver = receiver
+        self._deliver = deliver
         self._prefetch = prefetch
         self._due = 0
         """Messages that may be asked for; below 0 when a lower limit is not reached yet."""
@@ -63,6 +60,10 @@ class Consumer:
         """Another prefetch_count, at once."""
         before, self._prefetch = self._limit, count
         self._grant(self._limit - before)
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Hands a message to the channel, which calls the callback."""
+        self._deliver(self, delivery)
 
     def delivered(self) -> None:
         """A message goes to the application."""
@@ -120,3 +121,5 @@ class Consumer:
 
 
 Arrival = tuple[Consumer, Delivery | Exception]
+Inbox = SimpleQueue[Arrival | None]
+"""What the consumers of one connection have received; None wakes who waits."""

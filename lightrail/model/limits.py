@@ -702,16 +702,16 @@ ETCD_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Largest answer of etcd: a page of 1,000 entries, or the changes of one transaction."""
 ETCD_CHANGES_KEPT: Final = 20_000
 """Changes that a process remembers for those of its parts that have not looked yet."""
-HOME_RETRY_MS: Final = 10
-"""Before links are said again to a shard that did not have their queue; it doubles, to HOME_RETRY_MS_MAX."""
-HOME_RETRY_MS_MAX: Final = 500
-HOME_LATE_MS: Final = 2_000
+OWNER_RETRY_MS: Final = 10
+"""Before links are said again to a shard that did not have their queue; it doubles, to OWNER_RETRY_MS_MAX."""
+OWNER_RETRY_MS_MAX: Final = 500
+OWNER_LATE_MS: Final = 2_000
 """A shard that has lost a queue, by the placement, and has not said MOVED for so long is left without it."""
-HOME_LOST_MS: Final = 5_000
+OWNER_LOST_MS: Final = 5_000
 """Links that no shard has taken for so long end where the coordinator says that their queue is nowhere."""
-HOME_HELD_MAX: Final = 100_000
+OWNER_HELD_MAX: Final = 100_000
 """Settlements and closes of one queue that wait to be said at the shard it moves to."""
-HOME_LAST_MAX: Final = 10_000
+OWNER_LAST_MAX: Final = 10_000
 """Of those without a link, that were said to the owner and may come back from it once."""
 MOVE_AGAIN_MS: Final = 100
 """Before a step of a move is tried again that found a shard or the coordinator away; it doubles."""

@@ -5,11 +5,11 @@ for a router, a request) and every limits.DIRECTORY_POLL_MS; it costs microsecon
 Whoever has to act on changes registers with `listen` and is told which names, routers and users changed.
 """
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Entry
+from lightrail.cluster.changes import ChangeFollower
+from lightrail.cluster.coordinator import Entry, KeySpace
 from lightrail.cluster.history import HISTORY, History
 from lightrail.model import names
 from lightrail.model.clock import wall_ms
@@ -24,8 +24,6 @@ from lightrail.namespace.records import (
     Subscription,
     undefined,
 )
-
-log = logging.getLogger("lightrail.namespace.directory")
 
 
 @dataclass(slots=True)
@@ -52,12 +50,13 @@ class Directory:
     """
 
     def __init__(
-        self, coordinator: Coordinator, *, auto_create: bool = True, now_ms: Callable[[], int] = wall_ms
+        self, space: KeySpace, *, auto_create: bool = True, now_ms: Callable[[], int] = wall_ms
     ) -> None:
-        self._coordinator = coordinator
+        self._follower: ChangeFollower[Changes] = ChangeFollower(
+            space, self._keys, self._take, first=HISTORY
+        )
         self._auto_create = auto_create
         self._now_ms = now_ms
-        self._listeners: list[Listener] = []
         self._by_name: dict[str, Name] = {}
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
         self._permissions: dict[str, dict[str, Permission]] = {}
@@ -65,62 +64,48 @@ class Directory:
         """Names with an end, and when that is."""
         self._expired: dict[str, Name] = {}
         """Names whose time is over and that nobody has deleted yet."""
-        self.revision = 0
         self.history = ""
         """Of the coordinator; a name that is missing in another one than before need not have been
         deleted.
         """
 
+    @property
+    def revision(self) -> int:
+        """Of the coordinator, as of the last refresh."""
+        return self._follower.revision
+
     def listen(self, listener: Listener) -> None:
-        """Be told what changes from here on."""
-        self._listeners.append(listener)
+        """Has `listener` called with what changes from here on."""
+        self._follower.listen(listener)
 
     # --- taking in changes -----------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Takes in what changed. Raises CoordinatorError when the coordinator can't be read now."""
-        news = self._coordinator.news(self.revision)
         changes = Changes()
-        if news is not None:
-            for entry in news.entries:
-                if entry.key == HISTORY:
-                    self._begin_history(entry, changes)
-            if news.whole:
-                self._forget_missing({entry.key for entry in news.entries}, changes)
-            for entry in news.entries:
-                try:
-                    self._take(entry, changes)
-                except CoordinatorError as error:
-                    log.error("%s; it stays as it was", error)
-            self.revision = news.revision
+        self._follower.read(changes)
         if self._expiring:
             self._expire(changes)
         if changes.names or changes.routers or changes.users:
-            for listener in self._listeners:
-                listener(changes)
+            self._follower.tell(changes)
 
     def _begin_history(self, entry: Entry, changes: Changes) -> None:
-        """What is known goes on under another id."""
-        try:
-            self.history = History.decode(entry).id
-        except CoordinatorError as error:
-            log.error("%s; it stays as it was", error)
-            return
+        """What is known goes on under another id. Raises CoordinatorError."""
+        self.history = History.decode(entry).id
         for name, record in self._by_name.items():
             changes.names.setdefault(name, record)
             self._by_name[name] = replace(record, history=self.history)
 
-    def _forget_missing(self, there: set[str], changes: Changes) -> None:
-        keys = [NAMES + name for name in self._by_name]
-        keys += [each.key for group in self._subscriptions.values() for each in group.values()]
-        keys += [each.key for group in self._permissions.values() for each in group.values()]
-        for key in keys:
-            if key not in there:
-                self._take(Entry(key, None, 0, 0), changes)
+    def _keys(self) -> Iterator[str]:
+        yield from (NAMES + name for name in self._by_name)
+        yield from (each.key for each in self.every_subscription())
+        yield from (each.key for each in self.every_permission())
 
     def _take(self, entry: Entry, changes: Changes) -> None:
         key = entry.key
-        if key.startswith(NAMES):
+        if key == HISTORY:
+            self._begin_history(entry, changes)
+        elif key.startswith(NAMES):
             name = key.removeprefix(NAMES)
             before = self._by_name.pop(name, None)
             self._expiring.pop(name, None)

@@ -10,7 +10,7 @@ from lightrail.model.policy import InvalidPolicy
 from lightrail.namespace.errors import Changed, LimitExceeded, Missing, Refused, Taken
 from lightrail.namespace.rights import Forbidden
 from lightrail.wire.control import ControlAway, ControlRefused
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 
 STATUS_OF: Final[Mapping[str, int]] = {
     conditions.NOT_FOUND: 404,

@@ -14,7 +14,7 @@ from lightrail.shard.performer import Performer
 from lightrail.shard.queue.runs import Run, ends_of
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 
 log = logging.getLogger("lightrail.shard.cleaner")
 

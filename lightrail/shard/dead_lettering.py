@@ -13,7 +13,7 @@ from lightrail.shard.queue import effects
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 
 log = logging.getLogger("lightrail.shard.performer")
 

@@ -8,7 +8,7 @@ from lightrail.shard.peers import Consumer
 from lightrail.shard.queue import effects
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.shard_queue import Queue
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import deliver
 
 WAITS_SAMPLED_EVERY: Final = 8

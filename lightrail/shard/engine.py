@@ -39,7 +39,7 @@ from lightrail.shard.settling import Settling
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import EverythingHere, Places, Tenancy
 from lightrail.shard.waiting import Waiter
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 
 log = logging.getLogger("lightrail.shard.engine")
 

@@ -39,9 +39,9 @@ from lightrail.shard.registration import make_known, move_in
 from lightrail.shard.server import Server
 from lightrail.telemetry import exposition
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
-from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.process import CannotServe, Process, main
+from lightrail.telemetry.shard import SHARD_FAMILIES, ShardCounts
 
 log = logging.getLogger("lightrail.shard")
 

@@ -19,7 +19,7 @@ from lightrail.shard.queue.runs import Batch, Run
 from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
 from lightrail.shard.shard_queue import Queue
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import Kind, frame
 from lightrail.wire.messages import Refusal
 

@@ -18,7 +18,7 @@ from lightrail.shard.engine import Engine
 from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.reading import Read
 from lightrail.shard.worker import Worker
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.keys import Admission, WireKey
 from lightrail.wire.peer import LoopSocket, bind
 

@@ -11,7 +11,7 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queue.machine import is_much
 from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.shard_queue import Queue
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, Kind
 
 

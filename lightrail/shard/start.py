@@ -16,7 +16,7 @@ import secrets
 from dataclasses import replace
 from typing import Final
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, Conflict, CoordinatorError, Write
 from lightrail.cluster.generations import (
     Generation,
     Mark,
@@ -28,7 +28,7 @@ from lightrail.cluster.generations import (
 )
 from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently
 from lightrail.cluster.map import SHARDS
-from lightrail.cluster.membership import ATTEMPTS_MAX, MemberRefused
+from lightrail.cluster.membership import MemberRefused
 from lightrail.model import limits
 from lightrail.shard.data_directory import DataDirectory
 from lightrail.shard.journal.extent import Extent

@@ -10,13 +10,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry import http_server
-from lightrail.telemetry.families import ShardCounts
 from lightrail.telemetry.http_connections import Connections
 from lightrail.telemetry.merge import merge
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.process import CannotServe, Process
 from lightrail.telemetry.queues import DETAILED_FAMILIES, QueueSelection
 from lightrail.telemetry.running import Running
+from lightrail.telemetry.shard import ShardCounts
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 LISTED_TO_MANAGERS: Final = (
@@ -59,7 +59,7 @@ async def start(
             return web.Response(status=403, text=LISTED_TO_MANAGERS)
         if shard is None:
             return _text("")
-        selection = QueueSelection(shard, request.query.get("queue", ""))
+        selection = QueueSelection(shard.queues, request.query.get("queue", ""))
         labels = running.labels if running is not None else {}
         # Ten thousand queues are a second of work: a thread gives way every few milliseconds.
         return _text(await asyncio.to_thread(_series, selection, labels))

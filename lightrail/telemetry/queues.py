@@ -1,14 +1,11 @@
 """Queues: what is counted of each queue, summed over a shard, or one by one on /metrics/detailed."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from lightrail.model.names import is_dead_letter
 from lightrail.telemetry.metrics import AnyFamily, Family, Labels, gauge
-
-if TYPE_CHECKING:
-    from lightrail.telemetry.families import ShardCounts
 
 DETAILED_QUEUES_MAX: Final = 10_000
 """Queues that one scrape of /metrics/detailed lists; ``?queue=PREFIX`` chooses among more."""
@@ -60,6 +57,9 @@ class QueueFigures(Protocol):
     @property
     def consumers(self) -> int: ...
 
+
+QueueReaders = Callable[[str], Sequence[tuple[str, Callable[[], QueueFigures]]]]
+"""Gives (name, function that reads the figures) of every queue whose name begins with a text."""
 
 QUEUE_COUNTERS: Final = {
     "enqueued": "Messages stored in queues.",
@@ -113,8 +113,8 @@ class QueueSelection:
 
     __slots__ = ("omitted", "queues")
 
-    def __init__(self, counts: "ShardCounts", prefix: str) -> None:
-        chosen = sorted(counts.queues(prefix), key=itemgetter(0))
+    def __init__(self, queues: QueueReaders, prefix: str) -> None:
+        chosen = sorted(queues(prefix), key=itemgetter(0))
         self.queues = [(name, read()) for name, read in chosen[:DETAILED_QUEUES_MAX]]
         self.omitted = len(chosen) - len(self.queues)
 

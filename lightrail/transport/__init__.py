@@ -8,20 +8,11 @@ from lightrail.transport.addresses import memory_broker, open_transport, transpo
 from lightrail.transport.clock import Clock, LoopClock, ManualClock
 from lightrail.transport.endpoint import Codec, Endpoint
 from lightrail.transport.envelope import Envelope, Header
+from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
 from lightrail.transport.loopback import Loopback
 from lightrail.transport.memory import MemoryBroker
 from lightrail.transport.outbox_file import OutboxError, OutboxFullError
-from lightrail.transport.protocol import (
-    Broker,
-    Handler,
-    Offers,
-    Received,
-    Selector,
-    SendRefusedError,
-    Transport,
-    TransportClosedError,
-    TransportError,
-)
+from lightrail.transport.protocol import Broker, Handler, Offers, Received, Selector, Transport
 from lightrail.transport.store_forward import StoreForwardTransport
 from lightrail.transport.topology import QueueRules, Subscription, Topology, TopologyError
 

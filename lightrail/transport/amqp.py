@@ -25,14 +25,9 @@ from lightrail.client.selecting import PASSED_OVER
 from lightrail.transport.amqp_messages import envelope_of, message_of
 from lightrail.transport.declaring import declare
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
+from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
 from lightrail.transport.handling import handle
-from lightrail.transport.protocol import (
-    Offers,
-    Selector,
-    SendRefusedError,
-    TransportClosedError,
-    TransportError,
-)
+from lightrail.transport.protocol import Offers, Selector
 from lightrail.transport.topology import Topology
 
 CREDIT: Final = 100

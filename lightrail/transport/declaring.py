@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from lightrail.client import ClientError, Connection, Management, ManagementError
 from lightrail.client.management import NAME, QUEUE, ROUTER, SUBSCRIPTION
-from lightrail.transport.protocol import TransportError
+from lightrail.transport.errors import TransportError
 from lightrail.transport.topology import Subscription, Topology, TopologyError, attributes_of
 
 LINKS: Final = 4

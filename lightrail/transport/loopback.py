@@ -10,13 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
-from lightrail.transport.protocol import (
-    Offers,
-    Selector,
-    SendRefusedError,
-    TransportClosedError,
-    TransportError,
-)
+from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
+from lightrail.transport.protocol import Offers, Selector
 
 LENGTH_MAX: Final = 100_000
 """Messages that wait in one address."""

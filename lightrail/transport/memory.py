@@ -8,9 +8,10 @@ from typing import Final
 from lightrail.filters.subject import compile_pattern, split_words
 from lightrail.transport.clock import Clock, LoopClock
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
+from lightrail.transport.errors import TransportClosedError, TransportError
 from lightrail.transport.handling import handle
 from lightrail.transport.memory_queue import Entry, MemoryQueue
-from lightrail.transport.protocol import Offers, Selector, TransportClosedError, TransportError
+from lightrail.transport.protocol import Offers, Selector
 from lightrail.transport.topology import QueueRules, Subscription, Topology, TopologyError, attributes_of
 
 DEAD_LETTERS: Final = "/$dlq"

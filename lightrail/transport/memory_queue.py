@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from lightrail.transport.clock import Clock, Timer
 from lightrail.transport.envelope import Envelope
-from lightrail.transport.protocol import Handler, Selector, SendRefusedError
+from lightrail.transport.errors import SendRefusedError
+from lightrail.transport.protocol import Handler, Selector
 from lightrail.transport.topology import QueueRules
 
 MAX_DELIVERY_COUNT: Final = 10

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from lightrail.transport.envelope import Envelope, decode_head, encode_head
-from lightrail.transport.protocol import SendRefusedError, TransportError
+from lightrail.transport.errors import SendRefusedError, TransportError
 
 VERSION: Final = 1
 BUSY_S: Final = 30.0

@@ -6,12 +6,10 @@ what a transport guarantees, and one suite of contract tests checks each declara
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
-
-if TYPE_CHECKING:
-    from lightrail.transport.topology import Topology
+from lightrail.transport.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +34,6 @@ class Offers:
     expiry: bool = False
     groups: bool = False
     selective: bool = True
-
-
-class TransportError(Exception):
-    """A transport could not do what it was asked for; the text says what to do."""
-
-
-class SendRefusedError(TransportError):
-    """The message was not stored at its address, such as by a queue that is full.
-
-    Attributes:
-        is_certain: False where the answer was lost: the message may have been stored.
-        is_passing: whether the reason passes, such as that of a queue that is full or moves.
-    """
-
-    def __init__(self, text: str, *, is_certain: bool = True, is_passing: bool = False) -> None:
-        super().__init__(text)
-        self.is_certain = is_certain
-        self.is_passing = is_passing
-
-
-class TransportClosedError(TransportError):
-    """The transport was closed by the application."""
 
 
 class Received(Protocol):
@@ -197,7 +173,7 @@ class Broker(Protocol):
         """
         ...
 
-    async def declare(self, topology: "Topology") -> None:
+    async def declare(self, topology: Topology) -> None:
         """Makes what is not there yet. Raises TopologyError for contradictions."""
         ...
 

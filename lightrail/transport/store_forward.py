@@ -12,15 +12,9 @@ from typing import Final
 
 from lightrail.transport.clock import Clock, LoopClock
 from lightrail.transport.envelope import Envelope
+from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
 from lightrail.transport.outbox_file import Depth, OutboxFile, Stored
-from lightrail.transport.protocol import (
-    Offers,
-    Selector,
-    SendRefusedError,
-    Transport,
-    TransportClosedError,
-    TransportError,
-)
+from lightrail.transport.protocol import Offers, Selector, Transport
 from lightrail.transport.threads import Threads
 
 MESSAGES_MAX: Final = 10_000_000

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightrail.transport.protocol import TransportError
+from lightrail.transport.errors import TransportError
 
 
 @dataclass(frozen=True, slots=True)

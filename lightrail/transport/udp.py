@@ -13,8 +13,9 @@ from collections import deque
 from typing import Any, Final
 
 from lightrail.transport.envelope import Envelope, decode_head, encode_head
+from lightrail.transport.errors import SendRefusedError, TransportClosedError
 from lightrail.transport.loopback import AtMostOnce
-from lightrail.transport.protocol import Offers, Selector, SendRefusedError, TransportClosedError
+from lightrail.transport.protocol import Offers, Selector
 
 MAGIC: Final = b"LRD1"
 """Beginning of a datagram: LightRail datagram, version 1."""

@@ -1,7 +1,7 @@
-"""Bulk: ways to shards for answers of megabytes, apart from the links of messages.
+"""Bulk: connections to shards for answers of megabytes, apart from those of messages.
 
-Each way has a socket of its own, so that nothing that is small waits behind what is large, and hands the
-parts on without copying them: of 1 ms of CPU per MiB that shard and gateway took together, copies and the
+Each has a socket of its own, so that no small frame waits behind a large one, and passes on the parts
+without copying them: of 1 ms of CPU per MiB that shard and gateway took together, copies and the
 memory that they were made in were a half (docs/operate/readers.md has the measurement).
 """
 
@@ -17,11 +17,13 @@ from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind
 from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
 from lightrail.wire.peer import Parts
-from lightrail.wire.shards import ShardAway, ShardPeer, Watch
+from lightrail.wire.requests import ShardAway
+from lightrail.wire.shards import ShardPeer
+from lightrail.wire.watch import Watch
 
 
 class BulkPeer(ShardPeer):
-    """A link to a shard over which requests are asked whose answers are large."""
+    """A connection to a shard for requests with large answers."""
 
     __slots__ = ()
 
@@ -33,14 +35,14 @@ class BulkPeer(ShardPeer):
             kind, flags, _, _, _, _, number = HEADER.unpack_from(part)
             blob = next(rest, None) if kind == Kind.RESPONSE and flags & BLOB_FOLLOWS else None
             if blob is not None:
-                self._answer(number, part, memoryview(blob))
+                self._requests.answered(number, part, memoryview(blob))
             else:
                 plain.append(part)
         super()._receive(plain)
 
 
-class Way(Watch):
-    """A bulk peer, and when it is there."""
+class Way(Watch[ShardPeer]):
+    """A bulk connection, and whether its shard serves."""
 
     def __init__(self) -> None:
         self.peer: BulkPeer
@@ -56,12 +58,12 @@ class Way(Watch):
 
 
 class BulkPeers:
-    """One way to each shard that is asked now, and for a while afterwards.
+    """One connection to each shard with requests under way, and for a while afterwards.
 
     Args:
         name: of this process, unique in the installation, without what is added here.
         boot: drawn when the process starts.
-        address: where a shard is now, or None while it is away.
+        address: of a shard now, or None while it is not registered.
         key: of the wire.
     """
 
@@ -114,7 +116,7 @@ class BulkPeers:
                 way.idle = self._loop.call_later(limits.BULK_IDLE_MS / 1000, self._close_idle, shard)
 
     def close(self) -> None:
-        """This process ends."""
+        """Closes all connections, for the process ends."""
         for way in self._ways.values():
             if way.idle is not None:
                 way.idle.cancel()

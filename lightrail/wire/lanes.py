@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import AFRESH, HEADER, HEADER_SIZE, Kind, enqueue, frame
+from lightrail.wire.links import Producer
 from lightrail.wire.messages import ProducerOpen, Refusal, Targets
-from lightrail.wire.shards import Producer, ShardPeer
+from lightrail.wire.shards import ShardPeer
 
 ROUTE: Final = int(Kind.ROUTE)
 QUEUE_AWAY: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
@@ -223,7 +224,7 @@ class Lane(Producer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this lane at the shard and sends what was never answered, in order."""
         body = ProducerOpen("", label=self._label).encode()
         self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, number=self._next, body=body))

@@ -1,20 +1,19 @@
-"""Places: what homes of queues (home.py) ask of the rest of their process: where queues and shards are."""
+"""Places: what owners of queues (owner.py) ask of the rest of their process: where queues and shards are."""
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from lightrail.wire.messages import Answer, Refusal
 from lightrail.wire.shards import ShardPeer
 
-if TYPE_CHECKING:
-    from lightrail.wire.home import Home
+OwnerT_contra = TypeVar("OwnerT_contra", contravariant=True)
 
 Place = tuple[int, int]
 """A shard and an epoch."""
 
 
 class Places(Protocol):
-    """What homes ask about placements and shards; none of it waits, but for `lost`."""
+    """What owners ask about placements and shards; none of it waits, but for `lost`."""
 
     def where(self, queue: str) -> Place | None:
         """Where a queue is, as far as this process knows."""
@@ -29,7 +28,7 @@ class Places(Protocol):
         ...
 
     def refresh(self) -> None:
-        """Takes in what is new; changes are told to `Homes.changed` meanwhile."""
+        """Takes in what is new; changes are told to `Owners.changed` meanwhile."""
         ...
 
     async def lost(self, queue: str) -> Refusal | None:
@@ -37,34 +36,34 @@ class Places(Protocol):
         ...
 
 
-class Registry(Protocol):
-    """What a home needs of all homes."""
+class Registry(Protocol[OwnerT_contra]):
+    """What an owner needs of all owners (owners.py)."""
 
     places: Places
     now_ms: Callable[[], int]
 
-    def bind(self, home: "Home", link: int) -> None:
-        """A link is at a home from now on."""
+    def bind(self, owner: OwnerT_contra, link: int) -> None:
+        """A link belongs to an owner from now on."""
         ...
 
     def unbind(self, link: int) -> None:
-        """It is no longer."""
+        """A link has ended."""
         ...
 
-    def drop(self, home: "Home") -> None:
-        """Nobody needs a home."""
+    def drop(self, owner: OwnerT_contra) -> None:
+        """Forgets an owner that has no links and holds nothing."""
         ...
 
-    def departed(self, home: "Home", peer: ShardPeer) -> None:
-        """Links of a home have left a shard."""
+    def departed(self, owner: OwnerT_contra, peer: ShardPeer) -> None:
+        """Links of an owner have left a shard."""
         ...
 
-    def wake(self, home: "Home") -> None:
-        """A home waits for something: it is to be ticked."""
+    def wake(self, owner: OwnerT_contra) -> None:
+        """An owner waits for something: it is to be ticked."""
         ...
 
-    def said_last(self, peer: ShardPeer, part: bytes) -> None:
-        """The owner of a queue was told this: if it sends it back, it is of no use to anybody."""
+    def sent_last(self, peer: ShardPeer, part: bytes) -> None:
+        """The owner of a queue without links got this frame: should the frame bounce, nobody needs it."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -74,5 +73,5 @@ class Registry(Protocol):
     async def request(
         self, queue: str, op: str, fields: dict[str, Any], blob: bytes = b"", *, wait_ms: int = 0
     ) -> Answer:
-        """See Homes."""
+        """See Owners."""
         ...

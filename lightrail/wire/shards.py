@@ -1,10 +1,10 @@
-"""One shard as a frontend or gateway sees it: greeting, heartbeats, what is open there, what is sent again.
+"""Shard connections: one shard as a frontend or gateway sees it, with its greeting, heartbeats and links.
 
-The frontend may lose the shard at any time (it dies, is stopped, is moved) and nothing that was sent to it
-counts until it was answered. So this end keeps what it needs to say everything once more: its producers with
-their unanswered batches, its consumers with their credit. After each greeting (HELLO, WELCOME) that is said
-again from the start; the shard knows batches by producer and number and stores none twice. Requests are not
-repeated: whoever asked is told that the shard went away, and knows best whether to ask again.
+The frontend may lose the shard at any time (it dies, is stopped, is moved), and a frame counts only when the
+shard has answered it. So the links keep what they need to open everything once more: producers their
+unanswered batches, consumers their credit. After each greeting (HELLO, WELCOME) they open and send again from
+the start; the shard knows batches by producer and number and stores none twice. Requests are not repeated:
+they fail, for only the caller knows whether to ask again.
 """
 
 import asyncio
@@ -16,170 +16,29 @@ from typing import Any, Final
 import zmq
 
 from lightrail.model import conditions, limits
-from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, SEQUENCE, UNCERTAIN, VERSION, Kind, frame
+from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
+from lightrail.wire.links import TO_CONSUMERS, TO_PRODUCERS, Consumer, DeliveriesMissing, Producer
 from lightrail.wire.messages import (
     Answer,
     Hello,
     Refusal,
-    SettleDetail,
     Welcome,
     decode_request,
     encode_request,
 )
 from lightrail.wire.peer import LoopSocket, connect
+from lightrail.wire.requests import Requests, ShardAway, ShardRefused
+from lightrail.wire.watch import Watch
 
 log = logging.getLogger("lightrail.wire.shards")
 
 COUNT: Final = int(Kind.COUNT)
 PING: Final = frame(Kind.PING)
 GREETING_MS: Final = 100
-"""Between two greetings while the shard is not there."""
+"""Between two greetings while the shard does not listen."""
 GREETING_MS_MAX: Final = 3_200
-"""The same while it is there and does not answer: a shard that is slower than we ask is asked more slowly,
-since only the answer to the latest greeting counts."""
-
-
-class Producer:
-    """What sends to a queue, a set of queues or a relay through a peer; the first group every one has."""
-
-    __slots__ = ("number",)
-
-    number: int
-    """Of the link, unique over the life of this process."""
-
-    def say_all(self) -> None:
-        """The shard has greeted us: open there, and send what has no answer."""
-        raise NotImplementedError
-
-    def ready(self) -> None:
-        """The shard took the producer."""
-        raise NotImplementedError
-
-    def answered(self, number: int, count: int) -> None:
-        """The batches number .. number+count-1 are stored."""
-        raise NotImplementedError
-
-    def credit_held(self) -> None:
-        """What the next `answered` is about gives no credit for more before `credit_freed`."""
-
-    def credit_freed(self, count: int) -> None:
-        """Consumers have caught up, as far as for so many messages; 0: for all."""
-
-    def refused(self, number: int, refusal: Refusal) -> None:
-        """One batch could not be stored, or not all of it."""
-        raise NotImplementedError
-
-    def gone(self, refusal: Refusal) -> None:
-        """The shard will not have this producer (any more)."""
-        raise NotImplementedError
-
-    def stored(self, number: int, sequence: int) -> None:
-        """One batch is stored, from this sequence on: only for who asked for sequences."""
-
-    def granted(self, limit: int) -> None:
-        """A relay's listeners take messages numbered below `limit`, counted over the life of the link."""
-
-    def outcome(self, number: int, first: int, count: int, code: int, detail: SettleDetail) -> None:
-        """What a relay's listener made of messages `first` to before `first + count` of a batch."""
-
-    def away(self) -> None:
-        """What is posted from here on reaches no shard, until everything is said again."""
-
-    def give_up(self) -> None:
-        """The shard has been away for as long as senders wait: what has no answer gets one, now."""
-
-    def back(self) -> None:
-        """The shard that was away is there again and has taken this producer."""
-
-
-class Consumer:
-    """What receives from a queue or relay through a peer."""
-
-    __slots__ = ("number",)
-
-    number: int
-    """Of the link, unique over the life of this process."""
-
-    def say_all(self) -> None:
-        """The shard has greeted us: open there with the credit that is left."""
-        raise NotImplementedError
-
-    def ready(self) -> None:
-        """The shard took the consumer."""
-        raise NotImplementedError
-
-    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
-        """A slice of the queue: a DELIVER frame, its first delivery number and its messages.
-
-        A large frame is a view of what ZeroMQ received, which lives as long as the view does.
-        """
-        raise NotImplementedError
-
-    def drained(self, number: int) -> None:
-        """Everything numbered below was delivered, and no credit is left."""
-        raise NotImplementedError
-
-    def larger(self, number: int, size: int) -> None:
-        """The next message has up to `size` bytes, more than the exact credit had left, which is used up."""
-
-    def gone(self, refusal: Refusal) -> None:
-        """The shard will not have this consumer (any more)."""
-        raise NotImplementedError
-
-    def settled(self, number: int, count: int, is_certain: bool) -> None:
-        """What was said of deliveries number .. number+count-1 is on disk: only for SETTLE that asked.
-
-        Where it is not certain, some of them may be delivered again after a restart of the shard.
-        """
-
-
-class DeliveriesMissing(Exception):
-    """A slice came that does not follow the one before: the link would settle others than it means."""
-
-
-class ShardAway(Exception):
-    """The shard is not there, or went before it answered: what was asked may or may not have been done."""
-
-
-class ShardRefused(Exception):
-    """The shard's answer to a request was an error."""
-
-    def __init__(self, condition: str, description: str) -> None:
-        super().__init__(f"{condition}: {description}")
-        self.condition = condition
-        self.description = description
-
-
-class Watch:
-    """Who follows the peers of a process: the homes of queues (wire/homes.py); this one follows nothing."""
-
-    def lost(self, peer: "ShardPeer") -> None:
-        """The shard is not there any more; links stay, and are said again when it is."""
-
-    def welcomed(self, peer: "ShardPeer") -> None:
-        """The shard has greeted us, and every link has said all that it had to."""
-
-    def silent(self, peer: "ShardPeer", silent_ms: int) -> None:
-        """The shard has said nothing for so long, and was not started again as far as is known."""
-
-    def spoke(self, peer: "ShardPeer") -> None:
-        """A shard that was silent goes on."""
-
-    def taken(self, peer: "ShardPeer", link: int) -> None:
-        """The shard took a producer or consumer."""
-
-    def left(self, peer: "ShardPeer", link: int) -> None:
-        """A producer or consumer is gone; it has been told."""
-
-    def moved(self, peer: "ShardPeer", link: int) -> None:
-        """The queue of a link is not here, or not in the epoch that the link said."""
-
-    def heard(self, peer: "ShardPeer", ping: int) -> None:
-        """The shard has answered a PING (see ShardPeer.ping), and nothing of what either end said before is
-        missing."""
-
-    def bounced(self, peer: "ShardPeer", queue: str, part: bytes) -> None:
-        """A settlement or close came too late for this shard; it has to be said where the queue is now."""
+"""Between two greetings that a shard does not answer: a slow shard is greeted more slowly, since only the
+answer to the latest greeting counts."""
 
 
 class State(Enum):
@@ -190,38 +49,13 @@ class State(Enum):
 
 
 class ShardPeer:
-    """The link of one frontend to one shard."""
+    """The connection of one frontend to one shard."""
 
     __slots__ = (
-        "_attempt",
-        "_boot",
-        "_connections",
-        "_context",
-        "_flush",
-        "_frontend",
-        "_greeting_ms",
-        "_heard",
-        "_heard_ms",
-        "_loop",
-        "_next_request",
-        "_now_ms",
-        "_out",
-        "_pings",
-        "_pongs",
-        "_requests",
-        "_said",
-        "_schedule_flush",
-        "_shard_boot",
-        "_silent",
-        "_socket",
-        "_timer",
-        "_watch",
-        "address",
-        "consumers",
-        "greetings",
-        "producers",
-        "shard",
-        "state",
+        "_attempt", "_boot", "_connections", "_context", "_flush", "_frontend", "_greeting_ms", "_heard",
+        "_heard_ms", "_loop", "_now_ms", "_out", "_pings", "_pongs", "_requests", "_said",
+        "_schedule_flush", "_shard_boot", "_silent", "_socket", "_timer", "_watch", "address", "consumers",
+        "greetings", "producers", "shard", "state",
     )
 
     def __init__(
@@ -236,7 +70,7 @@ class ShardPeer:
         now_ms: Callable[[], int],
         schedule_flush: Callable[[], None],
         flush: Callable[[], None],
-        watch: Watch | None = None,
+        watch: "Watch[ShardPeer] | None" = None,
     ) -> None:
         self.shard = shard
         self.address = address
@@ -254,29 +88,28 @@ class ShardPeer:
         self._shard_boot = 0
         self._heard_ms = now_ms()
         self._silent = False
-        """It is there and has said nothing for long."""
+        """It serves and has sent nothing for long."""
         self._said = 0
-        """ZeroMQ messages since the shard has welcomed us, and those that came from it behind its welcome:
-        a TCP connection may break and be made anew without a word; what was on its way is gone then."""
+        """ZeroMQ messages sent since the shard has welcomed us, and those received behind its welcome: a TCP
+        connection may break and be made anew unnoticed, and then what was under way is lost."""
         self._heard = 0
         self._pings = 0
-        """Said since the shard has welcomed us, and answered: they are answered in their order."""
+        """Sent since the shard has welcomed us, and answered: they are answered in their order."""
         self._pongs = 0
         self._out: list[bytes] = []
-        self._requests: dict[int, asyncio.Future[Answer]] = {}
-        self._next_request = 0
+        self._requests = Requests(loop, shard, self.post)
         self._loop = loop
         self._context = context
         self._flush = flush
-        # Homes have a length, and are empty at first: they would not count as true.
-        self._watch = Watch() if watch is None else watch
+        # Owners have a length, and are empty at first: they would not count as true.
+        self._watch: Watch[ShardPeer] = Watch() if watch is None else watch
         self._socket = self._connected(address)
         self._timer: asyncio.TimerHandle | None = None
         self._beat()
 
     def _connected(self, address: str) -> LoopSocket:
         socket = self._context.socket(zmq.DEALER)
-        # Nothing waits inside ZeroMQ for a shard that is not there: it would come before the greeting.
+        # Nothing waits inside ZeroMQ for a shard that does not listen: it would arrive before the greeting.
         socket.setsockopt(zmq.IMMEDIATE, 1)
         # What may be under way is bounded by link credit, not by a count of ZeroMQ messages.
         socket.setsockopt(zmq.SNDHWM, 0)
@@ -289,23 +122,23 @@ class ShardPeer:
         name = f"{self._frontend}/{self._connections}"
         socket.setsockopt(zmq.ROUTING_ID, self._boot.to_bytes(4, "little") + name.encode())
         connect(socket, address)
-        # What shards said leaves for the clients at once, not with the next round of the loop.
+        # Frames for clients leave at once, not with the next round of the loop.
         looped = LoopSocket(self._loop, socket, self._receive, self._flush)
         looped.copies = False
         return looped
 
     @property
     def serving_boot(self) -> int | None:
-        """Of the shard's process that has answered our latest Hello; None while none has."""
+        """Boot number of the shard process that has answered our latest Hello; None while none has."""
         return self._shard_boot if self.state is State.SERVING else None
 
     @property
     def speaks(self) -> bool:
-        """Whether the shard serves and was heard lately: one that stands still, or its disk, is silent."""
+        """Whether the shard serves and has sent something lately; not while it, or its disk, stands still."""
         return self.state is State.SERVING and not self._silent
 
     def reach(self, address: str) -> None:
-        """The shard is at another address, or another process has taken its place: a new connection."""
+        """Connects anew: the shard is at another address, or another process has taken its place."""
         self._socket.close()
         self.address = address
         self._socket = self._connected(address)
@@ -320,24 +153,24 @@ class ShardPeer:
     # --- sending ---------------------------------------------------------------------------------------
 
     def post(self, part: bytes) -> None:
-        """Adds a frame to what leaves at the end of this turn; dropped while the shard is not serving.
+        """Adds a frame to what leaves at the end of this turn; dropped while the shard does not serve.
 
-        Dropping loses nothing: the caller's state is told to the shard after the next greeting.
+        Dropping loses nothing: links are reopened after the next greeting.
         """
         if self.state is State.SERVING:
             self._out.append(part)
             self._schedule_flush()
 
     def ping(self) -> int:
-        """Asks the shard to answer when it has taken all that was posted so far; gives the number of that
-        PING, counted over the life of this greeting."""
+        """Asks the shard for an answer behind all that was posted so far; returns the number of that PING,
+        counted over the life of this greeting."""
         if self.state is State.SERVING and not (self._out and self._out[-1] is PING):
             self._pings += 1
             self.post(PING)
         return self._pings
 
     def flush(self) -> bool:
-        """Sends what gathered in this turn as one message; False where the socket went away."""
+        """Sends what gathered in this turn as one message; False where the socket was closed."""
         if self._out:
             out, self._out = self._out, []
             self._said += 1
@@ -349,12 +182,12 @@ class ShardPeer:
     def open_producer(self, producer: Producer) -> None:
         self.producers[producer.number] = producer
         if self.state is State.SERVING:
-            producer.say_all()
+            producer.reopen()
 
     def open_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer.number] = consumer
         if self.state is State.SERVING:
-            consumer.say_all()
+            consumer.reopen()
 
     def close_producer(self, number: int) -> None:
         if self.producers.pop(number, None) is not None:
@@ -370,41 +203,27 @@ class ShardPeer:
         """Asks the shard something and waits for its answer; operations are listed in docs/formats/wire.md.
 
         Raises:
-            ShardAway: it is not there, does not answer within `wait_ms`, or went away meanwhile.
+            ShardAway: it does not serve, does not answer within `wait_ms`, or was lost meanwhile.
             ShardRefused: it answered with an error.
         """
         if self.state is not State.SERVING:
             raise ShardAway(f"shard {self.shard} is not there now; try again")
-        if len(self._requests) >= limits.REQUESTS_MAX:
-            raise ShardAway(f"{limits.REQUESTS_MAX} requests wait for shard {self.shard} already; try again")
-        number = self._next_request = self._next_request + 1
-        answer: asyncio.Future[Answer] = self._loop.create_future()
-        self._requests[number] = answer
-        self.post(frame(Kind.REQUEST, number=number, body=encode_request({"op": op, **fields}, blob)))
-        try:
-            return await asyncio.wait_for(answer, wait_ms / 1000)
-        except TimeoutError:
-            raise ShardAway(f"shard {self.shard} did not answer within {wait_ms} ms; try again") from None
-        finally:
-            self._requests.pop(number, None)
+        return await self._requests.ask(encode_request({"op": op, **fields}, blob), wait_ms)
 
-    def _answer(self, number: int, part: bytes, apart: memoryview | None = None) -> None:
-        waiting = self._requests.get(number)
-        if waiting is None or waiting.done():
-            return
-        fields, blob = decode_request(memoryview(part)[HEADER.size :])
-        error = fields.get("error")
-        if error is not None:
-            waiting.set_exception(ShardRefused(str(error["condition"]), str(error["description"])))
-        else:
-            waiting.set_result(Answer(fields, blob if apart is None else apart))
+    async def owns(self, queue: str) -> bool | None:
+        """Whether the shard owns a queue; None where the queue does not exist. Raises ShardAway."""
+        try:
+            await self.request("queue", {"queue": queue})
+        except ShardRefused as refused:
+            return False if refused.condition == conditions.MOVED else None
+        return True
 
     def greet_again(self, why: str) -> None:
-        """Everything is said anew, and what consumers hold returns: nobody knows what the shard has heard."""
+        """Opens everything anew; unsettled deliveries return to their queues, for some frames may be lost."""
         self._lost(why)
 
     def close(self) -> None:
-        """Says goodbye, so that the shard takes back at once what our consumers held."""
+        """Sends GOODBYE, so that the shard requeues at once what our consumers have not settled."""
         if self._timer is not None:
             self._timer.cancel()
         if self.state is State.SERVING:
@@ -423,7 +242,7 @@ class ShardPeer:
                 return
             silent_ms = now - self._heard_ms
             if silent_ms > limits.PEER_SILENCE_MS:
-                # A stopped shard goes on where it stood; greeting it anew would only redo its work.
+                # A stopped shard goes on where it stood; greeting it anew would only repeat its work.
                 if not self._silent:
                     log.warning("shard %d has said nothing for %d ms", self.shard, silent_ms)
                     self._silent = True
@@ -437,7 +256,7 @@ class ShardPeer:
         self._timer = self._loop.call_later(wait_ms / 1000, self._beat)
 
     def _greet(self) -> int:
-        """Says Hello; gives how long to wait for the answer, in milliseconds."""
+        """Sends HELLO; returns how long to wait for the answer, in milliseconds."""
         self._attempt += 1
         hello = Hello(VERSION, self._frontend, self._boot, self._attempt)
         wait_ms = self._greeting_ms
@@ -453,9 +272,7 @@ class ShardPeer:
             self.state = State.GREETING
             self._silent = False
             self._out.clear()
-            for waiting in self._requests.values():
-                if not waiting.done():
-                    waiting.set_exception(ShardAway(f"shard {self.shard} went away ({why}); try again"))
+            self._requests.lost(why)
             self._greeting_ms = GREETING_MS
             if self._timer is not None:
                 self._timer.cancel()
@@ -474,9 +291,9 @@ class ShardPeer:
         self.greetings += 1
         log.info("shard %d serves (boot %08x)", self.shard, welcome.boot)
         for producer in list(self.producers.values()):
-            producer.say_all()
+            producer.reopen()
         for consumer in list(self.consumers.values()):
-            consumer.say_all()
+            consumer.reopen()
         self._watch.welcomed(self)
         self._schedule_flush()
 
@@ -494,7 +311,7 @@ class ShardPeer:
                 elif self.state is State.SERVING:
                     self._apply(kind, link, count, number, part)
             except DeliveriesMissing as missing:
-                # Lost with a connection; the PING that would say so has not been answered yet.
+                # Lost with a connection; the PING that would show it has not been answered yet.
                 self._lost(str(missing))
             except Exception:
                 log.exception("a frame of kind %d from shard %d could not be applied", kind, self.shard)
@@ -531,46 +348,38 @@ class ShardPeer:
                 self._lost(f"of its messages {(count - self._heard) & COUNT_MASK} got lost on their way")
             else:
                 self._pongs += 1
-                self._watch.heard(self, self._pongs)
+                self._watch.ponged(self, self._pongs)
         elif kind == Kind.ABSENT:
             self._lost("it does not know us")
         elif kind == Kind.PRODUCER_READY:
             if (producer := producers.get(link)) is not None:
-                self._watch.taken(self, link)
+                self._watch.opened(self, link)
                 producer.ready()
         elif kind == Kind.CONSUMER_READY:
             if (consumer := consumers.get(link)) is not None:
-                self._watch.taken(self, link)
+                self._watch.opened(self, link)
                 consumer.ready()
         elif kind == Kind.RESPONSE:
-            self._answer(number, part)
-        elif kind == Kind.SETTLED:
+            self._requests.answered(number, part)
+        elif (to_producer := TO_PRODUCERS.get(kind)) is not None:
+            if (producer := producers.get(link)) is not None:
+                to_producer(producer, part)
+        elif (to_consumer := TO_CONSUMERS.get(kind)) is not None:
             if (consumer := consumers.get(link)) is not None:
-                consumer.settled(number, count, not part[1] & UNCERTAIN)
-        elif kind == Kind.STORED:
-            if (producer := producers.get(link)) is not None:
-                producer.stored(number, SEQUENCE.unpack_from(part, HEADER.size)[0])
-        elif kind == Kind.GRANT:
-            if (producer := producers.get(link)) is not None:
-                producer.granted(number)
-        elif kind == Kind.OUTCOME:
-            if (producer := producers.get(link)) is not None:
-                _, code, _, first, _, count, number = HEADER.unpack_from(part)
-                body = memoryview(part)[HEADER.size :]
-                producer.outcome(
-                    number, first, count, code, SettleDetail.decode(body) if body else SettleDetail()
-                )
-        elif kind == Kind.REFUSED:
-            if (producer := producers.get(link)) is not None:
-                producer.refused(number, Refusal.decode(memoryview(part)[HEADER.size :]))
-        elif kind == Kind.GONE:
+                to_consumer(consumer, part)
+        else:
+            self._apply_end(kind, link, part)
+
+    def _apply_end(self, kind: int, link: int, part: bytes) -> None:
+        """Frames that end a link here, or that a former link's frame has led to."""
+        producers = self.producers
+        consumers = self.consumers
+        if kind == Kind.GONE:
             refusal = Refusal.decode(memoryview(part)[HEADER.size :])
-            if (gone := producers.pop(link, None)) is not None:
-                self._watch.left(self, link)
-                gone.gone(refusal)
-            elif (left := consumers.pop(link, None)) is not None:
-                self._watch.left(self, link)
-                left.gone(refusal)
+            ended = producers.pop(link, None) or consumers.pop(link, None)
+            if ended is not None:
+                self._watch.ended(self, link)
+                ended.gone(refusal)
         elif kind == Kind.MOVED:
             if link in producers or link in consumers:
                 self._watch.moved(self, link)
@@ -579,11 +388,11 @@ class ShardPeer:
             self._watch.bounced(self, str(fields["queue"]), bytes(late))
 
     def _give_up(self, link: int) -> None:
-        """An error of ours with one link: it ends, and what it held goes back; the others go on."""
-        refusal = Refusal(conditions.INTERNAL_ERROR, "a mistake of ours ended this link; attach it again")
+        """Ends one link after an internal error; its unsettled deliveries are requeued, other links go on."""
+        refusal = Refusal(conditions.INTERNAL_ERROR, "an internal error ended this link; attach it again")
         bound = self.producers.get(link) or self.consumers.get(link)
         if bound is not None:
             self.close_producer(link)
             self.close_consumer(link)
-            self._watch.left(self, link)
+            self._watch.ended(self, link)
             bound.gone(refusal)

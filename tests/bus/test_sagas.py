@@ -29,8 +29,8 @@ from lightrail.bus import (
     message,
 )
 from lightrail.bus.forwarder import Forwarder
-from lightrail.bus.outgoing import Sending
 from lightrail.bus.postgresql import PostgresqlStore
+from lightrail.bus.sending import Sending
 from lightrail.bus.store import AlreadyHandledError, ConflictError, SagaChange, Step
 from lightrail.bus.testing import TestBus
 from lightrail.transport import Envelope, LoopClock, SendRefusedError

@@ -19,7 +19,8 @@ from lightrail.cluster.coordinator import (
     UserUnknown,
     Write,
 )
-from lightrail.cluster.etcd import EtcdCoordinator, EtcdSettings
+from lightrail.cluster.etcd.channels import EtcdSettings
+from lightrail.cluster.etcd.coordinator import EtcdCoordinator
 from lightrail.cluster.map import Member, Move, Placed, ShardSet
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator

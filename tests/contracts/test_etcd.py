@@ -22,7 +22,8 @@ from lightrail.cluster.coordinator import (
     NotSetBack,
     Write,
 )
-from lightrail.cluster.etcd import EtcdCoordinator, EtcdSettings, EtcdTimes
+from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
+from lightrail.cluster.etcd.coordinator import EtcdCoordinator
 from lightrail.model import limits
 from tests.support.certificates import Authority
 from tests.support.cutting_proxy import CuttingProxy

@@ -10,7 +10,8 @@ import pytest
 
 from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
-from lightrail.cluster.etcd import EtcdCoordinator, EtcdSettings, EtcdTimes
+from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
+from lightrail.cluster.etcd.coordinator import EtcdCoordinator
 from lightrail.telemetry.metrics import registry
 from tests.support.etcd import EtcdCluster, etcd
 from tests.support.wait import until

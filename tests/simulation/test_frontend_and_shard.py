@@ -23,8 +23,8 @@ from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import limits
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire import shards
-from lightrail.wire.homes import Homes
 from lightrail.wire.messages import ConsumerOpen
+from lightrail.wire.owners import Owners
 from lightrail.wire.shards import ShardPeer, State
 from tests.support.fake_files import FakeFiles
 from tests.support.frontend_fakes import FakeConnection, FakeLink
@@ -94,13 +94,13 @@ class Sender:
         self.producer = ProducerLink(
             play.connection,  # type: ignore[arg-type]
             self.link,  # type: ignore[arg-type]
-            play.home,
+            play.owner,
             number=number,
             queue=QUEUE,
         )
         self.number = number
         self.sent = 0
-        play.home.open_producer(self.producer)
+        play.owner.open_producer(self.producer)
 
     def send(self, count: int) -> None:
         count = min(count, self.link.credit)
@@ -151,7 +151,7 @@ class Receiver:
         self.consumer = ConsumerLink(
             play.connection,  # type: ignore[arg-type]
             self.link,  # type: ignore[arg-type]
-            play.home,
+            play.owner,
             number=number,
             options=ConsumerOpen(QUEUE),
         )
@@ -159,7 +159,7 @@ class Receiver:
         self.drains = 0
         self.done: list[bytes] = []
         self.consumer.start(0, False)
-        play.home.open_consumer(self.consumer)
+        play.owner.open_consumer(self.consumer)
 
     def credit(self, more: int, drain: bool) -> None:
         limit = len(self.link.sent) + more
@@ -219,7 +219,7 @@ class Play:
             # As where messages are larger than those before them: only bytes hold the shard back.
             monkeypatch.setattr(ConsumerLink, "_window", lambda link: limits.DELIVERY_WINDOW_MAX)
         places = FixedPlaces()
-        homes = Homes(places, self.timers, now_ms=lambda: self.now_ms, shard_wait_ms=0)  # type: ignore[arg-type]
+        owners = Owners(places, self.timers, now_ms=lambda: self.now_ms, shard_wait_ms=0)  # type: ignore[arg-type]
         self.peer = places.peers[0] = ShardPeer(
             self.timers,  # type: ignore[arg-type]
             context,
@@ -230,9 +230,9 @@ class Play:
             now_ms=lambda: self.now_ms,
             schedule_flush=lambda: None,
             flush=lambda: None,
-            watch=homes,
+            watch=owners,
         )
-        self.home = homes.at(QUEUE, (0, 1))
+        self.owner = owners.at(QUEUE, (0, 1))
         context.term()
         self.wire: Wire = self.peer._socket  # type: ignore[assignment]
         self.start_shard()

@@ -12,8 +12,9 @@ from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.model import conditions
 from lightrail.wire.frames import DRAIN, HEADER, HEADER_SIZE, Kind, OutcomeCode, deliver
+from lightrail.wire.links import Consumer
 from lightrail.wire.messages import Answer, ConsumerOpen, Refusal, SettleDetail
-from lightrail.wire.shards import Consumer, ShardRefused
+from lightrail.wire.requests import ShardRefused
 
 Outcome = tuple[OutcomeCode, SettleDetail]
 
@@ -68,7 +69,7 @@ class FakePeer:
     def open_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer.number] = consumer
         self.opened_ever += 1
-        consumer.say_all()
+        consumer.reopen()
 
     def close_consumer(self, number: int) -> None:
         self.consumers.pop(number, None)
@@ -83,7 +84,7 @@ class FakePeer:
             self._give_back(left)
         self.open.clear()
         for consumer in list(self.consumers.values()):
-            consumer.say_all()
+            consumer.reopen()
 
     def drop(self, queue: str) -> None:
         """The queue is deleted."""

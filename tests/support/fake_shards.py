@@ -6,8 +6,9 @@ from typing import Any
 
 from lightrail.wire import frames
 from lightrail.wire.frames import HEADER, Kind
+from lightrail.wire.links import Consumer, Producer
 from lightrail.wire.messages import Answer, Refusal
-from lightrail.wire.shards import Consumer, Producer, State
+from lightrail.wire.shards import State
 
 
 class FakePeer:
@@ -34,11 +35,11 @@ class FakePeer:
 
     def open_producer(self, producer: Producer) -> None:
         self.producers[producer.number] = producer
-        producer.say_all()
+        producer.reopen()
 
     def open_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer.number] = consumer
-        consumer.say_all()
+        consumer.reopen()
 
     def close_producer(self, number: int) -> None:
         if self.producers.pop(number, None) is not None:

@@ -8,7 +8,7 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
 from lightrail.namespace.records import Name
-from lightrail.telemetry.families import FrontendCounts
+from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.frames import HEADER, HEADER_SIZE, Kind
 from lightrail.wire.messages import Refusal
 from tests.support.places import FakeFleet
@@ -171,7 +171,7 @@ class Said:
 
 
 class FakeShard:
-    """The side of a home or of a ShardPeer that links see."""
+    """The side of an owner or of a ShardPeer that links see."""
 
     def __init__(self, shard: int = 0) -> None:
         self.shard = shard
@@ -192,7 +192,7 @@ class FakeShard:
     def open_producer(self, producer: Any) -> None:
         self.opened[producer.number] = producer
         if self.serving:
-            producer.say_all()
+            producer.reopen()
 
     def close_producer(self, number: int) -> None:
         self.opened.pop(number, None)

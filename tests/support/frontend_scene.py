@@ -82,11 +82,11 @@ class Shard(FakeShard):
 
     def open_producer(self, producer: ProducerLink) -> None:
         self.producers[producer.number] = producer
-        producer.say_all()
+        producer.reopen()
 
     def open_consumer(self, consumer: ConsumerLink) -> None:
         self.consumers[consumer.number] = consumer
-        consumer.say_all()
+        consumer.reopen()
 
     def ready(self) -> None:
         """Everything that waits is ready."""
@@ -204,7 +204,7 @@ def play(test: Callable[[Scene], Any], **settings: Any) -> None:
         try:
             await test(scene)
         finally:
-            scene.frontend.fleet.homes.close()
+            scene.frontend.fleet.owners.close()
             scene.frontend.fleet.end()
             if scene.frontend._timer is not None:
                 scene.frontend._timer.cancel()

@@ -23,7 +23,7 @@ from lightrail.shard.journal.store import Recovered
 from lightrail.shard.journal_requests import JournalRequests
 from lightrail.shard.server import Server
 from lightrail.telemetry import exposition
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from tests.support import wait
 from tests.support.fake_journals import FakeJournals
 

@@ -53,13 +53,13 @@ class Copies:
         self._server = Connection(ConnectionSettings(), 0)
         self._sender, self._receiver, links = self._attached()
         connection: Any = FakeConnection()
-        home: Any = _Home()
-        self._home = home
+        owner: Any = _Owner()
+        self._owner = owner
         incoming, outgoing = links
         incoming.take_pieces()
-        self._producer = ProducerLink(connection, incoming, home, number=PRODUCER, queue=QUEUE)
+        self._producer = ProducerLink(connection, incoming, owner, number=PRODUCER, queue=QUEUE)
         self._consumer = ConsumerLink(
-            connection, outgoing, home, number=CONSUMER, options=ConsumerOpen(QUEUE)
+            connection, outgoing, owner, number=CONSUMER, options=ConsumerOpen(QUEUE)
         )
         self._consumer.start(10, False)
         self._peer.produce(PRODUCER, QUEUE)
@@ -92,7 +92,7 @@ class Copies:
                 assert isinstance(event, events.Transfers)
                 self._measured("enqueue", lambda event=event: self._producer.transfers(event, 0))
             del read
-        (part,) = self._home.take(Kind.ENQUEUE)
+        (part,) = self._owner.take(Kind.ENQUEUE)
         received = memoryview(bytearray(part))
         self._measured("shard", lambda: self._peer.say(received))
         self._measured("journal", self._scene.settle_down)
@@ -150,7 +150,7 @@ def _taken(connection: Connection) -> bytes:
     return data
 
 
-class _Home:
+class _Owner:
     """Keeps what links post, as it is."""
 
     epoch = 0

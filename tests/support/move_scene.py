@@ -22,7 +22,8 @@ from lightrail.namespace.records import NAMES, Name
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.shard.requests import COLUMNS
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardAway, State
+from lightrail.wire.requests import ShardAway
+from lightrail.wire.shards import State
 
 Handler = Callable[[Request], Awaitable[web.StreamResponse]]
 

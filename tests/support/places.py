@@ -1,9 +1,9 @@
-"""Places that a test sets: where queues are and which shards are known, for homes without a coordinator."""
+"""Places that a test sets: where queues are and which shards are known, for owners without a coordinator."""
 
 from typing import Any
 
-from lightrail.wire.homes import Homes
 from lightrail.wire.messages import Refusal
+from lightrail.wire.owners import Owners
 from lightrail.wire.places import Place
 
 
@@ -15,7 +15,7 @@ class FixedPlaces:
         self.peers: dict[int, Any] = {}
         self.soon: dict[str, Place] = {}
         self.gone: Refusal | None = None
-        self.homes: Homes | None = None
+        self.owners: Owners | None = None
         self.refreshed = 0
 
     def where(self, queue: str) -> Place | None:
@@ -32,8 +32,8 @@ class FixedPlaces:
         soon, self.soon = self.soon, {}
         if soon:
             self.places.update(soon)
-            if self.homes is not None:
-                self.homes.changed(soon)
+            if self.owners is not None:
+                self.owners.changed(soon)
 
     async def lost(self, queue: str) -> Refusal | None:
         return self.gone
@@ -45,7 +45,7 @@ class FakeFleet:
     def __init__(self) -> None:
         self.moved = 0
         self.places: dict[str, Place] = {}
-        self.homes = self
+        self.owners = self
         self.waits: list[int] = []
 
     def where(self, queue: str) -> Place | None:

@@ -19,7 +19,7 @@ from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFull
 from lightrail.shard.queue.runs import Place
 from lightrail.shard.reading import Read
 from lightrail.shard.tenancy import Places
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import (
     DELIVER_COLUMNS,
     DELIVER_ENDS,

@@ -149,7 +149,7 @@ class SimCoordinator(KeyedCoordinator):
         self.closed = True
         if self in self._etcd.views:
             self._etcd.views.remove(self)
-        for key, registration in self._registered.items():
+        for key, registration in self._registrations.held.items():
             self._etcd.loop.call_later(LEASE_S, self._expire, key, registration.value)
 
     def _expire(self, key: str, value: str) -> None:

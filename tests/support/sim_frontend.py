@@ -1,18 +1,18 @@
-"""A frontend of a simulated cluster: the real fleet and homes, and links that do what those of clients do."""
+"""A frontend of a simulated cluster: the real fleet and owners, and links that do what clients' links do."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lightrail.cluster.fleet import Fleet
 from lightrail.wire.frames import Kind, OutcomeCode, frame
+from lightrail.wire.links import Consumer, DeliveriesMissing, Producer
 from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal
-from lightrail.wire.shards import Consumer, DeliveriesMissing, Producer
 from tests.support.shard_life import Id, id_of, message
 from tests.support.shard_scene import batch, delivered
 from tests.support.sim_coordinator import SimCoordinator
 
 if TYPE_CHECKING:
-    from lightrail.wire.home import Home
+    from lightrail.wire.owner import Owner
     from tests.support.sim_cluster import Cluster
 
 WINDOW: int = 12
@@ -22,11 +22,11 @@ WINDOW: int = 12
 class Sender(Producer):
     """Sends numbered messages to one queue, as ProducerLink does."""
 
-    def __init__(self, frontend: "SimFrontend", queue: str, home: "Home") -> None:
+    def __init__(self, frontend: "SimFrontend", queue: str, owner: "Owner") -> None:
         self.number = frontend.next_link()
         self.id = frontend.cluster.next_link()
         self.queue = queue
-        self.home = home
+        self.owner = owner
         self.frontend = frontend
         self.unanswered: dict[int, bytes] = {}
         self.counts: dict[int, int] = {}
@@ -51,15 +51,15 @@ class Sender(Producer):
         self.counts[number] = count
         cluster.ledger.sent(ids, durable, self.queue)
         self.unanswered[number] = part
-        self.home.post(part)
+        self.owner.post(part)
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         body = ProducerOpen(self.queue).encode()
-        self.home.post(
-            frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self.home.epoch, number=self.next, body=body)
+        self.owner.post(
+            frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self.owner.epoch, number=self.next, body=body)
         )
         for part in self.unanswered.values():
-            self.home.post(part)
+            self.owner.post(part)
 
     def ready(self) -> None:
         """Nobody waits for it."""
@@ -81,10 +81,10 @@ class Sender(Producer):
 class Receiver(Consumer):
     """Receives from one queue and settles in its own time, as ConsumerLink does."""
 
-    def __init__(self, frontend: "SimFrontend", queue: str, home: "Home") -> None:
+    def __init__(self, frontend: "SimFrontend", queue: str, owner: "Owner") -> None:
         self.number = frontend.next_link()
         self.queue = queue
-        self.home = home
+        self.owner = owner
         self.frontend = frontend
         self.options = ConsumerOpen(queue, default_outcome=int(OutcomeCode.RELEASED))
         self.sent = 0
@@ -92,24 +92,24 @@ class Receiver(Consumer):
         self.held: dict[int, Id] = {}
         self.closed = False
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         if self.closed:
             return
         self.options.first = self.sent
-        self.options.resume = self.home.resumes(self.number)
+        self.options.resume = self.owner.resumes(self.number)
         if not self.options.resume:
             self.base = self.sent
             for id in self.held.values():
                 self.frontend.cluster.ledger.returned(id)
             self.held.clear()
-        self.home.post(
-            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self.home.epoch, body=self.options.encode())
+        self.owner.post(
+            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self.owner.epoch, body=self.options.encode())
         )
         self._credit()
 
     def _credit(self) -> None:
         limit = self.sent + WINDOW
-        self.home.post(frame(Kind.CREDIT, link=self.number, epoch=self.home.epoch, number=limit))
+        self.owner.post(frame(Kind.CREDIT, link=self.number, epoch=self.owner.epoch, number=limit))
 
     def ready(self) -> None:
         """Nobody waits for it."""
@@ -139,12 +139,12 @@ class Receiver(Consumer):
                     self.frontend.cluster.ledger.taken(id)
                 else:
                     self.frontend.cluster.ledger.returned(id)
-            self.home.post(
+            self.owner.post(
                 frame(
                     Kind.SETTLE,
                     flags=code,
                     link=self.number,
-                    epoch=self.home.epoch,
+                    epoch=self.owner.epoch,
                     count=count,
                     number=first,
                 )
@@ -158,7 +158,7 @@ class Receiver(Consumer):
         for id in self.held.values():
             self.frontend.cluster.ledger.returned(id)
         self.held.clear()
-        self.home.close_consumer(self.number)
+        self.owner.close_consumer(self.number)
 
     def drained(self, number: int) -> None:
         raise AssertionError("nobody drains")
@@ -210,18 +210,18 @@ class SimFrontend:
         for peer in self.fleet.peers.values():
             peer.flush()
 
-    async def home(self, queue: str) -> "Home":
-        return self.fleet.homes.at(queue, await self.fleet.place(queue))
+    async def owner(self, queue: str) -> "Owner":
+        return self.fleet.owners.at(queue, await self.fleet.place(queue))
 
     async def add_sender(self, queue: str) -> None:
-        sender = Sender(self, queue, await self.home(queue))
+        sender = Sender(self, queue, await self.owner(queue))
         self.senders.append(sender)
-        sender.home.open_producer(sender)
+        sender.owner.open_producer(sender)
 
     async def add_receiver(self, queue: str) -> None:
-        receiver = Receiver(self, queue, await self.home(queue))
+        receiver = Receiver(self, queue, await self.owner(queue))
         self.receivers.append(receiver)
-        receiver.home.open_consumer(receiver)
+        receiver.owner.open_consumer(receiver)
 
     def work(self) -> None:
         """One of its clients does something."""

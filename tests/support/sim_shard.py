@@ -14,7 +14,7 @@ from lightrail.shard.engine import Engine
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Commit
 from lightrail.shard.mover.mover import Mover
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.peer import LoopSocket
 from lightrail.wire.shards import ShardAway, ShardPeer
 from tests.support.fake_files import FakeFiles

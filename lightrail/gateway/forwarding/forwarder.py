@@ -54,10 +54,10 @@ class Forwarder:
 
     async def open(self, links: Links) -> None:
         """Starts to consume. Raises ShardAway, CoordinatorError: try again."""
-        home = await links.route(self.queue)
+        owner = await links.route(self.queue)
         if not self._is_closed and self._source is None:
             options = ConsumerOpen(self.queue, label=self._label)
-            self._source = Source(links.next_link(), home, options, self)
+            self._source = Source(links.next_link(), owner, options, self)
             self._source.open()
 
     def close(self) -> None:

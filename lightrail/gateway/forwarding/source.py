@@ -5,7 +5,7 @@ from typing import Protocol
 
 from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
-from lightrail.wire.home import Home
+from lightrail.wire.owner import Owner
 from lightrail.wire.messages import Answer, ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.shards import Consumer, DeliveriesMissing
 
@@ -21,8 +21,8 @@ class Links(Protocol):
         """A number for a link, unique over the life of this process."""
         ...
 
-    async def route(self, name: str) -> Home:
-        """The home of a queue, for a link that is opened before the loop turns. Raises CoordinatorError."""
+    async def route(self, name: str) -> Owner:
+        """The owner of a queue, for a link that is opened before the loop turns. Raises CoordinatorError."""
         ...
 
     async def request(self, name: str, op: str, fields: dict[str, object]) -> Answer:
@@ -57,12 +57,12 @@ class Source(Consumer):
         options: of the consumer; its queue, browsing, filter, label.
     """
 
-    __slots__ = ("_drains", "_home", "_is_closed", "_limit", "_listener", "_next", "_options", "generation")
+    __slots__ = ("_drains", "_owner", "_is_closed", "_limit", "_listener", "_next", "_options", "generation")
 
-    def __init__(self, number: int, home: Home, options: ConsumerOpen, listener: Listener) -> None:
+    def __init__(self, number: int, owner: Owner, options: ConsumerOpen, listener: Listener) -> None:
         self.number = number
         self.generation = 0
-        self._home = home
+        self._owner = owner
         self._options = options
         self._options.default_outcome = OutcomeCode.RELEASED
         self._options.default_failed = False
@@ -75,7 +75,7 @@ class Source(Consumer):
 
     def open(self) -> None:
         """Opens now, or once the shard is connected."""
-        self._home.open_consumer(self)
+        self._owner.open_consumer(self)
 
     def grant(self, count: int, *, drain: bool = False) -> None:
         """Grants credit for so many messages beyond those that have arrived; credit is never withdrawn."""
@@ -88,8 +88,8 @@ class Source(Consumer):
 
     def _post_credit(self) -> None:
         flags = DRAIN if self._drains else 0
-        self._home.post(
-            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._home.epoch, number=self._limit)
+        self._owner.post(
+            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._owner.epoch, number=self._limit)
         )
 
     @property
@@ -121,15 +121,15 @@ class Source(Consumer):
         """Ends deliveries; unsettled ones go back to the queue."""
         if not self._is_closed:
             self._is_closed = True
-            self._home.close_consumer(self.number)
+            self._owner.close_consumer(self.number)
 
     def _post_settle(self, first: int, count: int, code: OutcomeCode, body: bytes) -> None:
-        self._home.post(
+        self._owner.post(
             frame(
                 Kind.SETTLE,
                 flags=code,
                 link=self.number,
-                epoch=self._home.epoch,
+                epoch=self._owner.epoch,
                 count=count,
                 number=first,
                 body=body,
@@ -138,12 +138,12 @@ class Source(Consumer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens the consumer. Its unsettled deliveries are in the queue again, unless the queue has moved."""
-        resumes = self._options.resume = self._home.resumes(self.number) and self.generation > 0
+        resumes = self._options.resume = self._owner.resumes(self.number) and self.generation > 0
         self._options.first = self._next
-        self._home.post(
-            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._home.epoch, body=self._options.encode())
+        self._owner.post(
+            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=self._options.encode())
         )
         if resumes:
             if self._drains or self._limit > self._next:

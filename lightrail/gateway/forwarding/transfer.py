@@ -27,7 +27,7 @@ from lightrail.namespace.errors import Refused
 from lightrail.namespace.rights import Caller, Forbidden
 from lightrail.wire.frames import OutcomeCode
 from lightrail.wire.messages import ConsumerOpen, Refusal
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.gateway.forwarding.transfer")
 
@@ -154,7 +154,7 @@ class Transfer:
         task = self.task
         try:
             figures = (await self._links.request(task.source, "queue", {})).fields
-            home = await self._links.route(task.source)
+            owner = await self._links.route(task.source)
         except (ShardAway, ShardRefused, CoordinatorError) as error:
             self._end(State.FAILED, f"{task.source} can't be read now: {error}")
             return
@@ -168,7 +168,7 @@ class Transfer:
             filter=task.filter,
             label=f"transfer {self.id}",
         )
-        self._source = Source(self._links.next_link(), home, options, self)
+        self._source = Source(self._links.next_link(), owner, options, self)
         if self.state is State.RUNNING:
             self._source.open()
 

@@ -40,8 +40,8 @@ class BatchSender:
         raise ProblemError(501, f"batches can't be sent to a {record.role}; expected a queue or a router")
 
     async def _to_queue(self, record: Name, batch: Batch) -> Stored:
-        home = await self._shards.route(record.name)
-        producer = NumberedProducer(home, self._shards.next_link(), batch, self._loop)
+        owner = await self._shards.route(record.name)
+        producer = NumberedProducer(owner, self._shards.next_link(), batch, self._loop)
         wait_ms = limits.REQUEST_MS + (record.policy.milliseconds("enqueue_timeout") or 0)
         return await producer.send(self._shards.now_ms(), wait_ms)
 

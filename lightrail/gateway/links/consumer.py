@@ -30,7 +30,7 @@ from lightrail.wire.frames import (
     delivered_at,
     frame,
 )
-from lightrail.wire.home import Home
+from lightrail.wire.owner import Owner
 from lightrail.wire.messages import ConsumerOpen, Refusal
 from lightrail.wire.shards import Consumer, DeliveriesMissing
 
@@ -94,7 +94,7 @@ class QueueConsumer(Consumer):
         "_draining",
         "_exclusive",
         "_handed_out",
-        "_home",
+        "_owner",
         "_idle_since",
         "_idle_timer",
         "_key",
@@ -110,7 +110,7 @@ class QueueConsumer(Consumer):
         "queue",
     )
 
-    def __init__(self, owner: ConsumerOwner, home: Home, number: int, record: Name) -> None:
+    def __init__(self, owner: ConsumerOwner, owner: Owner, number: int, record: Name) -> None:
         self.number = number
         self.queue = record.name
         self.created = record.created
@@ -118,7 +118,7 @@ class QueueConsumer(Consumer):
         self.closed = False
         self._owner = owner
         self._loop = owner.loop
-        self._home = home
+        self._owner = owner
         self._lock_ms = 0
         self._exclusive = False
         """An open consumer may keep others out, so it is closed as soon as no request waits."""
@@ -142,7 +142,7 @@ class QueueConsumer(Consumer):
     @property
     def away(self) -> bool:
         """Whether the shard is not connected, so that a drain has no answer now."""
-        return not self._home.is_there
+        return not self._owner.is_there
 
     def _read(self, policy: Policy) -> None:
         self._lock_ms = policy.milliseconds("lock_duration") or int(LOCK_SECONDS_DEFAULT * 1000)
@@ -190,26 +190,26 @@ class QueueConsumer(Consumer):
         before = (self._lock_ms, self._exclusive)
         self._read(policy)
         if (self._lock_ms, self._exclusive) != before:
-            self._home.close_consumer(self.number)
+            self._owner.close_consumer(self.number)
             self.number = self._owner.shards.next_link()
             # With a key of its own, even while the queue moves.
             self._key = ""
-            self._home.open_consumer(self)
+            self._owner.open_consumer(self)
 
     def close(self) -> None:
         """The gateway ends, or nobody has waited for a while."""
         for waiter in self._ended():
             waiter.set_result(None)
-        self._home.close_consumer(self.number)
+        self._owner.close_consumer(self.number)
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this consumer with a new key; locks of the former key stay valid at the shard.
 
         Where the queue moved, the consumer keeps its key.
         """
-        resumes = self._home.resumes(self.number) and bool(self._key)
+        resumes = self._owner.resumes(self.number) and bool(self._key)
         if not resumes:
             self._key = secrets.token_hex(16)
             self._next = self._handed_out = 0
@@ -227,7 +227,7 @@ class QueueConsumer(Consumer):
             first=self._next,
             resume=resumes,
         ).encode()
-        self._home.post(frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._home.epoch, body=body))
+        self._owner.post(frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=body))
         self._post_credit()
 
     def ready(self) -> None:
@@ -329,14 +329,14 @@ class QueueConsumer(Consumer):
             self._drain_waiters = waiters
         self._limit = limit
         flags = DRAIN if waiters else 0
-        self._home.post(
-            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._home.epoch, number=limit)
+        self._owner.post(
+            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._owner.epoch, number=limit)
         )
 
     def _post_settle(self, number: int, count: int, code: OutcomeCode) -> None:
-        self._home.post(
+        self._owner.post(
             frame(
-                Kind.SETTLE, flags=code, link=self.number, epoch=self._home.epoch, count=count, number=number
+                Kind.SETTLE, flags=code, link=self.number, epoch=self._owner.epoch, count=count, number=number
             )
         )
 

@@ -9,7 +9,7 @@ from lightrail.cluster.map import Map
 from lightrail.gateway.links.shards import Shards
 from lightrail.model import limits, names
 from lightrail.model.plan import BASE, QueueLoad
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 
 
 class _Row(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
 from lightrail.model import conditions
 from lightrail.wire.frames import IDENTITY, UNKNOWN_SEQUENCE, Kind, enqueue, frame
-from lightrail.wire.home import Home
+from lightrail.wire.owner import Owner
 from lightrail.wire.messages import ProducerOpen, Refusal
 from lightrail.wire.shards import Producer
 
@@ -73,11 +73,11 @@ class NumberedProducer(Producer):
         number: of the link; unique over the life of this process.
     """
 
-    __slots__ = ("_answer", "_batch", "_home", "_loop", "_new", "_refusal", "_settled", "_unanswered")
+    __slots__ = ("_answer", "_batch", "_owner", "_loop", "_new", "_refusal", "_settled", "_unanswered")
 
-    def __init__(self, home: Home, number: int, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: Owner, number: int, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
         self.number = number
-        self._home = home
+        self._owner = owner
         self._batch = batch
         self._loop = loop
         self._answer: asyncio.Future[Stored] = loop.create_future()
@@ -96,13 +96,13 @@ class NumberedProducer(Producer):
         for place, (part, count) in enumerate(self._frames(now_ms)):
             number = self._batch.number + 1 << _PLACE_BITS | place
             self._unanswered[number] = _Run(part, count)
-        self._home.open_producer(self)
+        self._owner.open_producer(self)
         timer = self._loop.call_later(wait_ms / 1000, self._late)
         try:
             return await self._answer
         finally:
             timer.cancel()
-            self._home.close_producer(self.number)
+            self._owner.close_producer(self.number)
 
     def _frames(self, now_ms: int) -> Iterator[tuple[bytes, int]]:
         for place, (shared, run) in enumerate(groupby(self._batch.messages, key=_shared)):
@@ -114,7 +114,7 @@ class NumberedProducer(Producer):
                 expires_at_ms = max(1, min(expires_at_ms, expires) if expires_at_ms else expires)
             part = enqueue(
                 self.number,
-                self._home.epoch,
+                self._owner.epoch,
                 self._batch.number + 1 << _PLACE_BITS | place,
                 ends.tobytes(),
                 found,
@@ -129,23 +129,23 @@ class NumberedProducer(Producer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this producer, and sends unanswered frames again."""
-        queue = self._home.queue
+        queue = self._owner.queue
         opened = ProducerOpen(queue, True, label="http batch", identity=self._batch.identity(queue))
         # Frames of one batch have no gap, unless one was refused; the shard refuses later ones, too.
         first = next(iter(self._unanswered), 0) if self._refusal is None else 0
-        self._home.post(
+        self._owner.post(
             frame(
                 Kind.PRODUCER_OPEN,
                 link=self.number,
-                epoch=self._home.epoch,
+                epoch=self._owner.epoch,
                 number=first,
                 body=opened.encode(),
             )
         )
         for run in self._unanswered.values():
-            self._home.post(run.part)
+            self._owner.post(run.part)
 
     def ready(self) -> None:
         """Nothing waits for this: frames are sent with the opening."""
@@ -178,7 +178,7 @@ class NumberedProducer(Producer):
             self._fail(
                 ProblemError(
                     503,
-                    f"another request of the producer {self._batch.producer!a} reached {self._home.queue} "
+                    f"another request of the producer {self._batch.producer!a} reached {self._owner.queue} "
                     "while this one was under way; send the batch again, under the same number",
                     headers=AGAIN,
                     condition=refusal.condition,
@@ -197,7 +197,7 @@ class NumberedProducer(Producer):
         why = refused(refusal.condition, refusal.description)
         detail = (
             f"{why.detail}; the first {self._settled} of {messages} messages are stored in "
-            f"{self._home.queue}: send the batch again, under the same number, and the rest will be"
+            f"{self._owner.queue}: send the batch again, under the same number, and the rest will be"
         )
         members = why.members | {"stored": self._settled, "messages": messages}
         self._fail(ProblemError(why.status, detail, headers=why.headers, **members))
@@ -206,7 +206,7 @@ class NumberedProducer(Producer):
         self._fail(
             ProblemError(
                 503,
-                f"the shard of {self._home.queue} has not answered in time: the batch may or may not be "
+                f"the shard of {self._owner.queue} has not answered in time: the batch may or may not be "
                 "stored; send it again, under the same number",
                 headers=AGAIN,
             )

@@ -16,7 +16,7 @@ from lightrail.gateway.errors import ProblemError, away, refused, unknown
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.namespace.records import Name
 from lightrail.wire.frames import Kind, enqueue, frame
-from lightrail.wire.home import Home
+from lightrail.wire.owner import Owner
 from lightrail.wire.messages import ProducerOpen, Refusal
 from lightrail.wire.shards import Producer
 
@@ -43,7 +43,7 @@ class QueueProducer(Producer):
 
     __slots__ = (
         "_ended",
-        "_home",
+        "_owner",
         "_loop",
         "_next",
         "_posted_to",
@@ -58,7 +58,7 @@ class QueueProducer(Producer):
 
     def __init__(
         self,
-        home: Home,
+        owner: Owner,
         number: int,
         record: Name,
         loop: asyncio.AbstractEventLoop,
@@ -70,7 +70,7 @@ class QueueProducer(Producer):
         self.idle_since: float | None = monotonic()
         """Time of the last answer, or None while messages are unanswered."""
         self._ended = ended
-        self._home = home
+        self._owner = owner
         self._loop = loop
         self._next = 1
         self._posted_to = 0
@@ -116,7 +116,7 @@ class QueueProducer(Producer):
         self._next = number + 1
         batch.part = enqueue(
             self.number,
-            self._home.epoch,
+            self._owner.epoch,
             number,
             array("I", (size,)).tobytes(),
             (message.message,),
@@ -128,24 +128,24 @@ class QueueProducer(Producer):
             size=size,
         )
         self._unanswered[number] = batch
-        self._home.post(batch.part)
+        self._owner.post(batch.part)
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this producer, and sends unanswered messages again whose callers still wait."""
         body = ProducerOpen(self.queue, sequences=True, label="http").encode()
-        self._home.post(
+        self._owner.post(
             frame(
                 Kind.PRODUCER_OPEN,
                 link=self.number,
-                epoch=self._home.epoch,
+                epoch=self._owner.epoch,
                 number=self._next,
                 body=body,
             )
         )
         for batch in self._unanswered.values():
-            self._home.post(batch.part)
+            self._owner.post(batch.part)
         self._posted_to = self._next
 
     def away(self) -> None:
@@ -189,7 +189,7 @@ class QueueProducer(Producer):
     def close(self) -> None:
         """Unanswered messages may or may not be stored, and their callers get this answer."""
         self._ended(self)
-        self._home.close_producer(self.number)
+        self._owner.close_producer(self.number)
         self._fail(unknown(self.queue))
 
     def _go_on(self) -> None:
@@ -203,7 +203,7 @@ class QueueProducer(Producer):
         if not self._unanswered:
             self.idle_since = monotonic()
             if self._retired:
-                self._home.close_producer(self.number)
+                self._owner.close_producer(self.number)
 
     def _fail(self, problem: ProblemError) -> None:
         for batch in (*self._unanswered.values(), *self._waiting):
@@ -214,5 +214,5 @@ class QueueProducer(Producer):
 
     def _late(self, batch: _Batch) -> None:
         if not batch.answer.done():
-            never_posted = not batch.number or (not self._home.is_there and batch.number >= self._posted_to)
+            never_posted = not batch.number or (not self._owner.is_there and batch.number >= self._posted_to)
             batch.answer.set_exception(away(self.queue) if never_posted else unknown(self.queue))

@@ -45,13 +45,13 @@ class Receivers:
             raise
 
     async def _open(self, record: Name) -> QueueConsumer:
-        home = await self.shards.route(record.name)
+        owner = await self.shards.route(record.name)
         consumer = self._consumers.get(record.name)
         if consumer is None or consumer.created != record.created:
             # The shard closes the consumer of a deleted queue of this name.
-            consumer = QueueConsumer(self, home, self.shards.next_link(), record)
+            consumer = QueueConsumer(self, owner, self.shards.next_link(), record)
             self._consumers[record.name] = consumer
-            home.open_consumer(consumer)
+            owner.open_consumer(consumer)
         return consumer
 
     def changed(self, records: Iterable[Name]) -> None:

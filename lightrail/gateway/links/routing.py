@@ -14,7 +14,8 @@ from lightrail.namespace.router_plan import Group, Plan, Routed, Walk
 from lightrail.namespace.routing import UNROUTABLE, Routing
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
 from lightrail.wire.messages import Refusal
-from lightrail.wire.shards import ShardAway, ShardPeer
+from lightrail.wire.requests import ShardAway
+from lightrail.wire.shards import ShardPeer
 
 Carried = set[tuple[bytes, str]]
 """(encoded message, queue) of what is stored."""
@@ -44,7 +45,7 @@ class RouterSender:
         """
         carried: Carried = set()
         until = self._loop.time() + limits.REQUEST_MS / 1000
-        pause_ms = limits.HOME_RETRY_MS
+        pause_ms = limits.OWNER_RETRY_MS
         is_repeated = False
         while True:
             plan = await self.plan(record, self._routing)
@@ -62,8 +63,8 @@ class RouterSender:
                 # Its queue was moving: the message is sent again to queues that have not stored it.
                 if self._loop.time() + pause_ms / 1000 > until:
                     raise unknown(record.name)
-                await self._shards.fleet.homes.change(pause_ms)
-                pause_ms = min(2 * pause_ms, limits.HOME_RETRY_MS_MAX)
+                await self._shards.fleet.owners.change(pause_ms)
+                pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
                 continue
             if refusal.condition not in QUEUE_AWAY or is_repeated:
                 break

@@ -52,7 +52,7 @@ class Sender:
             return None
         producer = self._producers.get(record.name)
         if producer is None or not producer.knows(record) or self._shards.looks_up(record.name):
-            home = await self._shards.route(record.name)
+            owner = await self._shards.route(record.name)
             producer = self._producers.get(record.name)
             if producer is None or not producer.knows(record):
                 # A shard reads the policy when a producer is opened. Through the former producer the message
@@ -60,9 +60,9 @@ class Sender:
                 if producer is not None:
                     producer.retire()
                 producer = self._producers[record.name] = QueueProducer(
-                    home, self._shards.next_link(), record, self._loop, self._forget
+                    owner, self._shards.next_link(), record, self._loop, self._forget
                 )
-                home.open_producer(producer)
+                owner.open_producer(producer)
                 self._watch()
         wait_ms = limits.REQUEST_MS + (record.policy.milliseconds("enqueue_timeout") or 0)
         return await producer.send(message, wait_ms)

@@ -10,7 +10,7 @@ from lightrail.cluster.fleet import Fleet
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.wire.bulk import BulkPeers
-from lightrail.wire.home import Home
+from lightrail.wire.owner import Owner
 from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardPeer
@@ -83,12 +83,12 @@ class Shards:
         """A number for a link, unique over the life of this process."""
         return next(self._links)
 
-    async def route(self, name: str) -> Home:
-        """The home of a queue or relay, which is placed if need be; open a link there before the loop turns.
+    async def route(self, name: str) -> Owner:
+        """The owner of a queue or relay, which is placed if need be; open a link there before the loop turns.
 
         Raises CoordinatorError.
         """
-        return self.fleet.homes.at(name, await self.find(name))
+        return self.fleet.owners.at(name, await self.find(name))
 
     async def find(self, name: str) -> tuple[int, int]:
         """Shard and epoch of a queue or relay, which is placed if it was not. Raises CoordinatorError."""

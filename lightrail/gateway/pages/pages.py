@@ -26,7 +26,7 @@ from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, Forbidden, may
 from lightrail.namespace.service import Service
 from lightrail.wire.control import ControlAway
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.gateway.pages")
 

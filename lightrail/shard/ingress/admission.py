@@ -28,7 +28,7 @@ from lightrail.shard.queue import bounds, commands
 from lightrail.shard.queue.machine import Policy
 from lightrail.shard.queue.runs import Batch, Place
 from lightrail.shard.shard_queue import Queue
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.messages import Refusal
 
 log = logging.getLogger("lightrail.shard.ingress.admission")

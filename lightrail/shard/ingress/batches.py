@@ -12,7 +12,7 @@ from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.relaying.relays import Relays
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
 from lightrail.wire.messages import Refusal
 

@@ -11,7 +11,7 @@ from lightrail.shard.peers import RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.shard_queue import Queue
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 
 log = logging.getLogger("lightrail.shard.ingress.routes")
 

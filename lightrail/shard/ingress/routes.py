@@ -26,7 +26,7 @@ from lightrail.shard.queue.runs import Batch, Run, joined
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import AFRESH, DURABLE, HEADER
 from lightrail.wire.messages import Refusal, Targets
 

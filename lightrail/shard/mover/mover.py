@@ -24,7 +24,7 @@ from lightrail.shard.mover.progress import FREEZE, SWITCH, Progress
 from lightrail.shard.mover.transactions import MoveEndedError, Transactions
 from lightrail.shard.moving.importing import ImportFailed
 from lightrail.shard.tenancy import Places
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.shards import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.shard.mover")

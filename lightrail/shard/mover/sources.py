@@ -8,7 +8,8 @@ import zmq
 from lightrail.model import limits
 from lightrail.wire import keys
 from lightrail.wire.keys import WireKey
-from lightrail.wire.shards import ShardAway, ShardPeer
+from lightrail.wire.requests import ShardAway
+from lightrail.wire.shards import ShardPeer
 
 
 class ShardSources:

@@ -12,7 +12,7 @@ from lightrail.shard.moving.importing import ImportFailed, Importing
 from lightrail.shard.performer import Performer
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 
 log = logging.getLogger("lightrail.shard.moving.arrivals")
 

@@ -21,7 +21,7 @@ from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import HEADER, Kind, frame
 from lightrail.wire.messages import Refusal, encode_request
 

@@ -10,8 +10,9 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightrail.cluster.coordinator import CoordinatorError, Write
-from lightrail.cluster.counts import COORDINATOR_FAMILIES, PLACEMENT_FAMILIES
+from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.map import GATEWAYS, SHARDS, Map, Member, Move, Placed, ShardSet
+from lightrail.cluster.map_counts import PLACEMENT_FAMILIES
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.sqlite import SqliteCoordinator
 from lightrail.telemetry.metrics import registry

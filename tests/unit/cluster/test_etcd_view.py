@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.cluster.coordinator import Entry, News
-from lightrail.cluster.etcd_view import View
+from lightrail.cluster.etcd.view import View
 
 KEYS = st.sampled_from("abcd")
 STEPS = st.lists(

@@ -16,7 +16,7 @@ from lightrail.wire import shards
 from lightrail.wire.frames import VERSION, Kind, frame
 from lightrail.wire.messages import Welcome
 from lightrail.wire.shards import State
-from tests.support.home_scene import HandWire
+from tests.support.owner_scene import HandWire
 
 Check = Callable[[Fleet, MemoryCoordinator], Awaitable[None]]
 

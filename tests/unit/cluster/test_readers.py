@@ -81,6 +81,6 @@ def test_a_map_that_begins_anew_forgets_readers_that_are_gone() -> None:
     asyncio.run(coordinator.write([Write(READERS + "a", Reader().encode())]))
     map.refresh()
     map.readers["gone"] = Reader()
-    map.revision = 0
+    map._follower.revision = 0
     map.refresh()
     assert list(map.readers) == ["a"]

@@ -49,7 +49,7 @@ def play(test: Callable[[Scene, Slow], Awaitable[None]]) -> None:
         try:
             await test(scene, coordinator)
         finally:
-            scene.frontend.fleet.homes.close()
+            scene.frontend.fleet.owners.close()
             scene.frontend.fleet.end()
             if scene.frontend._timer is not None:
                 scene.frontend._timer.cancel()

@@ -45,7 +45,7 @@ class Rig:
         """Bytes that the shard may still send; what would be more than these is the rest of a slice."""
         self.credits: list[tuple[int, int]] = []
         if ready:
-            self.consumer.say_all()
+            self.consumer.reopen()
             self.consumer.ready()
             self.hear()
 
@@ -120,7 +120,7 @@ def slice_of(
 def test_the_attach_is_answered_when_the_shard_is_ready() -> None:
     rig = Rig(ready=False)
     rig.consumer.start(10, False)
-    rig.consumer.say_all()
+    rig.consumer.reopen()
     said = rig.shard.take()
     assert [each.kind for each in said] == [Kind.CONSUMER_OPEN, Kind.CREDIT]
     assert ConsumerOpen.decode(said[0].body) == ConsumerOpen("q")
@@ -425,7 +425,7 @@ def test_a_drain_outlives_the_shard() -> None:
     rig.credit(10, drain=True)
     rig.hear()
     rig.deliver(4)
-    rig.consumer.say_all()
+    rig.consumer.reopen()
     rig.hear()
     assert (rig.limit, rig.draining) == (10, True)
     rig.drain()
@@ -469,7 +469,7 @@ def test_any_order_of_credit_drains_and_deliveries(steps: list[tuple[str, int, b
                 rig.consumer.writable()
         elif what == "lost":
             rig.draining = False
-            rig.consumer.say_all()
+            rig.consumer.reopen()
         if rig.link.drains > drains:
             most = rig.consumer._sent
         assert rig.consumer._said_limit <= max(most, rig.consumer._sent)
@@ -597,7 +597,7 @@ def test_nothing_is_sent_on_a_link_that_is_closed() -> None:
     assert rig.shard.closed == [("consumer", 6)]
     # A broker that ends leaves its links to the goodbye; a greeting in between opens them no more.
     rig.shard.take()
-    rig.consumer.say_all()
+    rig.consumer.reopen()
     rig.consumer.writable()
     assert rig.shard.take() == []
 
@@ -721,7 +721,7 @@ def test_what_the_former_shard_did_not_answer_is_asked_of_the_one_that_has_the_q
     rig.outcome(0, 1, ACCEPTED, settled=False)
     rig.outcome(3, 3, ACCEPTED, settled=False)
     rig.shard.resuming = True
-    rig.consumer.say_all()
+    rig.consumer.reopen()
     opened, *settled, credit = rig.shard.take()
     assert (opened.kind, credit.kind) == (Kind.CONSUMER_OPEN, Kind.CREDIT)
     assert [(said.number, said.count, said.asked) for said in settled] == [(0, 2, ASKED), (3, 1, ASKED)]
@@ -737,12 +737,12 @@ def test_what_can_not_be_confirmed_is_not_and_who_waits_for_it_is_detached(how: 
     rig = rig_with_deliveries()
     rig.link.rcv_settle_mode = mode
     if how == "outcome after the restart":
-        rig.consumer.say_all()
+        rig.consumer.reopen()
         assert rig.outcome(0, 3, ACCEPTED, settled=False) == []
     else:
         rig.outcome(0, 3, ACCEPTED, settled=False)
         if how == "restart":
-            rig.consumer.say_all()
+            rig.consumer.reopen()
         rig.consumer.settled(0, 4, False)
     for _, call in rig.connection.frontend.calls:
         call()
@@ -761,7 +761,7 @@ def test_presettled_deliveries_have_no_outcome() -> None:
 def test_outcomes_of_what_a_former_shard_delivered_are_passed_over() -> None:
     """The messages are in their queue again: an old number must not settle a new delivery."""
     rig = rig_with_deliveries()
-    rig.consumer.say_all()
+    rig.consumer.reopen()
     (opened, credit) = rig.shard.take()
     assert ConsumerOpen.decode(opened.body).first == 10
     assert credit.number == 100

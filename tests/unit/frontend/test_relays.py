@@ -29,7 +29,7 @@ class Rig:
             label="client/s",
         )
         self.next_id = 0
-        self.relay.say_all()
+        self.relay.reopen()
         self.relay.ready()
 
     def transfers(self, count: int, size: int = 10, settled: bool = False, head: bytes = b"") -> None:
@@ -150,7 +150,7 @@ def test_what_has_no_outcome_is_released_when_the_shard_comes_back_and_never_sen
     rig.transfers(4)
     rig.relay.outcome(1, 0, 1, OutcomeCode.ACCEPTED, NOTHING)
     rig.shard.take()
-    rig.relay.say_all()
+    rig.relay.reopen()
     assert [said.kind for said in rig.shard.take()] == [Kind.PRODUCER_OPEN]
     assert rig.link.settled[1:] == [(0, 3, RELEASED)]
     # The shard counts from there; credit of the time before is taken back.
@@ -177,7 +177,7 @@ def test_a_closed_relay_says_nothing_more() -> None:
     rig.relay.close()
     rig.relay.close()
     assert rig.shard.closed == [("producer", 5)]
-    calls: list[Any] = [rig.relay.say_all, lambda: rig.relay.granted(7), rig.relay.ready]
+    calls: list[Any] = [rig.relay.reopen, lambda: rig.relay.granted(7), rig.relay.ready]
     for call in calls:
         call()
     rig.relay.outcome(1, 0, 1, OutcomeCode.ACCEPTED, NOTHING)

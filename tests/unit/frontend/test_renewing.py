@@ -78,7 +78,7 @@ def test_what_was_settled_or_came_from_a_shard_that_is_dead_is_not_locked() -> N
         link.settle(1, 1)
         assert await ask(requester, "one", *tags) == [10, 0, 10]
         # The shard is started again.
-        next(iter(scene.shard.consumers.values())).say_all()
+        next(iter(scene.shard.consumers.values())).reopen()
         assert await ask(requester, "one", *tags) == [0, 0, 0]
         assert len(asked) == 1
 

@@ -266,7 +266,7 @@ def test_a_link_that_wants_no_message_any_more_frees_the_room(end: str) -> None:
         elif end == "no credit":
             rig.credit(rig.next)
         else:
-            rig.consumer.say_all()
+            rig.consumer.reopen()
     receivers.turn()
     assert receivers.free == limits.FRONTEND_UNREAD_BYTES
     assert not receivers.reservations._line

@@ -556,7 +556,7 @@ def test_messages_of_a_shard_that_is_away_for_too_long_are_given_back() -> None:
         assert rig.link.credit > 0
         rig.frontend.shards[0].serving = True
         rig.said()
-        rig.lane().say_all()
+        rig.lane().reopen()
         assert Kind.ROUTE not in [said.kind for said in rig.frontend.shards[0].said]
 
     run(check)

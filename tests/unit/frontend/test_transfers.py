@@ -34,7 +34,7 @@ class Rig:
         )
         self.next_id = 0
         if ready:
-            self.producer.say_all()
+            self.producer.reopen()
             self.producer.ready()
             self.shard.take()
 
@@ -67,7 +67,7 @@ class Rig:
 
 def test_the_attach_is_answered_when_the_shard_is_ready() -> None:
     rig = Rig(ready=False)
-    rig.producer.say_all()
+    rig.producer.reopen()
     (said,) = rig.shard.take()
     assert (said.kind, said.link, said.epoch) == (Kind.PRODUCER_OPEN, 5, 3)
     assert ProducerOpen.decode(said.body).queue == "q"
@@ -240,7 +240,7 @@ def test_a_shard_that_frees_nothing_holds_a_few_messages_a_time_and_no_more() ->
 def test_another_shard_knows_of_no_credit_that_is_held() -> None:
     rig = Rig()
     held = hold(rig, 2)
-    rig.producer.say_all()
+    rig.producer.reopen()
     assert rig.link.credit == held
     rig.producer.credit_freed(5)
     assert rig.link.credit == held
@@ -298,7 +298,7 @@ def test_after_a_greeting_what_has_no_answer_is_sent_again_in_order_and_unchange
         rig.transfers(2)
     sent = rig.shard.take(Kind.ENQUEUE)
     rig.producer.answered(2, 1)
-    rig.producer.say_all()
+    rig.producer.reopen()
     again = rig.shard.take()
     assert [each.kind for each in again] == [Kind.PRODUCER_OPEN, *[Kind.ENQUEUE] * 3]
     assert [each.part for each in again[1:]] == [sent[index].part for index in (0, 2, 3)]
@@ -320,7 +320,7 @@ def test_while_the_shard_is_away_batches_wait_for_the_greeting() -> None:
     rig.transfers(2)
     assert rig.shard.take() == []
     rig.shard.serving = True
-    rig.producer.say_all()
+    rig.producer.reopen()
     assert [said.kind for said in rig.shard.take()] == [Kind.PRODUCER_OPEN, Kind.ENQUEUE]
 
 
@@ -458,7 +458,7 @@ def test_a_link_that_closes_with_unanswered_batches_waits_for_them_at_the_shard(
     rig.producer.close()
     assert rig.shard.closed == []
     rig.shard.take()
-    rig.producer.say_all()
+    rig.producer.reopen()
     assert [said.kind for said in rig.shard.take()] == [
         Kind.PRODUCER_OPEN,
         Kind.ENQUEUE,

@@ -18,7 +18,7 @@ from lightrail.gateway.processes.members import Members
 from lightrail.model.settings import Settings
 from lightrail.namespace.records import Subscription
 from lightrail.telemetry import exposition
-from lightrail.telemetry.families import FRONTEND_FAMILIES, FrontendCounts
+from lightrail.telemetry.frontend import FRONTEND_FAMILIES, FrontendCounts
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.running import Running
 from tests.support.fake_shards import FakeShards

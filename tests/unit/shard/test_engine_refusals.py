@@ -7,7 +7,7 @@ from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Recovered, StoreFull
 from lightrail.shard.queue.runs import Place
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import HEADER, VERSION, Kind, enqueue, frame
 from lightrail.wire.messages import Hello, ProducerOpen
 

@@ -28,7 +28,7 @@ from lightrail.shard.queue.runs import Batch, Place, Run, batch_of
 from lightrail.shard.reading import Read
 from lightrail.shard.server import Server
 from lightrail.shard.worker import Worker
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import HEADER, VERSION, Kind, frame
 from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen
 from lightrail.wire.peer import MESSAGES_PER_TURN, WITHOUT_COPY_BYTES, LoopSocket

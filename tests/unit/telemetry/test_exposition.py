@@ -10,10 +10,10 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.opening import listing_key, may_list
 from lightrail.cluster.users import UserRecord
 from lightrail.telemetry import exposition
-from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.queues import QUEUE_FIGURES
 from lightrail.telemetry.running import Running
+from lightrail.telemetry.shard import SHARD_FAMILIES, ShardCounts
 
 
 async def get(port: int, path: str, **headers: str) -> tuple[int, str, str]:

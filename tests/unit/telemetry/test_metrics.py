@@ -13,14 +13,10 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
-from lightrail.telemetry.families import (
-    FRONTEND_FAMILIES,
-    SHARD_FAMILIES,
-    FrontendCounts,
-    ShardCounts,
-)
+from lightrail.telemetry.frontend import FRONTEND_FAMILIES, FrontendCounts
 from lightrail.telemetry.metrics import SYNC_SECONDS, Histogram, registry
 from lightrail.telemetry.queues import DETAILED_FAMILIES, QUEUE_FIGURES, QueueSelection
+from lightrail.telemetry.shard import SHARD_FAMILIES, ShardCounts
 
 
 def queue(**figures: int) -> Any:
@@ -104,7 +100,7 @@ def test_counters_do_not_fall_when_a_queue_goes() -> None:
 
 
 def test_a_queue_that_goes_during_a_scrape_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightrail.telemetry.families.SUMMED_AT_ONCE", 1)
+    monkeypatch.setattr("lightrail.telemetry.shard.SUMMED_AT_ONCE", 1)
     counts = ShardCounts()
     queues = {"a": queue(enqueued=1), "b": queue(enqueued=2), "c": queue(enqueued=4)}
     counts.queues = reading(queues)
@@ -167,12 +163,12 @@ def test_detail_per_queue_and_its_bound(monkeypatch: pytest.MonkeyPatch) -> None
     counts = ShardCounts()
     queues = {'odd"\\\n': queue(ready=1), "a/1": queue(), "a/2": queue(in_flight=5), "a/3": queue()}
     counts.queues = reading(queues)
-    samples = scrape(DETAILED_FAMILIES, QueueSelection(counts, "a/"))
+    samples = scrape(DETAILED_FAMILIES, QueueSelection(counts.queues, "a/"))
     assert samples["lightrail_detailed_messages", ("a/2", "in_flight")] == 5
     assert samples["lightrail_detailed_queues_omitted", ()] == 1
     assert ("lightrail_detailed_bytes", ("a/3",)) not in samples
     assert (
-        scrape(DETAILED_FAMILIES, QueueSelection(counts, "odd"))[
+        scrape(DETAILED_FAMILIES, QueueSelection(counts.queues, "odd"))[
             "lightrail_detailed_messages", ('odd"\\\n', "ready")
         ]
         == 1

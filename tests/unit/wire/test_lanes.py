@@ -81,7 +81,7 @@ def test_after_a_greeting_everything_is_said_again() -> None:
         rig.send(batch, queues)
     rig.lane.answered(1, 1)
     rig.shard.take()
-    rig.lane.say_all()
+    rig.lane.reopen()
     assert [(said.kind, said.number, said.epoch) for said in rig.shard.take()] == [
         (Kind.PRODUCER_OPEN, 4, 0),
         (Kind.TARGETS, 2, 0),
@@ -101,7 +101,7 @@ def test_a_link_that_is_gone_is_said_behind_its_last_frame_and_after_a_greeting_
     rig.send("x")
     rig.lane.abandon()
     assert rig.shard.take()[-1].kind == Kind.PRODUCER_ABANDON
-    rig.lane.say_all()
+    rig.lane.reopen()
     kinds = [said.kind for said in rig.shard.take()]
     assert kinds == [Kind.PRODUCER_OPEN, Kind.TARGETS, Kind.ROUTE, Kind.PRODUCER_ABANDON]
 
@@ -182,7 +182,7 @@ def test_numbers_of_sets_are_given_anew_and_frames_keep_their_meaning() -> None:
             meaning[said.number] = Targets.decode(said.body).queues
         elif said.kind == Kind.ROUTE:
             assert meaning[said.epoch] == [f"q{said.number - 1}"]
-    rig.lane.say_all()
+    rig.lane.reopen()
     again = rig.shard.take()
     assert sum(said.kind == Kind.ROUTE for said in again) == limits.ROUTE_SETS_MAX + 1
     for said in again:
@@ -253,7 +253,7 @@ class Shard(RuleBasedStateMachine):
         self.sets.clear()
         self.refusing = False
         if self.rig.shard.opened:
-            self.rig.lane.say_all()
+            self.rig.lane.reopen()
         self.take()
 
     @invariant()

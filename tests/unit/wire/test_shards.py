@@ -12,8 +12,10 @@ import zmq
 from lightrail.model import conditions, limits
 from lightrail.wire import shards
 from lightrail.wire.frames import VERSION, Kind, deliver, frame
+from lightrail.wire.links import DeliveriesMissing
 from lightrail.wire.messages import Hello, Refusal, Welcome, encode_request
-from lightrail.wire.shards import GREETING_MS, GREETING_MS_MAX, DeliveriesMissing, ShardAway, ShardPeer, State
+from lightrail.wire.requests import ShardAway
+from lightrail.wire.shards import GREETING_MS, GREETING_MS_MAX, ShardPeer, State
 from tests.support.frontend_fakes import Said
 
 
@@ -72,7 +74,7 @@ class FakeLinkEnd:
         self.fails = False
         self.misses = False
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         self.told.append("say all")
         self.peer.post(frame(Kind.PRODUCER_OPEN, link=self.number))
 
@@ -409,7 +411,7 @@ def test_at_most_so_many_requests_wait_for_a_shard(rig: Rig, monkeypatch: pytest
 
     async def check() -> None:
         peer = rig.serving().peer
-        peer._loop = asyncio.get_running_loop()
+        peer._requests._loop = asyncio.get_running_loop()
         waiting = [asyncio.ensure_future(peer.request("queue", {"queue": "q"})) for _ in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(ShardAway, match="3 requests wait for shard 0 already; try again"):

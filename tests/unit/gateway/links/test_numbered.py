@@ -16,7 +16,7 @@ FIRST = 8 << 16
 """The number of the first frame of batch 7."""
 
 
-class Home(FakePeer):
+class Owner(FakePeer):
     queue = "q"
 
 
@@ -27,60 +27,60 @@ def plain(text: str, durable: bool = True) -> Message:
 MIXED = Batch("user", "p", 7, [plain("a"), plain("b"), plain("c", durable=False), plain("d")])
 
 
-def sent(check: Callable[[Home, "asyncio.Task[Stored]"], Awaitable[None]], wait_ms: int = 60_000) -> Home:
+def sent(check: Callable[[Owner, "asyncio.Task[Stored]"], Awaitable[None]], wait_ms: int = 60_000) -> Owner:
     """A batch is sent, and what the check makes the shard say is heard."""
 
-    async def run() -> Home:
-        home = Home()
-        producer = NumberedProducer(home, 3, MIXED, asyncio.get_running_loop())  # type: ignore[arg-type]
+    async def run() -> Owner:
+        owner = Owner()
+        producer = NumberedProducer(owner, 3, MIXED, asyncio.get_running_loop())  # type: ignore[arg-type]
         task = asyncio.create_task(producer.send(1_000_000, wait_ms))
         await asyncio.sleep(0)
-        await check(home, task)
-        return home
+        await check(owner, task)
+        return owner
 
     return asyncio.run(run())
 
 
 def test_runs_of_like_messages_are_frames_with_numbers_of_their_own() -> None:
-    async def check(home: Home, task: "asyncio.Task[Stored]") -> None:
-        opened = ProducerOpen.decode(home.parts[0][HEADER_SIZE:])
+    async def check(owner: Owner, task: "asyncio.Task[Stored]") -> None:
+        opened = ProducerOpen.decode(owner.parts[0][HEADER_SIZE:])
         assert (opened.queue, opened.sequences, opened.identity) == ("q", True, MIXED.identity("q"))
         assert opened.identity & IDENTITY
-        assert home.said(Kind.ENQUEUE) == [
+        assert owner.said(Kind.ENQUEUE) == [
             (DURABLE | AFRESH, 2, FIRST),
             (0, 1, FIRST + 1),
             (DURABLE, 1, FIRST + 2),
         ]
-        home.producer.stored(FIRST, UNKNOWN_SEQUENCE)
-        home.producer.stored(FIRST + 1, 10)
-        home.producer.stored(FIRST + 2, 11)
+        owner.producer.stored(FIRST, UNKNOWN_SEQUENCE)
+        owner.producer.stored(FIRST + 1, 10)
+        owner.producer.stored(FIRST + 2, 11)
         assert await task == Stored(2)
-        assert home.producers == {}
+        assert owner.producers == {}
 
     sent(check)
 
 
 def test_a_shard_that_is_there_again_hears_what_has_no_answer() -> None:
-    async def check(home: Home, task: "asyncio.Task[Stored]") -> None:
-        home.producer.stored(FIRST, 1)
-        home.said()
-        home.producer.say_all()
-        assert [number for _, _, number in home.said(Kind.ENQUEUE)] == [FIRST + 1, FIRST + 2]
-        home.producer.answered(FIRST + 1, 2)
+    async def check(owner: Owner, task: "asyncio.Task[Stored]") -> None:
+        owner.producer.stored(FIRST, 1)
+        owner.said()
+        owner.producer.reopen()
+        assert [number for _, _, number in owner.said(Kind.ENQUEUE)] == [FIRST + 1, FIRST + 2]
+        owner.producer.answered(FIRST + 1, 2)
         assert await task == Stored(2)
 
     sent(check)
 
 
 def test_a_refusal_says_how_many_are_stored() -> None:
-    async def check(home: Home, task: "asyncio.Task[Stored]") -> None:
-        home.producer.stored(FIRST, 1)
-        home.producer.refused(FIRST + 1, FULL)
-        home.producer.refused(FIRST + 2, Refusal(FULL.condition, "a batch before this one was refused"))
+    async def check(owner: Owner, task: "asyncio.Task[Stored]") -> None:
+        owner.producer.stored(FIRST, 1)
+        owner.producer.refused(FIRST + 1, FULL)
+        owner.producer.refused(FIRST + 2, Refusal(FULL.condition, "a batch before this one was refused"))
         with pytest.raises(ProblemError, match="the first 2 of 4 messages are stored in q") as caught:
             await task
         assert (caught.value.status, caught.value.members["stored"]) == (503, 2)
-        assert home.producers == {}
+        assert owner.producers == {}
 
     sent(check)
 
@@ -93,8 +93,8 @@ def test_a_refusal_says_how_many_are_stored() -> None:
     ],
 )
 def test_a_producer_that_is_gone_is_told_why(condition: str, status: int, said: str) -> None:
-    async def check(home: Home, task: "asyncio.Task[Stored]") -> None:
-        home.producer.gone(Refusal(condition, "q was dropped"))
+    async def check(owner: Owner, task: "asyncio.Task[Stored]") -> None:
+        owner.producer.gone(Refusal(condition, "q was dropped"))
         with pytest.raises(ProblemError, match=said) as caught:
             await task
         assert caught.value.status == status
@@ -103,7 +103,7 @@ def test_a_producer_that_is_gone_is_told_why(condition: str, status: int, said: 
 
 
 def test_a_shard_that_does_not_answer_leaves_it_open() -> None:
-    async def check(home: Home, task: "asyncio.Task[Stored]") -> None:
+    async def check(owner: Owner, task: "asyncio.Task[Stored]") -> None:
         with pytest.raises(ProblemError, match="may or may not be stored; send it again, under the same"):
             await task
 

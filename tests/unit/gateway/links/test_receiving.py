@@ -171,7 +171,7 @@ def test_after_a_new_greeting_old_deliveries_are_settled_by_their_lock() -> None
         shards.peer.deliver(0, b"a", sequence=4)
         delivery: Delivery = await task
         shards.peer.said()
-        shards.peer.consumer.say_all()
+        shards.peer.consumer.reopen()
         opened = ConsumerOpen.decode(shards.peer.parts[0][24:])
         assert opened.lock_key != delivery.key
         assert opened.first == 0

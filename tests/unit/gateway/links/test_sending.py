@@ -91,7 +91,7 @@ def test_after_a_greeting_what_has_no_answer_is_said_again() -> None:
         peer.producer.stored(1, 1)
         await answered
         peer.said()
-        peer.producer.say_all()
+        peer.producer.reopen()
         assert peer.said(Kind.PRODUCER_OPEN, Kind.ENQUEUE) == [(0, 0, 3), (DURABLE, 1, 2)]
         peer.producer.stored(2, 2)
         assert await open_ == 2
@@ -106,7 +106,7 @@ def test_who_went_is_not_sent_again() -> None:
         task.cancel()
         await turn()
         peer.said()
-        peer.producer.say_all()
+        peer.producer.reopen()
         assert peer.said(Kind.ENQUEUE) == []
 
     scene(check)

@@ -8,7 +8,7 @@ import pytest
 from lightrail.model import limits
 from lightrail.shard.mover.sources import ShardSources
 from lightrail.wire import shards
-from lightrail.wire.shards import ShardAway
+from lightrail.wire.requests import ShardAway
 from tests.support.sim_loop import SimLoop
 
 

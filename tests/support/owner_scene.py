@@ -1,4 +1,4 @@
-"""Homes between links of a frontend and model shards; the wire and the clock are in the test's hand."""
+"""Owners between links of a frontend and model shards; the wire and the clock are in the test's hand."""
 
 import asyncio
 from collections import deque
@@ -12,9 +12,9 @@ from lightrail.amqp.events import Transfers
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.transfers import ProducerLink
 from lightrail.wire import shards
-from lightrail.wire.home import Home
-from lightrail.wire.homes import Homes
 from lightrail.wire.messages import ConsumerOpen
+from lightrail.wire.owner import Owner
+from lightrail.wire.owners import Owners
 from lightrail.wire.shards import ShardPeer
 from tests.support.frontend_fakes import FakeConnection, FakeLink, Said
 from tests.support.model_shard import ModelQueue, ModelShard
@@ -71,8 +71,8 @@ class HandLoop:
             call()
 
 
-class HomeScene:
-    """One frontend, its homes, and two shards or more."""
+class OwnerScene:
+    """One frontend, its owners, and two shards or more."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int = 2, *, shard_wait_ms: int = 0) -> None:
         monkeypatch.setattr(shards, "LoopSocket", HandWire)
@@ -80,7 +80,7 @@ class HomeScene:
         self.beats = HandLoop()
         self.timers = HandLoop()
         self.places = FixedPlaces()
-        self.homes = self.places.homes = Homes(
+        self.owners = self.places.owners = Owners(
             self.places,
             self.timers,  # type: ignore[arg-type]
             now_ms=lambda: self.now_ms,
@@ -105,12 +105,12 @@ class HomeScene:
             now_ms=lambda: self.now_ms,
             schedule_flush=lambda: None,
             flush=lambda: None,
-            watch=self.homes,
+            watch=self.owners,
         )
         context.term()
         self.peers.append(peer)
         self.places.peers[number] = peer
-        self.homes.joined(peer)
+        self.owners.joined(peer)
         return peer
 
     def wire(self, number: int) -> HandWire:
@@ -131,8 +131,8 @@ class HomeScene:
         self.places.places[name] = (shard, 1)
         return queue
 
-    def home(self, name: str = "q") -> Home:
-        return self.homes.at(name, self.places.places[name])
+    def owner(self, name: str = "q") -> Owner:
+        return self.owners.at(name, self.places.places[name])
 
     def placed(self, name: str, shard: int, epoch: int) -> None:
         """The placement is another one, and this process hears of it."""
@@ -141,11 +141,11 @@ class HomeScene:
 
     # --- links -----------------------------------------------------------------------------------------
 
-    def sender(self, name: str = "q") -> "HomeSender":
-        return HomeSender(self, name)
+    def sender(self, name: str = "q") -> "OwnerSender":
+        return OwnerSender(self, name)
 
-    def receiver(self, name: str = "q", **options: Any) -> "HomeReceiver":
-        return HomeReceiver(self, name, **options)
+    def receiver(self, name: str = "q", **options: Any) -> "OwnerReceiver":
+        return OwnerReceiver(self, name, **options)
 
     # --- time and the wire -----------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class HomeScene:
         pytest.fail("it never ends")
 
     def tick(self, wait_ms: int = 10) -> None:
-        """Time passes, and the homes look around."""
+        """Time passes, and the owners look around."""
         self.now_ms += wait_ms
         self.timers.ring()
 
@@ -215,22 +215,22 @@ class HomeScene:
         return said
 
 
-class HomeSender:
+class OwnerSender:
     """A client's link that sends."""
 
-    def __init__(self, scene: HomeScene, name: str) -> None:
+    def __init__(self, scene: OwnerScene, name: str) -> None:
         self.number = scene.next_link()
         self.link = FakeLink()
         self.sent = 0
-        home = scene.home(name)
+        owner = scene.owner(name)
         self.producer = ProducerLink(
             scene.connection,  # type: ignore[arg-type]
             self.link,  # type: ignore[arg-type]
-            home,
+            owner,
             number=self.number,
             queue=name,
         )
-        home.open_producer(self.producer)
+        owner.open_producer(self.producer)
 
     def send(self, count: int = 1, *, settled: bool = False) -> None:
         payloads = [b"<%d:%06d>" % (self.number, index) for index in range(self.sent, self.sent + count)]
@@ -249,20 +249,20 @@ class HomeSender:
         return found
 
 
-class HomeReceiver:
+class OwnerReceiver:
     """A client's link that receives."""
 
-    def __init__(self, scene: HomeScene, name: str, **options: Any) -> None:
+    def __init__(self, scene: OwnerScene, name: str, **options: Any) -> None:
         self.number = scene.next_link()
         self.link = FakeLink()
         self.settled: set[int] = set()
-        home = scene.home(name)
+        owner = scene.owner(name)
         self.consumer = ConsumerLink(
             scene.connection,  # type: ignore[arg-type]
             self.link,  # type: ignore[arg-type]
-            home,
+            owner,
             number=self.number,
             options=ConsumerOpen(name, **options),
         )
         self.consumer.start(0, False)
-        home.open_consumer(self.consumer)
+        owner.open_consumer(self.consumer)

@@ -14,8 +14,8 @@ import pytest
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
 from lightrail.model import limits
-from tests.support.home_scene import HomeReceiver, HomeScene, HomeSender
 from tests.support.model_shard import ModelQueue
+from tests.support.owner_scene import OwnerReceiver, OwnerScene, OwnerSender
 
 QUEUES = ("a", "b")
 
@@ -35,11 +35,11 @@ class Moving:
 class Play:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int, deaths: bool) -> None:
         self.chance = random.Random(seed)
-        self.scene = HomeScene(monkeypatch, 3)
+        self.scene = OwnerScene(monkeypatch, 3)
         self.queues = {name: self.scene.queue(name, number) for number, name in enumerate(QUEUES)}
-        self.senders: list[HomeSender] = []
-        self.receivers: list[HomeReceiver] = []
-        self.closed: list[HomeReceiver] = []
+        self.senders: list[OwnerSender] = []
+        self.receivers: list[OwnerReceiver] = []
+        self.closed: list[OwnerReceiver] = []
         self.moving: dict[str, Moving] = {}
         self.moves = 0
         self.deaths = deaths
@@ -102,7 +102,7 @@ class Play:
         event = Credit(receiver.link, limit, self.chance.random() < 0.3)  # type: ignore[arg-type]
         receiver.consumer.credit(event)
 
-    def settle(self, receiver: HomeReceiver | None = None, *, everything: bool = False) -> None:
+    def settle(self, receiver: OwnerReceiver | None = None, *, everything: bool = False) -> None:
         receiver = receiver or self.chance.choice(self.receivers)
         waiting = [number for number in range(len(receiver.link.sent)) if number not in receiver.settled]
         if not waiting:
@@ -230,9 +230,9 @@ class Play:
                 assert queue.accepted[body] == 1, f"{body!r} was settled {queue.accepted[body]} times"
                 if not self.died:
                     assert queue.delivered[body] == 1 + queue.returned[body]
-        assert len(self.scene.homes) == len(QUEUES)
-        assert self.scene.homes._of_link.keys() == {link.number for link in (*self.senders, *self.receivers)}
-        assert not any(home._held for home in self.scene.homes._homes.values())
+        assert len(self.scene.owners) == len(QUEUES)
+        assert self.scene.owners._of_link.keys() == {link.number for link in (*self.senders, *self.receivers)}
+        assert not any(owner._held for owner in self.scene.owners._owners.values())
 
 
 async def play(monkeypatch: pytest.MonkeyPatch, seed: int, deaths: bool) -> Play:
@@ -244,14 +244,14 @@ async def play(monkeypatch: pytest.MonkeyPatch, seed: int, deaths: bool) -> Play
         await asyncio.sleep(0)
     await play.end()
     play.check()
-    play.scene.homes.close()
+    play.scene.owners.close()
     return play
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_nothing_is_lost_or_twice_while_queues_move(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     # A shard that does not say MOVED for so long counts as dead; here it is only that chance is slow.
-    monkeypatch.setattr(limits, "HOME_LATE_MS", 1 << 40)
+    monkeypatch.setattr(limits, "OWNER_LATE_MS", 1 << 40)
     done = asyncio.run(play(monkeypatch, seed, deaths=False))
     assert not any(shard.given_back for shard in done.scene.shards)
     assert done.moves > 10

@@ -1,15 +1,14 @@
-"""Families: every metric of frontends and shards, its name, help and labels, and the counts it is read from.
+"""Shard: what a shard counts, and the metrics that are read from it and from its queues.
 
-Hot code adds to plain integers of FrontendCounts or ShardCounts, once per batch. Counters never fall: what a
-deleted queue had counted is kept by ``ShardCounts.retire``.
+Hot code adds to plain integers of ShardCounts, once per batch. Counters never fall: what a deleted queue had
+counted is kept by ``ShardCounts.retire``.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from lightrail.model import limits
 from lightrail.telemetry.metrics import (
     BATCH_MESSAGES,
     PAUSE_SECONDS,
@@ -24,210 +23,10 @@ from lightrail.telemetry.metrics import (
     counters,
     gauge,
 )
-from lightrail.telemetry.queues import QUEUE_COUNTERS, QUEUE_STATES, QueueFigures, QueueTotals
+from lightrail.telemetry.queues import QUEUE_COUNTERS, QUEUE_STATES, QueueFigures, QueueReaders, QueueTotals
 
-OUTCOMES: Final = ("accepted", "rejected", "released", "modified")
-"""Outcomes by their codes between frontend and shard (docs/formats/wire.md)."""
 SUMMED_AT_ONCE: Final = 500
 """Queues that a scrape sums before the loop turns: some milliseconds."""
-
-
-class FrontendCounts:
-    """What a frontend counts. Integers; the loop that owns the sockets is the only one to write."""
-
-    __slots__ = (
-        "authentications_failed",
-        "batches_repeated",
-        "connections",
-        "connections_failed",
-        "connections_opened",
-        "connections_refused",
-        "credit_held",
-        "frame_bytes_received",
-        "frame_bytes_sent",
-        "links_closed",
-        "links_opened",
-        "links_refused",
-        "message_bytes_delivered",
-        "message_bytes_received",
-        "messages_accepted",
-        "messages_delivered",
-        "messages_presettled",
-        "messages_received",
-        "messages_redelivered",
-        "messages_refused",
-        "messages_released",
-        "messages_routed",
-        "messages_unroutable",
-        "outcomes",
-        "scanner_compiled",
-        "sessions",
-        "shards_connected",
-        "unanswered_bytes",
-        "write_stalls",
-    )
-
-    def __init__(self) -> None:
-        for name in self.__slots__:
-            setattr(self, name, 0)
-        self.outcomes = [0] * len(OUTCOMES)
-        """Settled deliveries by the codes of OUTCOMES."""
-
-    authentications_failed: int
-    batches_repeated: int
-    connections: int
-    connections_failed: int
-    connections_opened: int
-    connections_refused: int
-    credit_held: int
-    frame_bytes_received: int
-    frame_bytes_sent: int
-    links_closed: int
-    links_opened: int
-    links_refused: int
-    message_bytes_delivered: int
-    message_bytes_received: int
-    messages_accepted: int
-    messages_delivered: int
-    messages_presettled: int
-    messages_received: int
-    messages_redelivered: int
-    messages_refused: int
-    messages_released: int
-    messages_routed: int
-    messages_unroutable: int
-    scanner_compiled: int
-    sessions: int
-    shards_connected: int
-    unanswered_bytes: int
-    write_stalls: int
-
-    def settled(self, outcome: int, count: int) -> None:
-        """Receivers settled deliveries; ``outcome`` is a place in OUTCOMES."""
-        self.outcomes[outcome] += count
-
-
-FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
-    counter(
-        "lightrail_messages_received",
-        "Messages that arrived whole from senders, before any answer.",
-        "messages_received",
-    ),
-    counter(
-        "lightrail_message_bytes_received",
-        "Bytes of messages that arrived from senders.",
-        "message_bytes_received",
-    ),
-    counter(
-        "lightrail_messages_accepted",
-        "Messages that were answered with accepted, or arrived settled and were stored.",
-        "messages_accepted",
-    ),
-    counters(
-        "lightrail_messages_not_accepted",
-        "Messages that senders got back, by the outcome they were told.",
-        "outcome",
-        {"rejected": "messages_refused", "released": "messages_released"},
-    ),
-    counter(
-        "lightrail_messages_routed", "Messages for queues that routers made of what came.", "messages_routed"
-    ),
-    counter(
-        "lightrail_messages_unroutable",
-        "Messages to routers that nobody gets: rejected or dropped, as the policy says.",
-        "messages_unroutable",
-    ),
-    counter("lightrail_messages_delivered", "Messages written to receivers.", "messages_delivered"),
-    counter(
-        "lightrail_messages_redelivered",
-        "Deliveries of messages that had been delivered before.",
-        "messages_redelivered",
-    ),
-    counter(
-        "lightrail_message_bytes_delivered",
-        "Bytes of messages written to receivers.",
-        "message_bytes_delivered",
-    ),
-    Family(
-        "counter",
-        "lightrail_messages_settled",
-        "Deliveries that receivers settled, by outcome; presettled ones were sent settled.",
-        ("outcome",),
-        lambda counts: [
-            *(((name,), count) for name, count in zip(OUTCOMES, counts.outcomes, strict=True)),
-            (("presettled",), counts.messages_presettled),
-        ],
-    ),
-    gauge("lightrail_connections", "AMQP connections that are open now.", "connections"),
-    Family(
-        "gauge",
-        "lightrail_connections_limit",
-        "Connections that one frontend takes at most.",
-        (),
-        lambda _: [((), limits.CONNECTIONS_MAX)],
-    ),
-    counter("lightrail_connections_opened", "AMQP connections that were opened.", "connections_opened"),
-    counter(
-        "lightrail_connections_refused",
-        "Sockets that were turned away because a limit was reached.",
-        "connections_refused",
-    ),
-    counter(
-        "lightrail_connections_failed",
-        "Connections that ended by an error of theirs: framing, decoding, silence.",
-        "connections_failed",
-    ),
-    counter(
-        "lightrail_authentications_failed", "SASL exchanges that did not succeed.", "authentications_failed"
-    ),
-    gauge("lightrail_sessions", "AMQP sessions that are open now.", "sessions"),
-    Family(
-        "gauge",
-        "lightrail_links",
-        "AMQP links that are attached now.",
-        (),
-        lambda counts: [((), counts.links_opened - counts.links_closed)],
-    ),
-    counter("lightrail_links_opened", "AMQP links that were attached.", "links_opened"),
-    counter(
-        "lightrail_links_closed",
-        "AMQP links that were detached, or went with their connection.",
-        "links_closed",
-    ),
-    counter("lightrail_links_refused", "Attach frames that were refused.", "links_refused"),
-    counters(
-        "lightrail_frame_bytes",
-        "Bytes of AMQP frames, headers and SASL included, TLS not.",
-        "direction",
-        {"received": "frame_bytes_received", "sent": "frame_bytes_sent"},
-    ),
-    counter(
-        "lightrail_write_stalls",
-        "Times a connection got no more deliveries because its peer did not read.",
-        "write_stalls",
-    ),
-    counter(
-        "lightrail_batches_repeated",
-        "Batches sent to a shard again after it came back without an answer.",
-        "batches_repeated",
-    ),
-    counter(
-        "lightrail_credit_held",
-        "Accepted messages in whose place senders got credit only when consumers had caught up.",
-        "credit_held",
-    ),
-    gauge(
-        "lightrail_unanswered_bytes",
-        "Bytes of messages that arrived and that no shard has answered yet, and 1 KiB for each batch.",
-        "unanswered_bytes",
-    ),
-    gauge(
-        "lightrail_scanner_compiled",
-        "1 where transfers are read by compiled code, 0 where the installation could not compile it.",
-        "scanner_compiled",
-    ),
-    gauge("lightrail_shards_connected", "Shards that answer this frontend.", "shards_connected"),
-)
 
 
 class ShardCounts:
@@ -277,8 +76,8 @@ class ShardCounts:
         self.frontends_connected = 0
         self.memory_bytes = 0
         self.memory_mark_bytes = memory_mark_bytes
-        self.queues: Callable[[str], Sequence[tuple[str, Callable[[], QueueFigures]]]] = lambda _: ()
-        """(name, what reads its figures) of every queue of this shard whose name begins so."""
+        self.queues: QueueReaders = lambda _: ()
+        """Of the queues of this shard."""
         self.move_bytes = 0
         """Of messages that came with queues from other shards."""
         self.move_pause_last = 0.0
@@ -316,7 +115,7 @@ class ShardCounts:
         self.sync_seconds.observe(seconds)
 
     def retire(self, figures: QueueFigures) -> None:
-        """A queue goes: keep what it had counted."""
+        """Keeps what a queue has counted that is deleted or has moved away."""
         self.queues_deleted += 1
         for name in QUEUE_COUNTERS:
             self.retired[name] += getattr(figures, name)
@@ -324,7 +123,7 @@ class ShardCounts:
     def summing(self) -> Iterator[None]:
         """Makes `totals` anew; gives way after every SUMMED_AT_ONCE queues, for there may be very many.
 
-        A queue that goes meanwhile is still among them, and not yet among the retired ones.
+        A queue that is deleted meanwhile is still among them, and not yet among the retired ones.
         """
         totals = QueueTotals()
         totals.figures.update(self.retired)

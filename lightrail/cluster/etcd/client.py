@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, Write
-from lightrail.cluster.etcd_channels import (
+from lightrail.cluster.etcd.channels import (
     EtcdChannels,
     EtcdSettings,
     EtcdTimes,
@@ -20,7 +20,7 @@ from lightrail.cluster.etcd_channels import (
     not_sent,
     rpc,
 )
-from lightrail.cluster.etcd_view import Change
+from lightrail.cluster.etcd.view import Change
 from lightrail.cluster.history import Version
 
 _PAGE: Final = 1_000

@@ -1,4 +1,4 @@
-"""Homes: links that follow their queue, what is said again, what waits, and what is given up."""
+"""Owners: links that follow their queue, what is said again, what waits, and what is given up."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,48 +13,48 @@ from lightrail.frontend.relays import RelayLink
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import DRAIN, EXACT, Kind
 from lightrail.wire.messages import ConsumerOpen, Refusal
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 from tests.support.frontend_fakes import FakeLink
-from tests.support.home_scene import HomeReceiver, HomeScene, HomeSender
 from tests.support.model_shard import ModelQueue
+from tests.support.owner_scene import OwnerReceiver, OwnerScene, OwnerSender
 
-Play = Callable[[Callable[[HomeScene], Awaitable[None]]], None]
+Play = Callable[[Callable[[OwnerScene], Awaitable[None]]], None]
 
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Play:
-    def run(check: Callable[[HomeScene], Awaitable[None]]) -> None:
+    def run(check: Callable[[OwnerScene], Awaitable[None]]) -> None:
         async def main() -> None:
-            scene = HomeScene(monkeypatch, 2, shard_wait_ms=60_000)
+            scene = OwnerScene(monkeypatch, 2, shard_wait_ms=60_000)
             await scene.settle()
             await check(scene)
-            scene.homes.close()
+            scene.owners.close()
 
         asyncio.run(main())
 
     return run
 
 
-def kinds(scene: HomeScene, shard: int) -> list[Kind]:
+def kinds(scene: OwnerScene, shard: int) -> list[Kind]:
     return [said.kind for said in scene.said(shard)]
 
 
-def move(scene: HomeScene, queue: ModelQueue, to: int) -> None:
+def move(scene: OwnerScene, queue: ModelQueue, to: int) -> None:
     """The whole of a move, but for what the frontend hears of it by the wire."""
     scene.shards[1 - to].seal(queue.name)
     scene.shards[to].open(queue, queue.epoch + 1)
     scene.places.soon[queue.name] = (to, queue.epoch)
 
 
-def take(receiver: HomeReceiver, limit: int, drain: bool = False) -> None:
+def take(receiver: OwnerReceiver, limit: int, drain: bool = False) -> None:
     receiver.consumer.credit(Credit(receiver.link, limit, drain))  # type: ignore[arg-type]
 
 
-def settle(receiver: HomeReceiver, first: int, last: int, state: Any = ACCEPTED) -> None:
+def settle(receiver: OwnerReceiver, first: int, last: int, state: Any = ACCEPTED) -> None:
     receiver.consumer.outcome(Outcome(receiver.link, first, last, state, True))  # type: ignore[arg-type]
 
 
-async def holding(scene: HomeScene, count: int) -> tuple[ModelQueue, HomeSender, HomeReceiver]:
+async def holding(scene: OwnerScene, count: int) -> tuple[ModelQueue, OwnerSender, OwnerReceiver]:
     """A queue, who has sent it so many messages, and who holds all of them."""
     queue = scene.queue("q")
     sender, receiver = scene.sender(), scene.receiver()
@@ -69,7 +69,7 @@ async def holding(scene: HomeScene, count: int) -> tuple[ModelQueue, HomeSender,
 
 
 def test_everything_is_said_at_the_new_shard_in_the_new_epoch_and_nothing_at_the_former(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue = scene.queue("q")
         sender, receiver = scene.sender(), scene.receiver()
         await scene.settle()
@@ -100,7 +100,7 @@ def test_everything_is_said_at_the_new_shard_in_the_new_epoch_and_nothing_at_the
 
 
 def test_where_the_placement_is_what_it_was_links_are_said_again_more_and_more_slowly(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         scene.places.places["q"] = (0, 1)
         scene.sender()
         times = []
@@ -119,7 +119,7 @@ def test_where_the_placement_is_what_it_was_links_are_said_again_more_and_more_s
 
 
 def test_a_link_that_no_shard_had_taken_is_attached_once_and_by_the_new_one(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         scene.places.places["q"] = (0, 1)
         sender, receiver = scene.sender(), scene.receiver()
         await scene.settle()
@@ -133,7 +133,7 @@ def test_a_link_that_no_shard_had_taken_is_attached_once_and_by_the_new_one(play
 
 
 def test_what_a_consumer_holds_stays_its_own(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue, _, receiver = await holding(scene, 4)
         assert len(receiver.link.sent) == 4
         move(scene, queue, 1)
@@ -152,7 +152,7 @@ def test_what_a_consumer_holds_stays_its_own(play: Play) -> None:
 def test_a_former_shard_that_goes_before_it_has_answered_takes_what_is_held_with_it(play: Play) -> None:
     """A settlement that was on its way to it or back would be waited for at the new one for ever."""
 
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue, _, receiver = await holding(scene, 2)
         move(scene, queue, 1)
         scene.down(0)
@@ -166,8 +166,8 @@ def test_a_former_shard_that_goes_before_it_has_answered_takes_what_is_held_with
     play(check)
 
 
-def test_a_former_shard_that_has_answered_what_was_said_last_takes_nothing_with_it(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+def test_a_former_shard_that_has_answered_what_was_sent_last_takes_nothing_with_it(play: Play) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue, _, receiver = await holding(scene, 2)
         move(scene, queue, 1)
         await scene.settle()
@@ -181,7 +181,7 @@ def test_a_former_shard_that_has_answered_what_was_said_last_takes_nothing_with_
 
 
 def test_settlements_and_closes_that_no_shard_is_there_for_are_said_behind_the_links(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue = scene.queue("q")
         sender = scene.sender()
         stays, goes = scene.receiver(), scene.receiver()
@@ -213,25 +213,25 @@ def test_settlements_and_closes_that_no_shard_is_there_for_are_said_behind_the_l
 
 
 def test_what_comes_back_of_a_link_that_is_closed_goes_on_to_the_new_shard(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue, sender, receiver = await holding(scene, 2)
         sender.producer.close()
         await scene.settle()
         move(scene, queue, 1)
         settle(receiver, 0, 0)
         receiver.consumer.close()
-        assert len(scene.homes) == 0
+        assert len(scene.owners) == 0
         await scene.settle()
         assert dict(queue.accepted) == {b"<1:000000>": 1}
         assert list(queue.ready) == [b"<1:000001>"]
         assert queue.consumers == {}
-        assert len(scene.homes) == 0
+        assert len(scene.owners) == 0
 
     play(check)
 
 
 def test_a_drain_that_has_no_answer_is_asked_of_the_new_shard(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue = scene.queue("q")
         receiver = scene.receiver()
         await scene.settle()
@@ -248,7 +248,7 @@ def test_a_drain_that_has_no_answer_is_asked_of_the_new_shard(play: Play) -> Non
 
 @pytest.mark.parametrize("options", [{"presettled": True}, {"browse": True}])
 def test_other_receivers_go_on_with_the_number_that_they_have(play: Play, options: dict[str, Any]) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue = scene.queue("q")
         sender, receiver = scene.sender(), scene.receiver(**options)
         await scene.settle()
@@ -266,7 +266,7 @@ def test_other_receivers_go_on_with_the_number_that_they_have(play: Play, option
 
 
 def test_a_sender_that_is_gone_brings_its_batches_to_the_new_shard_and_abandons_them(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue = scene.queue("q")
         sender = scene.sender()
         await scene.settle()
@@ -281,18 +281,18 @@ def test_a_sender_that_is_gone_brings_its_batches_to_the_new_shard_and_abandons_
         await scene.settle()
         assert len(queue.stored) == 2
         assert kinds(scene, 1) == [Kind.PRODUCER_CLOSE]
-        assert len(scene.homes) == 0
+        assert len(scene.owners) == 0
 
     play(check)
 
 
 def test_a_relay_releases_what_has_no_outcome(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue = scene.queue("q")
-        home = scene.home()
+        owner = scene.owner()
         link = FakeLink()
-        relay = RelayLink(scene.connection, link, home, number=scene.next_link(), name="q")  # type: ignore[arg-type]
-        home.open_producer(relay)
+        relay = RelayLink(scene.connection, link, owner, number=scene.next_link(), name="q")  # type: ignore[arg-type]
+        owner.open_producer(relay)
         await scene.settle()
         relay._passing[1] = Passing = type("P", (), {})()  # noqa: N806 - what is under way
         Passing.first_id, Passing.count, Passing.size, Passing.settled, Passing.open = 0, 1, 0, False, 1
@@ -306,7 +306,7 @@ def test_a_relay_releases_what_has_no_outcome(play: Play) -> None:
 def test_a_link_that_is_answered_late_is_not_said_again_before(play: Play) -> None:
     """The answer to its first opening would be taken for that to its second."""
 
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         scene.places.places["q"] = (0, 1)
         scene.sender()
         scene.up(0)
@@ -318,7 +318,7 @@ def test_a_link_that_is_answered_late_is_not_said_again_before(play: Play) -> No
         scene.shards[0].open(ModelQueue("q"), 1)
         await scene.settle()
         assert len(scene.connection.accepted) == 2
-        assert scene.home().taken
+        assert scene.owner().confirmed is not None
 
     play(check)
 
@@ -327,7 +327,7 @@ def test_a_link_that_is_answered_late_is_not_said_again_before(play: Play) -> No
 
 
 def test_where_the_shard_died_before_it_said_so_consumers_begin_anew(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue = scene.queue("q")
         sender, receiver = scene.sender(), scene.receiver()
         await scene.settle()
@@ -350,7 +350,7 @@ def test_where_the_shard_died_before_it_said_so_consumers_begin_anew(play: Play)
 
 
 def test_a_shard_that_stands_still_is_left_after_a_while(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue = scene.queue("q")
         sender = scene.sender()
         await scene.settle()
@@ -359,7 +359,7 @@ def test_a_shard_that_stands_still_is_left_after_a_while(play: Play) -> None:
         scene.shards[0].up = False
         sender.send(1)
         scene.placed("q", 1, 2)
-        scene.tick(limits.HOME_LATE_MS - 1)
+        scene.tick(limits.OWNER_LATE_MS - 1)
         assert kinds(scene, 1) == []
         scene.tick(1)
         assert kinds(scene, 1) == [Kind.PRODUCER_OPEN, Kind.ENQUEUE]
@@ -367,7 +367,7 @@ def test_a_shard_that_stands_still_is_left_after_a_while(play: Play) -> None:
         assert sender.outcomes() == {0: ACCEPTED}
         scene.shards[0].up = True
         await scene.settle()
-        assert scene.home().shard == 1
+        assert scene.owner().shard == 1
 
     play(check)
 
@@ -378,14 +378,14 @@ def test_what_was_settled_at_a_silent_shard_that_was_left_comes_back_when_that_s
 ) -> None:
     """The settlement never reached anybody: the new shard would wait for it as long as the link lives."""
 
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue, _, receiver = await holding(scene, 2)
         scene.shards[0].seal("q")
         scene.shards[1].open(queue, 2)
         scene.shards[0].up = False
         settle(receiver, 0, 0)
         scene.placed("q", 1, 2)
-        scene.tick(limits.HOME_LATE_MS)
+        scene.tick(limits.OWNER_LATE_MS)
         await scene.settle()
         assert receiver.consumer._unsettled == 1
         assert list(queue.consumers) == [receiver.number]
@@ -393,7 +393,7 @@ def test_what_was_settled_at_a_silent_shard_that_was_left_comes_back_when_that_s
         if ends == "lost":
             scene.lose(0)
         else:
-            scene.homes.removed(scene.peers[0])
+            scene.owners.removed(scene.peers[0])
         await scene.settle()
         assert receiver.consumer._unsettled == 0
         assert len(queue.ready) == 2
@@ -402,7 +402,7 @@ def test_what_was_settled_at_a_silent_shard_that_was_left_comes_back_when_that_s
 
 
 def test_links_wait_for_a_shard_that_nobody_knows_yet(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         scene.places.places["q"] = (2, 1)
         sender = scene.sender()
         scene.tick(1_000)
@@ -416,19 +416,19 @@ def test_links_wait_for_a_shard_that_nobody_knows_yet(play: Play) -> None:
 
 
 def test_links_end_when_their_queue_is_nowhere_by_the_coordinators_word(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         scene.places.places["q"] = (0, 1)
         sender, receiver = scene.sender(), scene.receiver()
-        for _ in range(2 * limits.HOME_LOST_MS // 50):
+        for _ in range(2 * limits.OWNER_LOST_MS // 50):
             await scene.settle()
             scene.tick(50)
         assert scene.connection.refused == []
         scene.places.gone = Refusal(conditions.RESOURCE_DELETED, "gone")
-        for _ in range(limits.HOME_LOST_MS // 50 + 20):
+        for _ in range(limits.OWNER_LOST_MS // 50 + 20):
             await scene.settle()
             scene.tick(50)
         assert [link for link, _, _ in scene.connection.refused] == [sender.link, receiver.link]
-        assert len(scene.homes) == 0
+        assert len(scene.owners) == 0
 
     play(check)
 
@@ -437,7 +437,7 @@ def test_links_end_when_their_queue_is_nowhere_by_the_coordinators_word(play: Pl
 
 
 def test_senders_get_their_messages_back_when_their_shard_is_away_for_too_long(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue = scene.queue("q")
         sender = scene.sender()
         await scene.settle()
@@ -472,7 +472,7 @@ def test_senders_get_their_messages_back_when_their_shard_is_away_for_too_long(p
 
 
 def test_a_shard_that_stands_still_is_as_good_as_away(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         scene.queue("q")
         sender = scene.sender()
         await scene.settle()
@@ -496,7 +496,7 @@ def test_a_shard_that_stands_still_is_as_good_as_away(play: Play) -> None:
 
 def test_messages_wait_for_ever_where_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        scene = HomeScene(monkeypatch, 1)
+        scene = OwnerScene(monkeypatch, 1)
         await scene.settle()
         scene.queue("q")
         sender = scene.sender()
@@ -509,7 +509,7 @@ def test_messages_wait_for_ever_where_that_is_set(monkeypatch: pytest.MonkeyPatc
         scene.revive(0)
         await scene.settle()
         assert sender.outcomes() == dict.fromkeys(range(3), ACCEPTED)
-        scene.homes.close()
+        scene.owners.close()
 
     asyncio.run(main())
 
@@ -518,10 +518,10 @@ def test_messages_wait_for_ever_where_that_is_set(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_request_follows_the_queue(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue = scene.queue("q")
         scene.shards[0].seal("q")
-        asked = asyncio.ensure_future(scene.homes.request("q", "queue", {}))
+        asked = asyncio.ensure_future(scene.owners.request("q", "queue", {}))
         await scene.settle()
         assert not asked.done()
         scene.shards[1].open(queue, 2)
@@ -533,9 +533,9 @@ def test_a_request_follows_the_queue(play: Play) -> None:
 
 
 def test_a_request_does_not_follow_for_ever(play: Play) -> None:
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         scene.places.places["q"] = (0, 1)
-        asked = asyncio.ensure_future(scene.homes.request("q", "queue", {}, wait_ms=50))
+        asked = asyncio.ensure_future(scene.owners.request("q", "queue", {}, wait_ms=50))
         while not asked.done():
             await scene.settle()
         with pytest.raises(ShardAway, match="moving"):
@@ -554,9 +554,9 @@ def test_a_request_does_not_follow_for_ever(play: Play) -> None:
 def test_at_most_so_many_settlements_are_held_for_a_shard_and_the_log_says_so_once(
     play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(limits, "HOME_HELD_MAX", 3)
+    monkeypatch.setattr(limits, "OWNER_HELD_MAX", 3)
 
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         queue, _, receiver = await holding(scene, 10)
         scene.shards[0].seal("q")
         await scene.settle()
@@ -573,11 +573,11 @@ def test_at_most_so_many_settlements_are_held_for_a_shard_and_the_log_says_so_on
 
 
 def test_at_most_so_many_last_words_are_remembered(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HOME_LAST_MAX", 2)
+    monkeypatch.setattr(limits, "OWNER_LAST_MAX", 2)
 
-    async def check(scene: HomeScene) -> None:
+    async def check(scene: OwnerScene) -> None:
         for number in range(5):
-            scene.homes.said_last(scene.peers[0], b"%d" % number)
-        assert [part for _, part in scene.homes._said_last] == [b"3", b"4"]
+            scene.owners.sent_last(scene.peers[0], b"%d" % number)
+        assert [part for _, part in scene.owners._sent_last] == [b"3", b"4"]
 
     play(check)

@@ -1,7 +1,8 @@
-"""Homes: the homes of all queues that links of this process are at, and how they are found when they move.
+"""Owners: the owner of each queue that has links here, and how its shard is found again after a move.
 
-They follow the peers (Watch) and are told of placements and shards that changed. A home that is nowhere is
-looked after every few milliseconds; senders that have waited for too long get their messages back.
+Owners follow the connections to shards (Watch) and learn which placements and shards have changed. As long as
+an owner knows no shard, it looks for one every few milliseconds; senders that have waited for too long get
+their messages back.
 """
 
 import asyncio
@@ -10,26 +11,28 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from lightrail.model import conditions, limits, names
-from lightrail.wire.home import Home
 from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.owner import Owner
 from lightrail.wire.places import Place, Places
-from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, Watch
+from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.shards import ShardPeer
+from lightrail.wire.watch import Watch
 
-log = logging.getLogger("lightrail.wire.homes")
+log = logging.getLogger("lightrail.wire.owners")
 
 TICK_MS: Final = 10
-"""How often is looked where queues are that are nowhere."""
+"""How often owners without a shard look for one."""
 LOST_TICK_MS: Final = 100
-"""The same when all have been nowhere for long."""
+"""The same when all of them have been without a shard for long."""
 AWAY_TICK_MS: Final = 1_000
-"""How often is looked which senders have waited long enough."""
+"""How often senders are looked for that have waited long enough."""
 
 
-class Homes(Watch):
-    """All homes of a process; they follow its peers.
+class Owners(Watch[ShardPeer]):
+    """All owners of a process.
 
     Args:
-        shard_wait_ms: how long senders wait for a shard that is away; 0: for ever.
+        shard_wait_ms: how long senders wait for a shard that does not serve; 0: for ever.
     """
 
     def __init__(
@@ -44,18 +47,18 @@ class Homes(Watch):
         self.now_ms = now_ms
         self._loop = loop
         self._shard_wait_ms = shard_wait_ms
-        self._homes: dict[str, Home] = {}
-        self._of_link: dict[int, Home] = {}
-        self._away: dict[Home, None] = {}
-        """Homes that no shard has taken, or that should have been left; looked at by each tick."""
-        self._former: dict[ShardPeer, dict[Home, int]] = {}
-        """Homes that have left a shard which may not have heard, or sent back, their last settlements yet;
-        when it answers the PING of this number, it has."""
+        self._owners: dict[str, Owner] = {}
+        self._of_link: dict[int, Owner] = {}
+        self._away: dict[Owner, None] = {}
+        """Owners that wait for something; each tick looks at them."""
+        self._former: dict[ShardPeer, dict[Owner, int]] = {}
+        """Owners by the shard that they have left and that may not have received, or bounced, their last
+        settlements yet: it has when it answers the PING of this number."""
         self._peers_away: dict[ShardPeer, int] = {}
-        """Since when, or when its lanes were given up last."""
+        """Since when a shard does not serve, or when its lanes gave up last."""
         self._peers_silent: dict[ShardPeer, int] = {}
-        """How long they had been silent when what waits for them was given up last."""
-        self._said_last: dict[tuple[ShardPeer, bytes], None] = {}
+        """How long a shard had been silent when the senders that wait for it gave up last."""
+        self._sent_last: dict[tuple[ShardPeer, bytes], None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._change: asyncio.Future[None] | None = None
@@ -63,88 +66,89 @@ class Homes(Watch):
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    # --- homes and links -------------------------------------------------------------------------------
+    # --- owners and links -------------------------------------------------------------------------------
 
-    def at(self, queue: str, place: Place) -> Home:
-        """The home of a queue, which is made there if there is none. Links are to be opened before the
-        loop turns: nobody keeps a home without them."""
-        home = self._homes.get(queue)
-        if home is None:
-            if len(self._homes) >= limits.QUEUES_MAX:
-                for each in [each for each in self._homes.values() if each.is_idle]:
+    def at(self, queue: str, place: Place) -> Owner:
+        """The owner of a queue, made at `place` where there is none yet. Open a link before the loop turns:
+        an owner without links is dropped."""
+        owner = self._owners.get(queue)
+        if owner is None:
+            if len(self._owners) >= limits.QUEUES_MAX:
+                for each in [each for each in self._owners.values() if each.is_idle]:
                     self.drop(each)
-            home = self._homes[queue] = Home(self, queue, place)
-            home.go(place)
-        elif (home.is_idle and place != (home.shard, home.epoch)) or (home.is_idle and home.peer is None):
-            home.go(place)
-        return home
+            owner = self._owners[queue] = Owner(self, queue, place)
+            owner.go(place)
+        elif owner.is_idle and (owner.peer is None or place != (owner.shard, owner.epoch)):
+            owner.go(place)
+        return owner
 
-    def find(self, queue: str) -> Home | None:
-        return self._homes.get(queue)
+    def find(self, queue: str) -> Owner | None:
+        return self._owners.get(queue)
 
     def __len__(self) -> int:
-        return len(self._homes)
+        return len(self._owners)
 
-    def bind(self, home: Home, link: int) -> None:
-        """A link is at a home from now on."""
-        self._homes.setdefault(home.queue, home)
-        self._of_link[link] = home
-        if not home.is_there:
-            home.went_away()
+    def bind(self, owner: Owner, link: int) -> None:
+        """See Registry."""
+        self._owners.setdefault(owner.queue, owner)
+        self._of_link[link] = owner
+        if not owner.is_there:
+            owner.went_away()
 
     def unbind(self, link: int) -> None:
-        home = self._of_link.pop(link, None)
-        if home is not None and home.is_idle:
-            self.drop(home)
+        """See Registry."""
+        owner = self._of_link.pop(link, None)
+        if owner is not None and owner.is_idle:
+            self.drop(owner)
 
-    def drop(self, home: Home) -> None:
-        """Nobody needs it."""
-        if self._homes.get(home.queue) is home and home.is_idle:
-            del self._homes[home.queue]
-            self._away.pop(home, None)
+    def drop(self, owner: Owner) -> None:
+        """See Registry."""
+        if self._owners.get(owner.queue) is owner and owner.is_idle:
+            del self._owners[owner.queue]
+            self._away.pop(owner, None)
 
     # --- from the peers --------------------------------------------------------------------------------
 
     def joined(self, peer: ShardPeer) -> None:
-        """There is a link to a shard now; homes that wait for one go there."""
+        """A connection to a shard was made; owners that wait for that shard go there."""
         self._peers_away[peer] = self.now_ms()
         self.look_again()
         self._wake()
 
     def removed(self, peer: ShardPeer) -> None:
-        """A shard is no part of the installation any more; what is at it without a queue ends."""
+        """A shard was removed from the installation: its lanes end, its queues look for another shard."""
         self._peers_away.pop(peer, None)
         self._peers_silent.pop(peer, None)
-        for home in self._former.pop(peer, ()):
-            home.unsure(peer)
-        for home in self._at(peer):
-            home.leave_for_good()
+        for owner in self._former.pop(peer, ()):
+            owner.unsure(peer)
+        for owner in self._at(peer):
+            owner.leave_removed()
         refusal = Refusal(conditions.RESOURCE_DELETED, f"shard {peer.shard} was removed")
         for producer in list(peer.producers.values()):
             producer.gone(refusal)
         peer.producers.clear()
 
-    def departed(self, home: Home, peer: ShardPeer) -> None:
-        """Links of a home have left a shard."""
-        self._former.setdefault(peer, {})[home] = peer.ping()
+    def departed(self, owner: Owner, peer: ShardPeer) -> None:
+        """See Registry."""
+        self._former.setdefault(peer, {})[owner] = peer.ping()
 
-    def heard(self, peer: ShardPeer, ping: int) -> None:
+    def ponged(self, peer: ShardPeer, ping: int) -> None:
         """See Watch."""
         former = self._former.get(peer)
         if former is not None:
-            for home in [home for home, awaited in former.items() if awaited <= ping]:
-                del former[home]
+            for owner in [owner for owner, awaited in former.items() if awaited <= ping]:
+                del former[owner]
             if not former:
                 del self._former[peer]
 
     def lost(self, peer: ShardPeer) -> None:
         """See Watch."""
         self._peers_silent.pop(peer, None)
-        for home in self._former.pop(peer, ()):
-            home.unsure(peer)
+        for owner in self._former.pop(peer, ()):
+            owner.unsure(peer)
         self._peers_away[peer] = self.now_ms()
-        for home in list(self._homes.values()):
-            home.lost(peer)
+        for owner in list(self._owners.values()):
+            owner.lost(peer)
         for number, producer in list(peer.producers.items()):
             if number not in self._of_link:
                 producer.away()
@@ -153,13 +157,13 @@ class Homes(Watch):
     def welcomed(self, peer: ShardPeer) -> None:
         """See Watch."""
         self._peers_away.pop(peer, None)
-        for home in self._at(peer):
-            home.welcomed()
-            if home.is_idle:
-                self.drop(home)
+        for owner in self._at(peer):
+            owner.welcomed()
+            if owner.is_idle:
+                self.drop(owner)
 
     def silent(self, peer: ShardPeer, silent_ms: int) -> None:
-        """See Watch. To senders a shard that stands still is as good as away; what was said may be there."""
+        """See Watch. To senders a shard that stands still is as good as lost, but may store what it got."""
         wait_ms = self._shard_wait_ms
         if wait_ms and silent_ms - self._peers_silent.get(peer, 0) >= wait_ms:
             self._peers_silent[peer] = silent_ms
@@ -173,70 +177,70 @@ class Homes(Watch):
             for producer in list(peer.producers.values()):
                 producer.back()
 
-    def taken(self, peer: ShardPeer, link: int) -> None:
+    def opened(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
-        home = self._of_link.get(link)
-        if home is None:
+        owner = self._of_link.get(link)
+        if owner is None:
             if (lane := peer.producers.get(link)) is not None:
                 lane.back()
         else:
-            home.was_taken(peer, link)
+            owner.link_ready(peer, link)
 
-    def left(self, peer: ShardPeer, link: int) -> None:
+    def ended(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
-        home = self._of_link.get(link)
-        if home is not None:
-            home.forget(link)
+        owner = self._of_link.get(link)
+        if owner is not None:
+            owner.ended(link)
 
     def moved(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
-        home = self._of_link.get(link)
-        if home is not None:
-            home.moved(peer, link)
+        owner = self._of_link.get(link)
+        if owner is not None:
+            owner.link_moved(peer, link)
 
     def bounced(self, peer: ShardPeer, queue: str, part: bytes) -> None:
         """See Watch."""
-        if (peer, part) in self._said_last:
-            del self._said_last[peer, part]
+        if (peer, part) in self._sent_last:
+            del self._sent_last[peer, part]
             return
-        home = self._homes.get(queue)
-        if home is None:
+        owner = self._owners.get(queue)
+        if owner is None:
             place = self.places.where(queue)
             if place is None:
                 return
-            home = self.at(queue, place)
-        home.bounced(part, peer)
+            owner = self.at(queue, place)
+        owner.bounced(part, peer)
 
-    def said_last(self, peer: ShardPeer, part: bytes) -> None:
-        """See Registry; limits.HOME_LAST_MAX of them are remembered."""
-        self._said_last[peer, part] = None
-        if len(self._said_last) > limits.HOME_LAST_MAX:
-            del self._said_last[next(iter(self._said_last))]
+    def sent_last(self, peer: ShardPeer, part: bytes) -> None:
+        """See Registry; limits.OWNER_LAST_MAX of them are remembered."""
+        self._sent_last[peer, part] = None
+        if len(self._sent_last) > limits.OWNER_LAST_MAX:
+            del self._sent_last[next(iter(self._sent_last))]
 
     # --- from the map ----------------------------------------------------------------------------------
 
     def changed(self, queues: Iterable[str]) -> None:
-        """These may be elsewhere, with what is theirs."""
+        """The placements of these queues, and so of their dead-letter queues, may be others."""
         for queue in queues:
             for name in (queue, names.dead_letter_name(queue)):
-                home = self._homes.get(name)
-                if home is not None:
-                    home.replaced()
+                owner = self._owners.get(name)
+                if owner is not None:
+                    owner.replaced()
         self.look_again()
 
     def look_again(self) -> None:
-        """Something is known of placements or shards that was not before."""
-        for home in list(self._away):
-            if home.peer is None:
-                home.look()
-            if home.peer is None and home.lacks_peer and self.places.peer(home.shard) is not None:
-                home.go((home.shard, home.epoch))
+        """Placements or addresses of shards have changed."""
+        for owner in list(self._away):
+            if owner.peer is None:
+                owner.look()
+            if owner.peer is None and owner.lacks_peer and self.places.peer(owner.shard) is not None:
+                owner.go((owner.shard, owner.epoch))
         change, self._change = self._change, None
         if change is not None and not change.done():
             change.set_result(None)
 
     async def change(self, wait_ms: int) -> None:
-        """Waits until a placement or a shard changes, or for so long."""
+        """Waits until a placement or a shard changes, at most `wait_ms`."""
         if self._change is None:
             self._change = self._loop.create_future()
         await asyncio.wait([self._change], timeout=wait_ms / 1000)
@@ -253,15 +257,15 @@ class Homes(Watch):
         *,
         wait_ms: int = limits.REQUEST_MS,
     ) -> Answer:
-        """Asks the shard of a queue; while the queue moves, again where it is then.
+        """Asks the shard of a queue; while the queue moves, asks again where it is then.
 
         Raises:
-            ShardAway: the shard is not there or did not answer within `wait_ms`, or the queue still moves.
+            ShardAway: the shard does not serve or did not answer within `wait_ms`, or the queue still moves.
             ShardRefused: it answered with an error.
             CoordinatorError: nobody knows where the queue is.
         """
         until = self._loop.time() + wait_ms / 1000
-        pause_ms = limits.HOME_RETRY_MS
+        pause_ms = limits.OWNER_RETRY_MS
         while True:
             shard, _ = await self.places.place(queue)
             peer = self.places.peer(shard)
@@ -276,23 +280,23 @@ class Homes(Watch):
             if self._loop.time() + pause_ms / 1000 > until:
                 raise ShardAway(f"{queue} is moving to another shard; try again")
             await self.change(pause_ms)
-            pause_ms = min(2 * pause_ms, limits.HOME_RETRY_MS_MAX)
+            pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
 
     # --- time ------------------------------------------------------------------------------------------
 
-    def wake(self, home: Home) -> None:
-        """A home waits for something."""
-        self._away[home] = None
+    def wake(self, owner: Owner) -> None:
+        """See Registry."""
+        self._away[owner] = None
         self._wake()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs what has to wait."""
+        """See Registry."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned)
 
     def close(self) -> None:
-        """The process ends."""
+        """Stops the timer and all requests, for the process ends."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -305,18 +309,18 @@ class Homes(Watch):
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("the shard of a queue could not be asked", exc_info=error)
 
-    def _at(self, peer: ShardPeer) -> list[Home]:
-        return [home for home in self._homes.values() if home.peer is peer]
+    def _at(self, peer: ShardPeer) -> list[Owner]:
+        return [owner for owner in self._owners.values() if owner.peer is peer]
 
     def _wake(self) -> None:
         if self._closed:
             return
         wait_ms = AWAY_TICK_MS
-        wanders = [home for home in self._away if home.is_nowhere or home.late_at or home.due]
+        wanders = [owner for owner in self._away if owner.wanders]
         if wanders:
-            # One that has been nowhere for long waits for a shard or the coordinator to come back.
-            recent = self.now_ms() - limits.HOME_LOST_MS
-            is_fresh = any(home.away_since is None or home.away_since > recent for home in wanders)
+            # An owner that has had no shard for long waits for a shard or the coordinator to come back.
+            recent = self.now_ms() - limits.OWNER_LOST_MS
+            is_fresh = any(owner.timers.away_ms is None or owner.timers.away_ms > recent for owner in wanders)
             wait_ms = TICK_MS if is_fresh else LOST_TICK_MS
         elif not self._away and not self._peers_away:
             return
@@ -328,18 +332,18 @@ class Homes(Watch):
         self._timer = self._loop.call_later(wait_ms / 1000, self.tick)
 
     def tick(self) -> None:
-        """Looks where homes are that are nowhere, and who has waited long enough."""
+        """Lets every owner that waits do what is due, and senders give up that have waited long enough."""
         self._timer = None
         self.places.refresh()
         now_ms = self.now_ms()
-        for home in list(self._away):
-            if home.is_idle or not home.waits:
-                self._away.pop(home, None)
-                self.drop(home)
+        for owner in list(self._away):
+            if owner.is_idle or not owner.timers.is_set:
+                self._away.pop(owner, None)
+                self.drop(owner)
                 continue
-            home.tick(now_ms)
+            owner.tick(now_ms)
             if self._shard_wait_ms:
-                home.give_up(now_ms, self._shard_wait_ms)
+                owner.give_up(now_ms, self._shard_wait_ms)
         if self._shard_wait_ms:
             for peer, since in list(self._peers_away.items()):
                 if now_ms - since >= self._shard_wait_ms:

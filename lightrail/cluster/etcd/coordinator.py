@@ -1,0 +1,234 @@
+"""EtcdCoordinator: the key space of a cluster in etcd, below ``/lightrail/CLUSTER/``.
+
+Imported only where etcd is used: the etcd3 package, gRPC and protobuf cost memory. Never fork after it was
+opened.
+
+A thread lists and watches (following.py) and hands what it finds to the loop, where the view is (view.py):
+`news`, `entry` and `entries` are answered from it, also while etcd cannot be reached. Writes run in a few
+threads (calls.py), and end when the view has seen them (waits.py). A task keeps the lease of this process's
+registrations (leases.py), and asks etcd for a sign of life where there are none: so `counts` shows soon that
+etcd cannot be reached.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from lightrail.cluster.coordinator import (
+    WRITES_MAX,
+    Conflict,
+    CoordinatorError,
+    Entry,
+    News,
+    NotSetBack,
+    PutBack,
+    SetBack,
+    Write,
+)
+from lightrail.cluster.etcd.calls import Calls
+from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
+from lightrail.cluster.etcd.client import EtcdClient
+from lightrail.cluster.etcd.following import Follower, explained
+from lightrail.cluster.etcd.identity import IDENTITY, Identity, identify
+from lightrail.cluster.etcd.leases import LeasedRegistrations
+from lightrail.cluster.etcd.view import Change, View
+from lightrail.cluster.etcd.waits import ViewWaits
+from lightrail.cluster.history import HISTORY, History, restoring
+from lightrail.cluster.keyed import KeyedCoordinator
+
+log = logging.getLogger("lightrail.cluster.etcd")
+
+
+class EtcdCoordinator(KeyedCoordinator):
+    """See the port for what its methods promise. Make one by ``await EtcdCoordinator.open(settings)``."""
+
+    def __init__(self, settings: EtcdSettings, loop: asyncio.AbstractEventLoop, times: EtcdTimes) -> None:
+        super().__init__()
+        self._times = times
+        self._loop = loop
+        self._client = EtcdClient(settings, times)
+        self._calls = Calls(self._client, loop, times, self.counts)
+        self._leases = self._registrations = LeasedRegistrations(self, self._calls, self._transact)
+        self._identity = Identity("", b"")
+        self._view = View()
+        self._has_view = asyncio.Event()
+        self._follower = Follower(settings, times, loop, self._view, self)
+        self._waits = ViewWaits(self._view, loop, times, lambda: self._follower.problem)
+        self._set_back: SetBack | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        settings: EtcdSettings,
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        wait_s: float = 10.0,
+        times: EtcdTimes | None = None,
+    ) -> "EtcdCoordinator":
+        """Reads everything; the first process makes the identity of the cluster.
+
+        Raises:
+            CoordinatorError: etcd did not answer within `wait_s` seconds, or it refused.
+        """
+        coordinator = cls(settings, loop or asyncio.get_running_loop(), times or EtcdTimes())
+        client, follower = coordinator._client, coordinator._follower
+        try:
+            until = time.monotonic() + wait_s
+            identity = await coordinator._calls.run(lambda: identify(client, settings.prefix, until))
+            coordinator._identity = identity
+            follower.start(identity)
+            try:
+                async with asyncio.timeout(max(0.1, until - time.monotonic())):
+                    await coordinator._has_view.wait()
+            except TimeoutError:
+                where = ", ".join(settings.endpoints)
+                raise CoordinatorError(f"etcd at {where} can't be read: {follower.problem}") from None
+            coordinator._leases.start(coordinator._loop)
+        except BaseException:
+            await coordinator.close()
+            raise
+        return coordinator
+
+    async def close(self) -> None:
+        """Takes the registrations away where etcd answers; else their lease runs out."""
+        await self._leases.close()
+        self._follower.end()
+        self._client.close()
+        await self._loop.run_in_executor(None, self._join)
+
+    def _join(self) -> None:
+        self._calls.stop()
+        self._follower.join()
+
+    async def cluster_id(self) -> str:
+        return self._identity.cluster
+
+    async def secret(self) -> bytes:
+        return self._identity.secret
+
+    # --- the key space ------------------------------------------------------------------------------------
+
+    async def _commit(self, writes: Sequence[Write]) -> int:
+        return await self._transact(writes)
+
+    async def _transact(
+        self, writes: Sequence[Write], lease: int = 0, *, putting_back: bool = False
+    ) -> int:
+        if self._set_back is not None and not putting_back:
+            raise CoordinatorError(f"nothing was written: {explained(self._set_back)}")
+        started = time.monotonic()
+        until = started + self._times.call
+        try:
+            revision, changed = await self._calls.run(lambda: self._client.transact(writes, until, lease))
+        except Conflict as conflict:
+            # Who looks again shall see what it conflicted with.
+            guard = next(each.guard for each in writes if each.key == conflict.key)
+            await self._waits.seen_another(conflict.key, guard or 0)
+            raise
+        self.counts.wrote(time.monotonic() - started)
+        self._calls.has_space()
+        if changed:
+            await self._waits.seen(revision)
+        return revision
+
+    async def entry(self, key: str) -> Entry | None:
+        return self._view.entries.get(key)
+
+    async def entries(self, prefix: str) -> list[Entry]:
+        return sorted(entry for key, entry in self._view.entries.items() if key.startswith(prefix))
+
+    def _changes(self, since: int) -> News | None:
+        return self._view.news(since)
+
+    @property
+    def full(self) -> str | None:
+        return self._calls.full
+
+    async def remaining_ms(self, key: str) -> int | None:
+        until = time.monotonic() + self._times.call
+        return await self._calls.run(lambda: self._client.remaining_ms(key, until))
+
+    # --- an etcd that was set back ------------------------------------------------------------------------
+
+    @property
+    def set_back(self) -> SetBack | None:
+        return self._set_back
+
+    async def put_back(self) -> PutBack:
+        if self._set_back is None:
+            raise NotSetBack(
+                "nothing is to be put back: etcd continues what this process knows of it. A process that was "
+                "started after etcd was set back does not know what was lost"
+            )
+        known = dict(self._view.entries)
+        follows = History.decode(known.get(HISTORY))
+        written: dict[str, Write] = {}
+        while True:
+            until = time.monotonic() + self._times.call
+            listed, _ = await self._calls.run(partial(self._client.everything, until))
+            there = [each for each in listed if each.key != IDENTITY]
+            plan = restoring(known, there)
+            found = next((each for each in there if each.key == HISTORY), None)
+            made = History(secrets.token_hex(8), follows.id, True)
+            last = Write(HISTORY, made.encode(), found.revision if found is not None else 0)
+            try:
+                for start in range(0, len(plan.writes), WRITES_MAX):
+                    batch = plan.writes[start : start + WRITES_MAX]
+                    await self._transact(batch, 0, putting_back=True)
+                    written |= {each.key: each for each in batch}
+                # The last one tells everybody to go on with it.
+                await self._transact([last], 0, putting_back=True)
+            except Conflict as conflict:
+                # Processes that were started since write as well.
+                log.info("etcd is looked at again: %s", conflict)
+                continue
+            again = [key for key in plan.again if key not in written]
+            log.warning("etcd was given back %d entries that it had lost", len(written))
+            return PutBack(list(written.values()), plan.kept, again)
+
+    def doubted(self, found: SetBack) -> None:
+        """See Listener."""
+        self.counts.heard()
+        if self._set_back is None:
+            log.error("%s", explained(found))
+        self._set_back = found
+        self.counts.set_back = 1
+
+    def _believe(self) -> None:
+        if self._set_back is not None:
+            log.warning("etcd is believed again")
+        self._set_back = None
+        self.counts.set_back = 0
+
+    # --- the view, on the loop ----------------------------------------------------------------------------
+
+    def listed(self, entries: list[Entry], revision: int, new_history: bool) -> None:
+        """See Listener."""
+        self.counts.heard()
+        if self._has_view.is_set():
+            self.counts.watch_restarted()
+        self._believe()
+        if new_history:
+            self._leases.new_history(revision)
+        self._applied(self._view.take_list(entries, revision, new_history=new_history))
+        self._has_view.set()
+
+    def changed(self, changes: list[Change], revision: int) -> None:
+        """See Listener."""
+        self.counts.heard()
+        self._applied(self._view.take_changes(changes, revision))
+
+    def unfollowed(self, lost: bool) -> None:
+        """See Listener."""
+        self.counts.watch_ended()
+        if lost:
+            self.counts.failed()
+
+    def _applied(self, changed: list[Entry]) -> None:
+        self._leases.changed(changed)
+        self._waits.wake()
+        if changed:
+            self._tell_news()

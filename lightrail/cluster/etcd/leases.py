@@ -1,0 +1,160 @@
+"""Leases: registrations of this process that hang on its lease in etcd, which a task refreshes."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull, Entry, KeySpace, Write
+from lightrail.cluster.etcd.calls import Calls
+from lightrail.cluster.etcd.channels import LeaseLost
+from lightrail.cluster.etcd.identity import IDENTITY
+from lightrail.cluster.registrations import Registrations
+
+log = logging.getLogger("lightrail.cluster.etcd.leases")
+
+
+class LeasedRegistrations(Registrations):
+    """Written again when the lease was lost.
+
+    Args:
+        transact: writes entries that hang on a lease, and returns the revision.
+    """
+
+    def __init__(
+        self, space: KeySpace, calls: Calls, transact: Callable[[Sequence[Write], int], Awaitable[int]]
+    ) -> None:
+        super().__init__(space)
+        self._calls = calls
+        self._times = calls.times
+        self._transact = transact
+        self._lease = 0
+        self._began = 0
+        """Revision at which the history began that was accepted last: older registrations are of former
+        times.
+        """
+        self._is_missing = False
+        """The lease was lost, and not all that hung on it is registered again."""
+        self._lock = asyncio.Lock()
+        self._keeper: asyncio.Task[None] | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begins to refresh the lease."""
+        self._keeper = loop.create_task(self._keep())
+
+    async def close(self) -> None:
+        """Takes the registrations away where etcd answers; else their lease runs out."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        lease, self._lease = self._lease, 0
+        self.held.clear()
+        if lease:
+            try:
+                await self._calls.revoke(lease)
+            except CoordinatorError as error:
+                log.info("the lease of this process runs out by itself: %s", error)
+
+    async def register(
+        self, key: str, value: str, displaced: Callable[[str], None], guard: int | None = None
+    ) -> None:
+        async with self._lock:
+            await super().register(key, value, displaced, guard)
+
+    async def unregister(self, key: str) -> None:
+        async with self._lock:
+            await super().unregister(key)
+
+    async def _write(self, key: str, value: str, guard: int | None) -> int:
+        if not self._lease:
+            self._lease = await self._grant()
+        try:
+            return await self._transact([Write(key, value, guard)], self._lease)
+        except LeaseLost:
+            # What else hangs on it is registered again at the next refresh.
+            self._is_missing = True
+            self._lease = await self._grant()
+            return await self._transact([Write(key, value, guard)], self._lease)
+
+    # --- from the view ------------------------------------------------------------------------------------
+
+    def changed(self, entries: Sequence[Entry]) -> None:
+        """Entries have changed in the view."""
+        for entry in entries if self.held else ():
+            self.look_for_another(entry)
+            if entry.value is None and entry.key in self.held:
+                # The lease may live all the same, where etcd has lost the entry alone.
+                self._is_missing = True
+
+    def new_history(self, revision: int) -> None:
+        """A new history was accepted at a revision.
+
+        What stands under our keys is older than we are; only what comes from here on may take our place.
+        """
+        for key, registration in self.held.items():
+            self.held[key] = registration._replace(revision=revision)
+        self._is_missing = True
+        self._began = revision
+
+    # --- the lease ----------------------------------------------------------------------------------------
+
+    async def _grant(self) -> int:
+        until = time.monotonic() + self._times.call
+        return await self._calls.run_for_lease(lambda: self._calls.client.grant(self._times.lease, until))
+
+    async def _refresh(self, within_s: float) -> bool:
+        """False where the lease was lost. A process without a lease asks for something small instead."""
+        lease, until = self._lease, time.monotonic() + within_s
+        client = self._calls.client
+        if not lease:
+            await self._calls.run_for_lease(lambda: client.get(IDENTITY, until))
+            return True
+        return await self._calls.run_for_lease(lambda: client.refresh(lease, until))
+
+    async def _keep(self) -> None:
+        """Refreshes the lease; makes a new one, and registers again, when it is lost."""
+        third = self._times.lease / 3
+        reached = True
+        while True:
+            soon = not reached or self._calls.full is not None
+            await asyncio.sleep(min(third, self._times.pause_max) if soon else third)
+            try:
+                if not await self._refresh(third):
+                    log.warning("the lease of this process was lost; it registers again")
+                    self._is_missing = True
+                    async with self._lock:
+                        self._lease = await self._grant()
+                if self._is_missing:
+                    async with self._lock:
+                        await self._register_again()
+                if self._calls.full is not None:
+                    with suppress(CoordinatorFull):
+                        await self._calls.look_for_space(third)
+            except CoordinatorError as error:
+                if reached and self._lease:
+                    log.warning("the registration of this process can't be kept: %s", error)
+                reached = False
+            else:
+                if not reached and self._lease:
+                    log.info("etcd answers again; this process is registered")
+                reached = True
+
+    async def _register_again(self) -> None:
+        for key, registration in list(self.held.items()):
+            there = await self._calls.entry(key)
+            if self.held.get(key) is not registration:
+                continue
+            if (
+                there is not None
+                and there.value != registration.value
+                and not (self._began and there.revision <= self._began)
+            ):
+                self.look_for_another(
+                    there._replace(revision=max(there.revision, registration.revision + 1))
+                )
+                continue
+            guard = there.revision if there is not None else 0
+            revision = await self._transact([Write(key, registration.value, guard)], self._lease)
+            self.held[key] = registration._replace(revision=revision)
+        self._is_missing = False

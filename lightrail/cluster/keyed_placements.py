@@ -1,0 +1,183 @@
+"""Keyed placements: shards and placements as entries of a key space.
+
+Questions are answered from a `Map`, which is brought up to date first; changes are guarded by the revisions
+that they were decided on, and decided anew on a conflict.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lightrail.cluster.coordinator import (
+    ATTEMPTS_MAX,
+    WRITES_MAX,
+    Conflict,
+    CoordinatorError,
+    KeySpace,
+    ShardsInUse,
+    Write,
+)
+from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, Map, Placed, ShardSet
+from lightrail.cluster.placement import NOWHERE, Near, Placement, choose
+from lightrail.model import names
+
+NO_SHARDS: Final = "no queue can be placed: the number of shards was never set"
+NO_TAKERS: Final = (
+    "no queue can be placed: every shard is draining; start another one, or take one back with "
+    "`lightrail-admin shard revive`"
+)
+
+
+class KeyedPlacements:
+    """See Placements (coordinator.py) for what its methods promise."""
+
+    def __init__(self, space: KeySpace) -> None:
+        self._space = space
+        self._map = Map(space)
+        self._wanted: dict[str, asyncio.Future[Placement]] = {}
+        """Queues that are to be placed."""
+        self._placer: asyncio.Task[None] | None = None
+
+    async def shards(self) -> int:
+        self._map.refresh()
+        return len(self._map.shard_sets)
+
+    async def set_shards(self, count: int) -> None:
+        for _ in range(ATTEMPTS_MAX):
+            self._map.refresh()
+            known = self._map.shard_sets
+            used = 1 + max((shard for shard, load in self._map.loads.items() if load), default=-1)
+            if count < used:
+                raise ShardsInUse(
+                    f"{count} shards were asked for, but shard {used - 1} holds queues: "
+                    f"start with --shards {used} or more"
+                )
+            writes = [
+                Write(f"{SHARD_SETS}{id}", ShardSet(id).encode(), 0) for id in range(count) if id not in known
+            ]
+            writes += [
+                Write(f"{SHARD_SETS}{id}", None, known[id].revision) for id in sorted(known) if id >= count
+            ]
+            try:
+                for start in range(0, len(writes), WRITES_MAX):
+                    await self._space.write(writes[start : start + WRITES_MAX])
+            except Conflict:
+                continue
+            return
+        raise CoordinatorError("the shards are being changed by others all the time: try again")
+
+    # --- placements ---------------------------------------------------------------------------------------
+
+    async def place(self, queue: str) -> Placement:
+        owner = names.owner(queue)
+        self._map.refresh()
+        placed = self._map.placed(owner)
+        if placed is not None:
+            return placed.placement
+        future = self._wanted.get(owner)
+        if future is None:
+            future = self._wanted[owner] = asyncio.get_running_loop().create_future()
+        if self._placer is None or self._placer.done():
+            self._placer = asyncio.create_task(self._place_wanted())
+        # Others may wait for it, too.
+        return await asyncio.shield(future)
+
+    async def _place_wanted(self) -> None:
+        """Places what gathers while the placements before are written, many in one transaction."""
+        while self._wanted:
+            owners = list(self._wanted)[:WRITES_MAX]
+            if not await self._place_these(owners):
+                for owner in owners:
+                    await self._place_these([owner])
+
+    async def _place_these(self, owners: Sequence[str]) -> bool:
+        """Tells those who wait for them; False when several were not placed because of one of them."""
+        try:
+            placed = await self._place_all(owners)
+        except Conflict as conflict:
+            if len(owners) > 1:
+                return False
+            self._fail(owners, conflict)
+        except Exception as error:
+            # Whatever it is belongs to those who wait.
+            self._fail(owners, error)
+        else:
+            for owner in owners:
+                self._wanted.pop(owner).set_result(placed[owner])
+        return True
+
+    def _fail(self, owners: Sequence[str], error: Exception) -> None:
+        for owner in owners:
+            future = self._wanted.pop(owner)
+            future.set_exception(error)
+            # Who waited for it may have been cancelled.
+            future.exception()
+
+    async def _place_all(self, owners: Sequence[str]) -> dict[str, Placement]:
+        """Raises Conflict when others were faster, again and again where it is one queue."""
+        for _ in range(ATTEMPTS_MAX if len(owners) == 1 else 1):
+            self._map.refresh()
+            placed = {owner: there.placement for owner in owners if (there := self._map.placed(owner))}
+            loads = Counter(self._map.loads)
+            families: dict[str, Counter[int]] = {}
+            chosen: dict[str, int] = {}
+            writes = []
+            for owner in owners:
+                if owner not in placed:
+                    parent = owner.rpartition("/")[0]
+                    if parent not in families:
+                        families[parent] = Counter(self._map.siblings(owner))
+                    shard = self._choose(owner, loads, families[parent])
+                    loads[shard] += 1
+                    if parent:
+                        families[parent][shard] += 1
+                    chosen[owner] = shard
+                    writes.append(Write(PLACEMENT + owner, Placed.encode(shard), 0))
+            try:
+                if writes:
+                    # The revision that makes the entries is their epoch.
+                    epoch = await self._space.write(writes)
+                    placed |= {owner: Placement(shard, epoch) for owner, shard in chosen.items()}
+            except Conflict:
+                continue
+            return placed
+        raise Conflict(PLACEMENT + owners[0])
+
+    def _choose(self, queue: str, loads: Counter[int], siblings: Mapping[int, int]) -> int:
+        takers = self._map.takers()
+        if not takers:
+            raise CoordinatorError(NO_TAKERS if self._map.shard_sets else NO_SHARDS)
+        return choose(queue, {shard: loads[shard] for shard in takers}, self._near(siblings, takers))
+
+    def _near(self, siblings: Mapping[int, int], takers: Sequence[int]) -> Near:
+        """Siblings in the zone of each shard and on its host; nobody is near where these are not known."""
+        if not siblings:
+            return NOWHERE
+        zones: Counter[str] = Counter()
+        hosts: Counter[str] = Counter()
+        members = self._map.shards
+        for shard, count in siblings.items():
+            if shard in members:
+                zones[members[shard].zone] += count
+                hosts[members[shard].host] += count
+        return {
+            shard: (zones[members[shard].zone], hosts[members[shard].host])
+            for shard in takers
+            if shard in members
+        }
+
+    async def placement(self, queue: str) -> Placement | None:
+        self._map.refresh()
+        placed = self._map.placed(queue)
+        return placed.placement if placed is not None else None
+
+    async def placements(self) -> dict[str, Placement]:
+        self._map.refresh()
+        return {queue: placed.placement for queue, placed in self._map.placements().items()}
+
+    async def unplace(self, queues: Sequence[str]) -> None:
+        owners = [queue for queue in dict.fromkeys(queues) if not names.is_dead_letter(queue)]
+        writes = [Write(prefix + queue, None) for queue in owners for prefix in (PLACEMENT, MOVES)]
+        for start in range(0, len(writes), WRITES_MAX):
+            await self._space.write(writes[start : start + WRITES_MAX])

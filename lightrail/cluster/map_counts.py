@@ -1,0 +1,62 @@
+"""Map counts: what a gateway's map knows of placements, moves, members and shards, as /metrics shows it."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from lightrail.cluster.map import Map
+from lightrail.telemetry.metrics import AnyFamily, Family, Labels
+
+PHASES: Final = ("waiting", "frozen")
+
+
+def _queues(map: Map) -> Iterable[tuple[Labels, float]]:
+    owned = Counter(placed.shard for placed in map.placements().values())
+    return [((str(shard),), owned[shard]) for shard in sorted({*map.shard_sets, *owned})]
+
+
+def _moves(map: Map) -> Iterable[tuple[Labels, float]]:
+    phases = Counter(move.phase for move in map.moves.values())
+    return [((phase,), phases[phase]) for phase in PHASES]
+
+
+def _serving(map: Map) -> Iterable[tuple[Labels, float]]:
+    registered = (("shard", map.shards), ("frontend", map.frontends), ("gateway", map.gateways))
+    return [((of,), len(members)) for of, members in registered]
+
+
+def _shards(map: Map) -> Iterable[tuple[Labels, float]]:
+    states = Counter(each.state for each in map.shard_sets.values())
+    return [((state,), states[state]) for state in ("active", "draining")]
+
+
+PLACEMENT_FAMILIES: Final[tuple[AnyFamily[Map], ...]] = (
+    Family(
+        "gauge",
+        "lightrail_placement_queues",
+        "Queues that are placed on a shard, as this gateway knows.",
+        ("shard",),
+        _queues,
+    ),
+    Family(
+        "gauge",
+        "lightrail_placement_moves",
+        "Moves of queues that were asked for and have not ended, by phase.",
+        ("phase",),
+        _moves,
+    ),
+    Family(
+        "gauge",
+        "lightrail_placement_members",
+        "Processes that are registered with the coordinator, by what they are.",
+        ("of",),
+        _serving,
+    ),
+    Family(
+        "gauge",
+        "lightrail_placement_shards",
+        "Shards that were ever made known and not removed, by state.",
+        ("state",),
+        _shards,
+    ),
+)

@@ -1,0 +1,67 @@
+"""Registrations: entries that stand for this process, until another process writes over them."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, KeySpace, Write
+
+
+class Registration(NamedTuple):
+    """An entry that stands for this process."""
+
+    value: str
+    revision: int
+    displaced: Callable[[str], None]
+
+
+class Registrations:
+    """Of one process, by key; they stay until `unregister`, or until another process registers."""
+
+    def __init__(self, space: KeySpace) -> None:
+        self._space = space
+        self.held: dict[str, Registration] = {}
+
+    async def register(
+        self, key: str, value: str, displaced: Callable[[str], None], guard: int | None = None
+    ) -> None:
+        """See the port."""
+        # News of the new value may come before its revision is known here: nobody looks meanwhile.
+        before = self.held.pop(key, None)
+        try:
+            revision = await self._write(key, value, guard)
+        except CoordinatorError:
+            if before is not None:
+                self.held[key] = before
+            raise
+        self.held[key] = Registration(value, revision, displaced)
+        found = await self._space.entry(key)
+        if found is not None:
+            self.look_for_another(found)
+
+    async def _write(self, key: str, value: str, guard: int | None) -> int:
+        return await self._space.write([Write(key, value, guard)])
+
+    async def unregister(self, key: str) -> None:
+        """See the port."""
+        registration = self.held.pop(key, None)
+        found = await self._space.entry(key)
+        if registration is None or found is None or found.value != registration.value:
+            return
+        # On a conflict another process has it by now.
+        with contextlib.suppress(Conflict):
+            await self._space.write([Write(key, None, found.revision)])
+
+    def look_for_another(self, entry: Entry) -> None:
+        """An entry has changed: reports it where another process has written it over ours."""
+        registration = self.held.get(entry.key)
+        if (
+            registration is not None
+            and entry.value is not None
+            and entry.value != registration.value
+            and entry.revision > registration.revision
+        ):
+            del self.held[entry.key]
+            # Later: the caller is in the middle of a refresh.
+            asyncio.get_running_loop().call_soon(registration.displaced, entry.value)

@@ -1,0 +1,139 @@
+"""Links: what a producer or consumer is to the connection to its shard, and the frames meant for it."""
+
+from collections.abc import Callable
+from typing import Final
+
+from lightrail.wire.frames import HEADER, SEQUENCE, UNCERTAIN, Kind
+from lightrail.wire.messages import Refusal, SettleDetail
+
+
+class Producer:
+    """What sends to a queue, a set of queues or a relay; each has the methods of the first group."""
+
+    __slots__ = ("number",)
+
+    number: int
+    """Of the link, unique over the life of this process."""
+
+    def reopen(self) -> None:
+        """Opens the producer at the shard, and sends again what has no answer."""
+        raise NotImplementedError
+
+    def ready(self) -> None:
+        """The shard opened the producer."""
+        raise NotImplementedError
+
+    def answered(self, number: int, count: int) -> None:
+        """The batches number .. number+count-1 are stored."""
+        raise NotImplementedError
+
+    def credit_held(self) -> None:
+        """The batches of the next `answered` give back no credit before `credit_freed`."""
+
+    def credit_freed(self, count: int) -> None:
+        """Consumers have caught up by `count` messages; 0: with all."""
+
+    def refused(self, number: int, refusal: Refusal) -> None:
+        """One batch could not be stored, or not all of it."""
+        raise NotImplementedError
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard refuses, or has ended, this producer."""
+        raise NotImplementedError
+
+    def stored(self, number: int, sequence: int) -> None:
+        """One batch is stored, from this sequence on: only for producers that asked for sequences."""
+
+    def granted(self, limit: int) -> None:
+        """A relay's listeners accept messages numbered below `limit`, counted over the life of the link."""
+
+    def outcome(self, number: int, first: int, count: int, code: int, detail: SettleDetail) -> None:
+        """The outcome of messages `first` to before `first + count` of a batch, by a relay's listener."""
+
+    def away(self) -> None:
+        """What is posted from here on reaches no shard, until the producer is reopened."""
+
+    def give_up(self) -> None:
+        """The shard was lost for as long as senders wait: what has no answer gets one now."""
+
+    def back(self) -> None:
+        """The shard serves again and has opened this producer."""
+
+
+class Consumer:
+    """What receives from a queue or relay."""
+
+    __slots__ = ("number",)
+
+    number: int
+    """Of the link, unique over the life of this process."""
+
+    def reopen(self) -> None:
+        """Opens the consumer at the shard, with the credit that is left."""
+        raise NotImplementedError
+
+    def ready(self) -> None:
+        """The shard opened the consumer."""
+        raise NotImplementedError
+
+    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
+        """A slice of the queue: a DELIVER frame, its first delivery number and its messages.
+
+        A large frame is a view of what ZeroMQ received, which lives as long as the view does.
+        """
+        raise NotImplementedError
+
+    def drained(self, number: int) -> None:
+        """Everything numbered below was delivered, and no credit is left."""
+        raise NotImplementedError
+
+    def larger(self, number: int, size: int) -> None:
+        """The next message has up to `size` bytes, more than the exact credit had left, which is used up."""
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard refuses, or has ended, this consumer."""
+        raise NotImplementedError
+
+    def settled(self, number: int, count: int, is_certain: bool) -> None:
+        """The outcomes of deliveries number .. number+count-1 are on disk: only for SETTLE that asked.
+
+        Where it is not certain, some of them may be delivered again after a restart of the shard.
+        """
+
+
+class DeliveriesMissing(Exception):
+    """A slice does not follow the one before: the link would settle other deliveries than it means."""
+
+
+def _refused(producer: Producer, part: bytes) -> None:
+    producer.refused(HEADER.unpack_from(part)[6], Refusal.decode(memoryview(part)[HEADER.size :]))
+
+
+def _stored(producer: Producer, part: bytes) -> None:
+    producer.stored(HEADER.unpack_from(part)[6], SEQUENCE.unpack_from(part, HEADER.size)[0])
+
+
+def _granted(producer: Producer, part: bytes) -> None:
+    producer.granted(HEADER.unpack_from(part)[6])
+
+
+def _outcome(producer: Producer, part: bytes) -> None:
+    _, code, _, first, _, count, number = HEADER.unpack_from(part)
+    body = memoryview(part)[HEADER.size :]
+    producer.outcome(number, first, count, code, SettleDetail.decode(body) if body else SettleDetail())
+
+
+def _settled(consumer: Consumer, part: bytes) -> None:
+    _, flags, _, _, _, count, number = HEADER.unpack_from(part)
+    consumer.settled(number, count, not flags & UNCERTAIN)
+
+
+TO_PRODUCERS: Final[dict[int, Callable[[Producer, bytes], None]]] = {
+    Kind.REFUSED: _refused,
+    Kind.STORED: _stored,
+    Kind.GRANT: _granted,
+    Kind.OUTCOME: _outcome,
+}
+"""What the less frequent kinds of frames call of a producer."""
+TO_CONSUMERS: Final[dict[int, Callable[[Consumer, bytes], None]]] = {Kind.SETTLED: _settled}
+"""The same of a consumer."""

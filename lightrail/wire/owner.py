@@ -1,0 +1,399 @@
+"""Owner: the shard that owns one queue, as the links of this process see it; links use it as a shard.
+
+Links know their owner, and the owner knows the shard. When the queue moves, the shard sends MOVED: the owner
+leaves the shard and opens the links where the placement says that the queue is, or, as long as the placement
+says nothing new, at the same shard again. Nothing is lost meanwhile: batches without an answer are with their
+links, within their credit; settlements and closes wait here (held.py) until a shard has confirmed that it
+owns the queue by opening a link, for another shard ignores them. To send one twice is harmless.
+
+Which link is open at which shard is the table in assignments.py; what is due when is owner_timers.py.
+"""
+
+import logging
+from typing import Any
+
+from lightrail.model import limits
+from lightrail.wire.assignments import Event
+from lightrail.wire.frames import HEADER, Kind, frame
+from lightrail.wire.held import KEPT, HeldFrames
+from lightrail.wire.links import Consumer, Producer
+from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.owner_timers import OwnerTimers
+from lightrail.wire.places import Place, Registry
+from lightrail.wire.queue_links import QueueLinks
+from lightrail.wire.requests import ShardAway
+from lightrail.wire.shards import ShardPeer, State
+
+log = logging.getLogger("lightrail.wire.owner")
+
+
+class Owner:
+    """The owner of one queue: no shard, a shard that may own it, or one that has confirmed that it does."""
+
+    __slots__ = (
+        "_came_by_move", "_held", "_links", "_owners", "_probing", "confirmed", "epoch", "lacks_peer", "peer",
+        "queue", "shard", "timers",
+    )
+
+    def __init__(self, owners: "Registry[Owner]", queue: str, place: Place) -> None:
+        self.queue = queue
+        self.shard, self.epoch = place
+        self.peer: ShardPeer | None = None
+        """Where links are opened; None while no shard is known that may own the queue."""
+        self.confirmed: ShardPeer | None = None
+        """The same shard, once it has opened a link since the owner came to it or since it was lost last."""
+        self.lacks_peer = False
+        """The placement names a shard whose address is not known yet."""
+        self._owners = owners
+        self._links = QueueLinks()
+        self.timers = OwnerTimers()
+        self._held = HeldFrames(queue)
+        self._came_by_move = False
+        """Held frames are for the next shard, even if it is greeted first."""
+        self._probing = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a shard serves that owns, or may own, the queue."""
+        return self.peer is not None and self.peer.state is State.SERVING
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the queue has no links here."""
+        return not self._links
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody needs this owner."""
+        return self.is_empty and not self._held
+
+    @property
+    def wanders(self) -> bool:
+        """Whether it looks for a shard: it has none, or will retry or leave soon."""
+        return self.peer is None or self.timers.is_soon
+
+    def resumes(self, number: int) -> bool:
+        """Whether a consumer that is opened now keeps its unsettled deliveries."""
+        link = self._links.get(number)
+        return link is not None and link.resumes
+
+    def post(self, part: bytes) -> None:
+        """Sends a frame to the shard; see ShardPeer.post for what is dropped."""
+        confirmed = self.confirmed
+        if confirmed is not None:
+            confirmed.post(part)
+        else:
+            self._post_unconfirmed(part)
+
+    def _post_unconfirmed(self, part: bytes) -> None:
+        """A link that a shard has not released yet may be opened there after all, so its frames go there."""
+        if part[0] in KEPT:
+            self._held.add(part)
+            if self.peer is None:
+                return
+        link = self._links.get(HEADER.unpack_from(part)[4])
+        peer = link.peer if link is not None and link.is_behind else self.peer
+        if peer is not None:
+            peer.post(part)
+
+    async def request(
+        self, op: str, fields: dict[str, Any], blob: bytes = b"", *, wait_ms: int = limits.REQUEST_MS
+    ) -> Answer:
+        """See Owners.request."""
+        return await self._owners.request(self.queue, op, fields, blob, wait_ms=wait_ms)
+
+    # --- links come and end ----------------------------------------------------------------------------
+
+    def open_producer(self, producer: Producer) -> None:
+        self._owners.bind(self, producer.number)
+        self._links.open(self._links.add_producer(producer), self.peer)
+
+    def open_consumer(self, consumer: Consumer) -> None:
+        self._owners.bind(self, consumer.number)
+        self._links.open(self._links.add_consumer(consumer), self.peer)
+
+    def close_producer(self, number: int) -> None:
+        link = self._links.get(number)
+        if link is not None:
+            if link.peer is not None:
+                link.peer.close_producer(number)
+            self.ended(number)
+
+    def close_consumer(self, number: int) -> None:
+        link = self._links.get(number)
+        if link is None:
+            return
+        close = frame(Kind.CONSUMER_CLOSE, link=number, epoch=self.epoch)
+        if link.is_behind or self.peer is None:
+            if link.peer is not None:
+                link.peer.consumers.pop(number, None)
+            self.post(close)
+        else:
+            self.peer.close_consumer(number)
+            if self.confirmed is None:
+                self._held.add(close)
+        self.ended(number)
+
+    def ended(self, number: int) -> None:
+        """A link has ended: the client closed it, or the shard ended it."""
+        if self._links.remove(number):
+            self._owners.unbind(number)
+            if self.is_empty:
+                self._probe()
+
+    def end(self, refusal: Refusal) -> None:
+        """The queue does not exist any more: its links end."""
+        self._held.clear()
+        for link in self._links.withdraw_all():
+            self.ended(link.number)
+            link.gone(refusal)
+
+    # --- links and shards ------------------------------------------------------------------------------
+
+    def link_ready(self, peer: ShardPeer, number: int) -> None:
+        """A shard opened a link: it owns the queue, and what it got need not be sent again."""
+        link = self._links[number]
+        if self.peer is not None and self.peer is not peer:
+            link.apply(Event.READY_LATE)
+            return
+        link.apply(Event.READY)
+        if self.peer is None:
+            self.go((peer.shard, self.epoch))
+        if self.confirmed is not None or self.peer is not peer:
+            return
+        self.confirmed = peer
+        self._came_by_move = False
+        self.timers.confirmed()
+        self._held.clear()
+        if self._links.unassigned():
+            self.timers.cancel_retry()
+            self._links.open_unassigned(self.peer)
+        self._links.back()
+
+    def link_moved(self, peer: ShardPeer, number: int) -> None:
+        """A shard answered a link that it does not own the queue, or not in the epoch that the link named."""
+        link = self._links[number]
+        was_at_owner = link.is_at_owner
+        self._links.withdraw(link, Event.MOVED)
+        self._owners.departed(self, peer)
+        if was_at_owner:
+            for other in self._links.at_owner():
+                other.apply(Event.LEFT)
+            self._leave()
+        if self.peer is None:
+            self._look_anew()
+        elif self.peer is not peer:
+            self._links.open(link, self.peer)
+        else:
+            # The owner has come back to this shard, whose answer to this link was to the former epoch.
+            self.timers.retry_once(self._owners.now_ms())
+            self._owners.wake(self)
+
+    # --- the owner changes -----------------------------------------------------------------------------
+
+    def go(self, place: Place) -> None:
+        """Unassigned links are opened at a shard; at once where it serves, else when it is greeted."""
+        self.shard, self.epoch = place
+        self.timers.arrived()
+        self.confirmed = None
+        peer = self.peer = self._owners.places.peer(self.shard)
+        self.lacks_peer = peer is None
+        if peer is None:
+            return
+        self._links.open_unassigned(peer)
+        if self._links.behind(peer):
+            self._expect_moved()
+        if peer.state is State.SERVING:
+            self._send_held()
+
+    def _leave(self) -> None:
+        """The shard is not the owner."""
+        if self.is_there:
+            self._links.away()
+        self.peer = self.confirmed = None
+        self._came_by_move = True
+        self.went_away()
+
+    def went_away(self) -> None:
+        """No shard that owns the queue serves."""
+        self.timers.away(self._owners.now_ms())
+        self._owners.wake(self)
+
+    def leave_removed(self) -> None:
+        """The shard is no part of the installation any more."""
+        self._links.withdraw_from(self.peer, Event.LOST)
+        self._leave()
+        self.look()
+
+    def look(self) -> None:
+        """No shard is known: goes where the placement says, or opens everything again in a while."""
+        place = self._owners.places.where(self.queue)
+        if place is not None and place != (self.shard, self.epoch):
+            self.timers.placed_anew()
+            self.go(place)
+        else:
+            self.timers.retry(self._owners.now_ms())
+
+    def _look_anew(self) -> None:
+        self._owners.places.refresh()  # It may call `replaced`.
+        if self.peer is None:
+            self.look()
+
+    def replaced(self) -> None:
+        """The placement may be another one."""
+        if self.peer is None:
+            self.look()
+            return
+        place = self._owners.places.where(self.queue)
+        if place is None or place == (self.shard, self.epoch):
+            return
+        if self.peer.state is not State.SERVING:
+            self._links.withdraw_from(self.peer, Event.LOST)
+            self._leave()
+            self.go(place)
+        elif self.is_idle:
+            self.go(place)
+        else:  # Deliveries may be under way, with MOVED behind them.
+            self._expect_moved()
+
+    # --- a shard is lost or greeted --------------------------------------------------------------------
+
+    def lost(self, peer: ShardPeer) -> None:
+        """A shard does not serve; when it does again, what it had delivered is back in the queue."""
+        if peer is not self.peer:
+            for link in self._links.at(peer):
+                self._links.withdraw(link, Event.LOST)
+                self._links.open(link, self.peer)
+            return
+        for link in self._links:
+            link.apply(Event.RESTARTED if link.peer is peer else Event.OWNER_LOST)
+        self.confirmed = None
+        self._links.away()
+        self.went_away()
+        self.replaced()
+
+    def welcomed(self) -> None:
+        """The owner's shard was greeted, and the links there were opened again."""
+        if self._came_by_move:
+            self._send_held()
+        else:
+            self._held.clear()
+        self._links.open_unassigned(self.peer)
+
+    def unsure(self, former: ShardPeer) -> None:
+        """A shard that links have just left was lost before it answered what they sent last.
+
+        A settlement on its way to that shard or back is lost, and the shard that owns the queue now would
+        wait for it as long as the link lives. So all unsettled deliveries are given up and delivered again.
+        """
+        if not self._links.consumers:
+            return
+        for link in self._links:
+            link.resumes = False
+        if self.peer is not None and self.peer is not former:
+            self.peer.greet_again(f"shard {former.shard}, where {self.queue} was, went away too early")
+
+    # --- frames that must not get lost -----------------------------------------------------------------
+
+    def _send_held(self) -> None:
+        """Sends held frames behind the links; without links, once the shard is known to own the queue."""
+        if self.is_empty:
+            self._probe()
+        elif self.peer is not None:
+            for part in self._held:
+                self.peer.post(part)
+
+    def bounced(self, part: bytes, by: ShardPeer) -> None:
+        """A shard that does not own the queue any more returned a frame, which is for the shard that does."""
+        peer = self.peer
+        if self.confirmed is not None:
+            # What the owner's shard itself returns is for a consumer that has ended.
+            if self.confirmed is not by:
+                self.confirmed.post(part)
+            return
+        self._held.add(part)
+        if self.is_empty:
+            self._came_by_move = True
+            if peer is by:
+                self._leave()
+                self._look_anew()
+            else:
+                self._probe()
+        elif peer is not None and peer is not by:
+            peer.post(part)
+
+    def _probe(self) -> None:
+        """Asks the shard whether it owns the queue: there is no link whose answer would confirm it."""
+        peer = self.peer
+        if peer is None or peer.state is not State.SERVING or self.confirmed is not None:
+            return
+        if self._held and not self._probing:
+            self._probing = True
+            self._owners.spawn(self._ask(peer))
+
+    async def _ask(self, peer: ShardPeer) -> None:
+        try:
+            owns = await peer.owns(self.queue)
+        except ShardAway:  # It is asked again after the next greeting.
+            return
+        finally:
+            self._probing = False
+        if self.confirmed is not None or not self.is_empty or peer is not self.peer:
+            return
+        if owns is False:
+            self._leave()
+            self._look_anew()
+            return
+        if owns:
+            for part in self._held:
+                self._owners.sent_last(peer, part)
+                peer.post(part)
+        self._held.clear()
+        self._owners.drop(self)
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Does what is due."""
+        if self.timers.take_late(now_ms):
+            self._go_without_answers()
+        if self.timers.take_retry(now_ms):
+            self.go((self.shard, self.epoch))
+        elif self.peer is None and not self.timers.retries:
+            self.look()
+        if self.peer is None and self.timers.take_check(now_ms):
+            self._owners.spawn(self._check())
+
+    def give_up(self, now_ms: int, wait_ms: int) -> None:
+        """Senders that have waited for the shard for `wait_ms` get their messages back."""
+        if self.timers.take_give_up(now_ms, wait_ms):
+            self._links.give_up()
+
+    def _expect_moved(self) -> None:
+        self.timers.expect_moved(self._owners.now_ms())
+        self._owners.wake(self)
+
+    def _go_without_answers(self) -> None:
+        """A shard has lost the queue and has not sent MOVED: it stands still, or cannot be reached."""
+        place = self._owners.places.where(self.queue)
+        if place is None or place == (self.shard, self.epoch):
+            if self.peer is not None:
+                for link, peer in self._links.behind(self.peer):
+                    self._links.withdraw(link, Event.MOVED)
+                    self._owners.departed(self, peer)
+                    self._links.open(link, self.peer)
+        elif place[0] != self.shard:
+            log.warning("shard %d has not said that %s moved away; it is left", self.shard, self.queue)
+            if self.peer is not None:
+                # What was settled there meanwhile bounces, or is lost with that shard (see `unsure`).
+                self._owners.departed(self, self.peer)
+                self._links.withdraw_from(self.peer, Event.MOVED)
+            self._leave()
+            self.go(place)
+
+    async def _check(self) -> None:
+        """Ends the links of a queue that does not exist, by the coordinator's word."""
+        refusal = await self._owners.places.lost(self.queue)
+        if refusal is not None and self.timers.away_ms is not None and self.confirmed is None:
+            log.info("%s is nowhere any more: %s", self.queue, refusal.description)
+            self.end(refusal)

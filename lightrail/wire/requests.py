@@ -1,0 +1,76 @@
+"""Requests: what one process has asked a shard and waits to be answered. None is repeated."""
+
+import asyncio
+from collections.abc import Callable
+
+from lightrail.model import limits
+from lightrail.wire.frames import HEADER, Kind, frame
+from lightrail.wire.messages import Answer, decode_request
+
+
+class ShardAway(Exception):
+    """The shard does not serve, or was lost before it answered: the request may or may not have been done."""
+
+
+class ShardRefused(Exception):
+    """The shard's answer to a request was an error."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(f"{condition}: {description}")
+        self.condition = condition
+        self.description = description
+
+
+class Requests:
+    """At most limits.REQUESTS_MAX at once.
+
+    Args:
+        post: sends a frame to the shard.
+    """
+
+    __slots__ = ("_last", "_loop", "_post", "_shard", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, shard: int, post: Callable[[bytes], None]) -> None:
+        self._loop = loop
+        self._shard = shard
+        self._post = post
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def ask(self, body: bytes, wait_ms: int) -> Answer:
+        """Raises ShardAway or ShardRefused."""
+        if len(self._waiting) >= limits.REQUESTS_MAX:
+            raise ShardAway(
+                f"{limits.REQUESTS_MAX} requests wait for shard {self._shard} already; try again"
+            )
+        number = self._last = self._last + 1
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._waiting[number] = answer
+        self._post(frame(Kind.REQUEST, number=number, body=body))
+        try:
+            return await asyncio.wait_for(answer, wait_ms / 1000)
+        except TimeoutError:
+            raise ShardAway(f"shard {self._shard} did not answer within {wait_ms} ms; try again") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    def answered(self, number: int, part: bytes, apart: memoryview | None = None) -> None:
+        """The shard's RESPONSE to a request; `apart` is its blob where that did not come in the frame."""
+        waiting = self._waiting.get(number)
+        if waiting is None or waiting.done():
+            return
+        fields, blob = decode_request(memoryview(part)[HEADER.size :])
+        error = fields.get("error")
+        if error is not None:
+            waiting.set_exception(ShardRefused(str(error["condition"]), str(error["description"])))
+        else:
+            waiting.set_result(Answer(fields, blob if apart is None else apart))
+
+    def lost(self, why: str) -> None:
+        """The shard was lost before it answered."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(ShardAway(f"shard {self._shard} went away ({why}); try again"))

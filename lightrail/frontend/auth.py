@@ -79,7 +79,7 @@ class Authentication:
         "_tls",
         "_users_defined",
         "chosen",
-        "gone",
+        "is_abandoned",
         "mechanisms",
     )
 
@@ -102,7 +102,7 @@ class Authentication:
         self.mechanisms = mechanisms
         self.chosen = ""
         """The mechanism that the client chose."""
-        self.gone = False
+        self.is_abandoned = False
         """The client did not wait for its answer: no work is done for it any more."""
 
     @property
@@ -171,9 +171,9 @@ class Authentication:
 
     async def _plain(self, response: bytes) -> Step:
         user, password = sasl.parse_plain(response)
-        record = await self._owner.logins.verify(self._source, user, password, lambda: not self.gone)
+        record = await self._owner.logins.verify(self._source, user, password, lambda: not self.is_abandoned)
         if record is None:
-            if self.gone:
+            if self.is_abandoned:
                 return Step(reason=f"{user!r} did not wait for the check of the password")
             return Step(reason=f"unknown user or wrong password for {user!r}", is_logged=True)
         return Step(user=user)

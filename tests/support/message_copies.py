@@ -13,9 +13,9 @@ from lightrail.amqp import events
 from lightrail.amqp.connection import Connection, ConnectionSettings
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Source, Target
-from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.gathering import gathered
-from lightrail.frontend.transfers import ProducerLink
+from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import HEADER, Kind

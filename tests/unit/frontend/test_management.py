@@ -34,7 +34,7 @@ def play(check: Check, user: str = "", **permissions: str) -> None:
             for prefix, rights in permissions.items():
                 await service.permit(ANYBODY, user, prefix, frozenset(map(Right, rights.split())))
             (connection,) = scene.frontend.connections
-            connection.caller = Caller(user)
+            connection.client.caller = Caller(user)
         await check(scene, requester)
 
     play_scene(test, push_allow=("127.0.0.1",))

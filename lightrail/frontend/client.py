@@ -12,7 +12,7 @@ UNKNOWN = Caller("")
 
 
 class Client:
-    """Known in part when the socket is accepted, completely when the client's open has come."""
+    """Known in part when the socket is accepted, and completely after the client's open."""
 
     __slots__ = ("caller", "claims", "loopback", "owner", "peer", "tls", "user")
 
@@ -27,7 +27,7 @@ class Client:
         self.user: str | None = None
         """Who has authenticated; None without SASL."""
         self.caller = UNKNOWN
-        """Whose rights the client has where no token says otherwise."""
+        """Whose rights the client has at names without a token."""
         self.claims: Claims | None = None
         """Tokens that the client has put, once it has put one."""
 

@@ -79,7 +79,7 @@ class ClientConnection(ClientSocket):
 
     @property
     def id(self) -> str:
-        """Names this connection to people, among those of all frontends and of their former lives."""
+        """Identifies this connection, among those of all frontends and of their former processes."""
         return f"{self.frontend.name}.{self.frontend.boot:08x}.{self.number}"
 
     @property
@@ -100,8 +100,8 @@ class ClientConnection(ClientSocket):
         client.tls = self.transport.get_extra_info("ssl_object") is not None
         authentication = self._authentication = self.frontend.authentication(self.transport)
         if not authentication.mechanisms:
-            # To the AMQP engine no mechanism means no SASL layer; here it means that nobody may enter.
-            log.warning("%s was turned away: no user is defined, and it is not on this machine", client.peer)
+            # To the AMQP engine no mechanism means no SASL layer; here it means that the client is refused.
+            log.warning("%s was refused: no user is defined, and it is not on this machine", client.peer)
             self.frontend.counts.connections_refused += 1
             self.transport.abort()
             return
@@ -161,7 +161,7 @@ class ClientConnection(ClientSocket):
             self.frontend.soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Another turn for input that came before."""
+        """Goes on with input that was left for another turn."""
         self.has_more = False
         self.data_received(b"")
         if not self.has_more and not self.frontend.intake.holds(self):

@@ -72,7 +72,7 @@ class Deadlines:
                 self._arm()
 
     def forget_ended(self) -> None:
-        """Removes entries of ended connections: where many come and go, all would stay until their time."""
+        """Removes entries of closed connections, which would stay until their time."""
         if len(self._heap) > 2 * len(self._connections) + limits.STALE_ENTRIES_MIN:
             self._heap[:] = [
                 each for each in self._heap if each[0] == each[2].deadline_ms and each[2] in self._connections
@@ -99,8 +99,8 @@ class Deadlines:
         now_ms = self._now_ms()
         late_ms = now_ms - self._timer_ms
         if late_ms > limits.STANDSTILL_MS:
-            # This process was silent, not its clients. What they sent meanwhile waits in their sockets, or in
-            # their systems: TCP tries again after about as long as it has tried in vain.
+            # This process stood still, not its clients. What they sent waits in their sockets, or in their
+            # systems: TCP tries again after about as long as it has tried in vain.
             for connection in self._connections:
                 connection.excuse(now_ms + late_ms)
         heap = self._heap
@@ -111,7 +111,7 @@ class Deadlines:
             try:
                 connection.tick(now_ms)
             except Exception:
-                log.exception("a deadline of a connection could not be kept; it is ended")
+                log.exception("a deadline of a connection failed; the connection is closed")
                 connection.abort()
             if connection.deadline_ms is not None:
                 deadline = connection.deadline_ms = max(connection.deadline_ms, now_ms + 1)

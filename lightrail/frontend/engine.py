@@ -51,7 +51,7 @@ from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused
 log = logging.getLogger("lightrail.frontend")
 
 IDENTITY: Final = {Symbol("product"): "LightRail", Symbol("version"): version("lightrail")}
-"""Properties of the broker's open, by which clients know what they are connected to (2.7.1)."""
+"""Properties of the broker's open, which identify its product to clients (2.7.1)."""
 
 
 class Frontend:
@@ -143,11 +143,11 @@ class Frontend:
     # --- shards ----------------------------------------------------------------------------------------
 
     def add_shard(self, shard: int, address: str) -> None:
-        """Connects to a shard; it may come later."""
+        """Connects to a shard, which may start later."""
         self.fleet.add(shard, address)
 
     def listen_to_gateways(self, address: str) -> str:
-        """Binds the control socket; returns where. Raises zmq.ZMQError where the address can't be had."""
+        """Binds the control socket; returns its address. Raises zmq.ZMQError: the address can't be bound."""
         operations = control.operations(self)
         self._control = ControlServer(self._loop, self.fleet.context, address, operations, self._key)
         return self._control.address
@@ -165,7 +165,7 @@ class Frontend:
         """The shard and the epoch of a queue; a new queue is placed by the coordinator."""
         known = self.fleet.where(queue)
         if known is None:
-            # One look-up per name: many links of one queue often come together.
+            # One look-up per name: many links of one queue are often attached together.
             pending = self._placing.get(queue)
             if pending is None:
                 pending = self._placing[queue] = asyncio.ensure_future(self.fleet.place(queue))
@@ -181,7 +181,7 @@ class Frontend:
         return None if known is None else self.fleet.peer(known[0])
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
-        """Asks the shard of a queue. Raises ShardAway, ShardRefused."""
+        """Sends a request to the shard of a queue. Raises ShardAway, ShardRefused."""
         return await self.fleet.request(queue, op, fields)
 
     # --- names -----------------------------------------------------------------------------------------
@@ -259,11 +259,11 @@ class Frontend:
         return next(self._links)
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Calls back in the next turn of the loop, after what other sockets have."""
+        """Calls back in the next turn of the loop, after other sockets were read."""
         self._loop.call_soon(call)
 
     def later(self, wait_ms: int, call: Callable[[], None]) -> None:
-        """Calls back after a while, if there still is a loop."""
+        """Calls back after a while."""
         self.timer(wait_ms, call)
 
     def timer(self, wait_ms: int, call: Callable[[], None]) -> asyncio.TimerHandle:
@@ -271,7 +271,7 @@ class Frontend:
         return self._loop.call_later(wait_ms / 1000, call)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs what has to wait; its errors are logged and end nothing else."""
+        """Runs work that has to wait; its errors are logged and end nothing else."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned)
@@ -296,7 +296,7 @@ class Frontend:
             try:
                 connection.flush()
             except Exception:
-                log.exception("a connection could not be written to; it is ended")
+                log.exception("a connection could not be written to; it is closed")
                 connection.abort()
         self.fleet.flush()
 

@@ -27,9 +27,9 @@ from lightrail.wire.control import address as control_address
 log = logging.getLogger("lightrail.frontend")
 
 USERS_REFRESH_S = 1.0
-"""How long a change of the users file may go unnoticed by new connections."""
+"""How long new connections may not see that the first user was defined."""
 STOP_WAIT_S = 5.0
-"""How long the end waits for answers to what was sent and for the peers' closes."""
+"""How long a stop waits for shards to answer, and for clients to close."""
 
 
 async def serve(process: Process) -> None:

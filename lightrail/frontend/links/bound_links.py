@@ -75,7 +75,7 @@ class BoundLinks:
     # --- ends ------------------------------------------------------------------------------------------
 
     def refuse(self, link: Link, attached: bool, refusal: Refusal) -> None:
-        """Ends a link for the reason that its shard gives; the object behind it knows of it."""
+        """Ends a link with its shard's reason, without closing the object behind it."""
         bound = link.context
         link.context = None
         self._release(bound)
@@ -154,7 +154,7 @@ class BoundLinks:
 
 
 def _forget_durability(terminus: Source | Target) -> None:
-    """The answer gives what is true: nothing of the terminus stays when the link has ended (3.5.3, 3.5.4)."""
+    """Nothing of the terminus stays when the link has ended, and the answer says so (3.5.3, 3.5.4)."""
     terminus.durable = 0
     terminus.expiry_policy = LINK_DETACH
     terminus.timeout = 0

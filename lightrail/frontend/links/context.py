@@ -94,7 +94,7 @@ class LinkTable(Protocol):
         """Answers the attach of a link on which the client receives."""
 
     def refuse(self, link: "Link", attached: bool, refusal: Refusal) -> None:
-        """Ends a link for the reason that its shard gives; its object knows of it."""
+        """Ends a link with its shard's reason, without closing the object behind it."""
 
     def detach(
         self, link: "Link", condition: str, description: str, info: dict[Symbol, Any] | None = None

@@ -102,7 +102,7 @@ class Cbs:
         if not (client.tls or client.loopback or settings.plain_without_tls):
             raise _TokenError(
                 403,
-                "tokens are taken beyond this machine over TLS only; connect by amqps, or set "
+                "tokens are accepted beyond this machine over TLS only; connect by amqps, or set "
                 "plain_without_tls where something else protects the line",
             )
         try:
@@ -113,7 +113,7 @@ class Cbs:
         except CoordinatorError as error:
             raise _TokenError(503, str(error)) from None
         if record is None or tokens.key_digest(record) != token.key_digest:
-            raise _TokenError(401, "the token's user is gone or has another password now")
+            raise _TokenError(401, "the token's user no longer exists, or has another password now")
         if not connection.is_open:
             # The connection closed while the token was being checked; discard the result.
             return

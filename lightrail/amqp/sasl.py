@@ -73,9 +73,7 @@ def verify_plain(keys: ScramKeys, password: str) -> bool:
     return hmac.compare_digest(shown.stored_key, keys.stored_key)
 
 
-def unknown_user_keys(
-    secret: bytes, user: str, mechanism: str, iterations: int | None = None
-) -> ScramKeys:
+def unknown_user_keys(secret: bytes, user: str, mechanism: str, iterations: int | None = None) -> ScramKeys:
     """Keys that no password has; the salt is the same for a name each time.
 
     With them an exchange for an unknown user looks like one with a wrong password (RFC 5802 section 9).

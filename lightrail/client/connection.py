@@ -199,13 +199,27 @@ class Connection:
             # Of the name of a link to a shared subscription the broker ignores the part from | on.
             name = f"{subscription}|{self._number()}" if shared else subscription
         source = source_of(
-            address, browse=browse, dynamic=dynamic, selector=selector, sql=sql, subject=subject, group=group,
-            properties=properties, filters=filters, durable=subscription is not None, shared=shared,
+            address,
+            browse=browse,
+            dynamic=dynamic,
+            selector=selector,
+            sql=sql,
+            subject=subject,
+            group=group,
+            properties=properties,
+            filters=filters,
+            durable=subscription is not None,
+            shared=shared,
         )
         name = name or self._number()
         return self._add(
             Receiver(
-                self, address, credit=credit, name=name, source=source, presettled=presettled,
+                self,
+                address,
+                credit=credit,
+                name=name,
+                source=source,
+                presettled=presettled,
                 renew_for=renew_for,
             )
         )

@@ -380,9 +380,7 @@ class Management(_Opened[client.Management]):
     def subscriptions(self, router: str) -> list[dict[str, Any]]:
         return self._loop.call(self._inner.subscriptions(router))
 
-    def dead_letters(
-        self, queue: str, *, start: int = 0, count: int = 20
-    ) -> list[tuple[int, str, Message]]:
+    def dead_letters(self, queue: str, *, start: int = 0, count: int = 20) -> list[tuple[int, str, Message]]:
         return self._loop.call(self._inner.dead_letters(queue, start=start, count=count))
 
 

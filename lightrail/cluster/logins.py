@@ -324,8 +324,10 @@ class Logins:
         seconds = limits.LOGIN_LOG_MS // 1000
         for (source, user), count in counted.items():
             if count:
-                log.warning("%d more wrong log-ins from %s for user %.80a in %d s", count, source, user,
-                seconds)
+                log.warning(
+                    "%d more wrong log-ins from %s for user %.80a in %d s", count, source, user, seconds
+                )
         if others:
-            log.warning("%d more wrong log-ins from other sources or for other users in %d s", others,
-            seconds)
+            log.warning(
+                "%d more wrong log-ins from other sources or for other users in %d s", others, seconds
+            )

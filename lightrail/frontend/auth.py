@@ -1,7 +1,7 @@
-"""Who a client is: the SASL mechanisms that are offered to it, and the check of what it shows.
+"""Authentication of clients: the SASL mechanisms that are offered, and the check of credentials.
 
-Passwords are checked by what all log-ins of the process share (cluster/logins.py): slow by design, a few at a
-time, and slower for whom many were wrong.
+Passwords are checked where all log-ins of the process are (cluster/logins.py): slow by design, a few at a
+time, and slower after many wrong ones from one address or user.
 """
 
 import asyncio
@@ -22,21 +22,22 @@ from lightrail.namespace.rights import Caller
 
 log = logging.getLogger("lightrail.frontend.auth")
 
+
 @dataclass(slots=True)
 class Step:
-    """What to answer: a challenge, or a user that is known now, or neither: refused, the log says why."""
+    """The answer to a SASL frame: a challenge, or the authenticated user, or a refusal with its reason."""
 
     challenge: bytes | None = None
     user: str | None = None
     data: bytes | None = None
-    """Goes out with the good outcome (additional-data, security 5.3.3.5): SCRAM's proof of the server."""
+    """Sent with the outcome ok (additional-data, security 5.3.3.5): SCRAM's proof of the server."""
     reason: str = ""
     is_logged: bool = False
-    """The log has it already, with others of its kind."""
+    """The reason is logged already, with others of its kind."""
 
 
 class Authenticator:
-    """What all connections share: users, settings, the secret behind the salts of unknown users."""
+    """What all connections share: users, settings, and the secret behind the salts of unknown users."""
 
     def __init__(self, coordinator: Coordinator, settings: Settings) -> None:
         self.coordinator = coordinator
@@ -50,11 +51,11 @@ class Authenticator:
         return self.logins.secret
 
     async def refresh(self) -> None:
-        """Looks again whether any user is defined; connections that come after see it."""
+        """Reads whether any user is defined, for connections that are accepted afterwards."""
         self.has_users = await self.logins.refresh()
 
     def begin(self, transport: asyncio.Transport) -> "Authentication":
-        """The authentication of one connection: what it is offered depends on where it comes from."""
+        """The authentication of one connection, whose mechanisms depend on its address and on TLS."""
         peer = transport.get_extra_info("peername")
         loopback = is_loopback(peer[0]) if isinstance(peer, tuple) else True
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
@@ -80,7 +81,7 @@ class Authentication:
         "_tls",
         "_users_defined",
         "chosen",
-        "gone",
+        "is_abandoned",
         "mechanisms",
     )
 
@@ -103,19 +104,19 @@ class Authentication:
         self.mechanisms = mechanisms
         self.chosen = ""
         """The mechanism that the client chose."""
-        self.gone = False
-        """The client did not wait for its answer: no work is done for it any more."""
+        self.is_abandoned = False
+        """The connection has closed: no more work is done for it."""
 
     @property
     def anonymous(self) -> bool:
-        """True when a client may come in without SASL as well."""
+        """Whether a client may connect without SASL as well."""
         return "ANONYMOUS" in self.mechanisms
 
     def caller(self, user: str | None, directory: Directory) -> Caller:
-        """Who asks for rights, once it is known who came; without SASL that is nobody in particular.
+        """The caller for the rights of an authenticated user; `anonymous` without SASL.
 
-        Where no user is defined, whoever gets in may do everything; but a certificate whose name was given
-        permissions has just those.
+        Where no user is defined, every client has all rights; but a certificate whose name has permissions
+        has just those.
         """
         name = user or "anonymous"
         everything = not self._users_defined
@@ -124,7 +125,7 @@ class Authentication:
         return Caller(name, everything=everything, tls=self._tls)
 
     async def answer(self, event: events.SaslInit | events.SaslResponse) -> Step:
-        """What to answer; where the users can't be read nobody is let in."""
+        """The answer to a frame; where users can't be read, it is a refusal."""
         try:
             if isinstance(event, events.SaslInit):
                 self.chosen = str(event.mechanism)
@@ -133,7 +134,7 @@ class Authentication:
         except TooManyLogins as error:
             return Step(reason=str(error))
         except Exception:
-            log.exception("it can't be known who a client is")
+            log.exception("a client could not be authenticated")
             return Step(reason="the users could not be read")
 
     async def start(self, mechanism: str, response: bytes | None) -> Step:
@@ -172,9 +173,9 @@ class Authentication:
 
     async def _plain(self, response: bytes) -> Step:
         user, password = sasl.parse_plain(response)
-        record = await self._owner.logins.verify(self._source, user, password, lambda: not self.gone)
+        record = await self._owner.logins.verify(self._source, user, password, lambda: not self.is_abandoned)
         if record is None:
-            if self.gone:
+            if self.is_abandoned:
                 return Step(reason=f"{user!r} did not wait for the check of the password")
             return Step(reason=f"unknown user or wrong password for {user!r}", is_logged=True)
         return Step(user=user)

@@ -1,25 +1,22 @@
-"""What a frontend's control socket tells of its connections, and how it closes one of them.
+"""Requests of gateways at a frontend's control socket: to show connections, and to close one.
 
-Everything shown is read from the engine when it is asked for: a connection costs nothing more for being
-shown. Answers are bounded (limits.CONTROL_*), and say where to go on.
+Everything shown is read from the engine on request: a connection costs nothing more for being shown. Answers
+are bounded (limits.CONTROL_*), and name the next page.
 """
 
 from bisect import bisect_right
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHED, DETACHING, REQUESTED, Link
 from lightrail.amqp.phases import CLOSED, CLOSING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.sender import SendingLink
 from lightrail.amqp.session import Session
+from lightrail.frontend.connections import Accepted, Connections
 from lightrail.model import conditions, limits
 from lightrail.wire.control import ControlRefused, Operation
-
-if TYPE_CHECKING:
-    from lightrail.frontend.connection import ClientConnection
-    from lightrail.frontend.engine import Frontend
 
 LINK_STATES: Final = {
     REQUESTED: "requested",
@@ -38,8 +35,16 @@ PHASES: Final = {
 }
 
 
-def operations(frontend: "Frontend") -> Mapping[str, Operation]:
-    """What the control socket of this frontend answers."""
+class ShownFrontend(Protocol):
+    """The frontend whose connections are shown."""
+
+    name: str
+    boot: int
+    connections: Connections
+
+
+def operations(frontend: ShownFrontend) -> Mapping[str, Operation]:
+    """The operations of this frontend's control socket, by name."""
     return {
         "connections": lambda fields: connections(frontend, fields),
         "connection": lambda fields: connection(frontend, fields),
@@ -47,7 +52,7 @@ def operations(frontend: "Frontend") -> Mapping[str, Operation]:
     }
 
 
-def connections(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, Any]:
+def connections(frontend: ShownFrontend, fields: Mapping[str, Any]) -> dict[str, Any]:
     """A page of the connections in the order in which they came.
 
     Fields: `after` (number of the connection before the page, 0 for the first one), `count`, and as filters
@@ -57,14 +62,14 @@ def connections(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, An
     after = _whole(fields, "after", 0, 1 << 62, 0)
     count = _whole(fields, "count", 1, limits.CONTROL_PAGE_MAX, limits.CONTROL_PAGE_MAX)
     user, container = fields.get("user"), fields.get("container")
-    numbers = list(frontend.by_number)
+    numbers = list(frontend.connections.by_number)
     start = bisect_right(numbers, after)
     found: list[dict[str, Any]] = []
     seen = 0
     for number in islice(numbers, start, start + limits.CONTROL_SCAN_MAX):
-        each = frontend.by_number[number]
+        each = frontend.connections.by_number[number]
         seen += 1
-        if (user is None or each.user_name == user) and (container is None or _container(each) == container):
+        if user in (None, each.client.user_name) and container in (None, _container(each)):
             found.append(shown(each, limits.CONTROL_LINKS_SHOWN))
             if len(found) == count:
                 break
@@ -72,12 +77,12 @@ def connections(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, An
     return {"connections": found, "next": numbers[start + seen - 1] if more else None}
 
 
-def connection(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, Any]:
+def connection(frontend: ShownFrontend, fields: Mapping[str, Any]) -> dict[str, Any]:
     """One connection with all of its sessions and links. Field: `id`."""
     return {"connection": shown(_find(frontend, fields), limits.CONTROL_LINKS_MAX)}
 
 
-def close(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, Any]:
+def close(frontend: ShownFrontend, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Ends a connection with amqp:connection:forced. Fields: `id`, and `text` for the client to read."""
     found = _find(frontend, fields)
     text = fields.get("text")
@@ -88,7 +93,7 @@ def close(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def shown(connection: "ClientConnection", links_max: int) -> dict[str, Any]:
+def shown(connection: Accepted, links_max: int) -> dict[str, Any]:
     """One connection as JSON; `links_left_out` counts what `links_max` left no room for."""
     amqp = connection.amqp
     sessions: list[dict[str, Any]] = []
@@ -104,13 +109,13 @@ def shown(connection: "ClientConnection", links_max: int) -> dict[str, Any]:
     since = datetime.fromtimestamp(connection.since_ms / 1000, UTC)
     return {
         "id": connection.id,
-        "user": connection.user_name,
-        "peer": connection.peer,
+        "user": connection.client.user_name,
+        "peer": connection.client.peer,
         "container": _container(connection),
         "hostname": None if amqp is None or amqp.peer_open is None else amqp.peer_open.hostname,
         "since_ms": connection.since_ms,
         "since": since.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "tls": connection.tls,
+        "tls": connection.client.tls,
         "state": "closed" if amqp is None else PHASES[amqp.phase],
         "sessions": 0 if amqp is None else len(amqp.sessions),
         "session_list": sessions,
@@ -143,7 +148,7 @@ def _unsettled(session: Session) -> dict[Link, int]:
     return found
 
 
-def _container(connection: "ClientConnection") -> str | None:
+def _container(connection: Accepted) -> str | None:
     amqp = connection.amqp
     return None if amqp is None or amqp.peer_open is None else amqp.peer_open.container_id
 
@@ -152,12 +157,12 @@ def _text(address: object) -> str | None:
     return None if address is None else str(address)
 
 
-def _find(frontend: "Frontend", fields: Mapping[str, Any]) -> "ClientConnection":
+def _find(frontend: ShownFrontend, fields: Mapping[str, Any]) -> Accepted:
     id = fields.get("id")
     boot, _, number = str(id).removeprefix(frontend.name + ".").partition(".")
     found = None
     if boot == f"{frontend.boot:08x}" and number.isdecimal() and len(number) < 20:
-        found = frontend.by_number.get(int(number))
+        found = frontend.connections.by_number.get(int(number))
     if found is None:
         raise ControlRefused(conditions.NOT_FOUND, f"there is no connection {id!a} (any more)")
     return found

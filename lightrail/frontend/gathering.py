@@ -1,4 +1,4 @@
-"""The output of a connection as the pieces of one gathered write, of which only small ones are joined."""
+"""Gathers the output of a connection for one write: only small pieces are copied."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ Piece = bytes | memoryview
 
 
 def gathered(output: Sequence[Piece]) -> list[Piece]:
-    """The same bytes in as few pieces as possible without copying any of limits.LARGE_PIECE_BYTES or more."""
+    """The same bytes in as few pieces as possible, without copying any of LARGE_PIECE_BYTES or more."""
     pieces: list[Piece] = []
     small: list[Piece] = []
     for piece in output:

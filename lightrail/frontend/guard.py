@@ -1,37 +1,34 @@
-"""The guard: which open links use which names, and which of them must go when names or rights change.
+"""The guard: which open links use which names, and which links are detached when names or rights change.
 
-Rights are asked for at the attach, and again whenever the directory says that a name, a policy or the rights
-of a user changed: a link that lost its right is detached, one whose name was deleted as well.
+Rights are checked at the attach, and again whenever the directory reports that a name, a policy or the rights
+of a user changed: a link that lost its right is detached, and so is one whose name was deleted.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
-from lightrail.frontend.routes import Refused
+from lightrail.frontend.client import Client
+from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions, names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import ONLY_ITS_CONNECTION, Forbidden, demand
 
-if TYPE_CHECKING:
-    from lightrail.frontend.connection import ClientConnection
-
-Lose = Callable[[str, str], None]
-"""Called with a condition and a sentence when a use has to end; it must let go of its hold."""
+Revoke = Callable[[str, str], None]
+"""Called with a condition and a sentence when a use of a name has to end; it must release the hold."""
 
 
 class Hold:
-    """One use of a name by a link: who, what for, and how to end it."""
+    """One use of a name by a link: by which client, with which right, and how to end it."""
 
-    __slots__ = ("connection", "lose", "name", "record", "right")
+    __slots__ = ("client", "name", "record", "revoke", "right")
 
-    def __init__(self, connection: "ClientConnection", right: Right, record: Name, lose: Lose) -> None:
-        self.connection = connection
+    def __init__(self, client: Client, right: Right, record: Name, revoke: Revoke) -> None:
+        self.client = client
         self.right = right
         self.name = record.name
         self.record = record
-        self.lose = lose
+        self.revoke = revoke
 
 
 class Guard:
@@ -45,51 +42,51 @@ class Guard:
         self._directory = directory
         self._unused = unused
         self._by_name: dict[str, dict[Hold, None]] = {}
-        self._by_connection: dict[ClientConnection, dict[Hold, None]] = {}
+        self._by_client: dict[Client, dict[Hold, None]] = {}
         directory.listen(self._changed)
 
-    def demand(self, connection: "ClientConnection", right: Right, record: Name) -> None:
-        """Raises Refused unless the connection may do this with a name.
+    def demand(self, client: Client, right: Right, record: Name) -> None:
+        """Raises ConditionError unless the client has this right at a name.
 
-        Who knows the name of a temporary queue or router may send to it (that is what reply-to is for). Only
-        the connection that made it may listen at it, whoever else its user has connected.
+        Whoever knows the name of a temporary queue or router may send to it, as reply-to requires. Only the
+        connection that made it may receive from it, not others of the same user.
         """
         if names.is_temporary(record.name):
             made = self._directory.find(names.owner(record.name))
-            if right is Right.LISTEN and made is not None and not connection.owns(made.owner):
-                raise Refused(
+            if right is Right.LISTEN and made is not None and not client.owns(made.owner):
+                raise ConditionError(
                     conditions.UNAUTHORIZED_ACCESS, ONLY_ITS_CONNECTION.format(name=record.name)
                 )
             return
         try:
-            demand(self._directory, connection.caller_for(record.name), right, record)
+            demand(self._directory, client.caller_for(record.name), right, record)
         except Forbidden as error:
-            raise Refused(conditions.UNAUTHORIZED_ACCESS, str(error)) from None
+            raise ConditionError(conditions.UNAUTHORIZED_ACCESS, str(error)) from None
 
-    def hold(self, connection: "ClientConnection", right: Right, record: Name, lose: Lose) -> Hold:
-        """A link uses a name from now on."""
-        hold = Hold(connection, right, record, lose)
+    def hold(self, client: Client, right: Right, record: Name, revoke: Revoke) -> Hold:
+        """Registers that a link uses a name from now on."""
+        hold = Hold(client, right, record, revoke)
         self._by_name.setdefault(hold.name, {})[hold] = None
-        self._by_connection.setdefault(connection, {})[hold] = None
+        self._by_client.setdefault(client, {})[hold] = None
         return hold
 
     def release(self, hold: Hold) -> None:
-        """It does no longer; once is enough, more do nothing."""
+        """The link no longer uses the name; releasing a hold again does nothing."""
         group = self._by_name.get(hold.name)
         if group is None or hold not in group:
             return
         del group[hold]
-        of_connection = self._by_connection[hold.connection]
-        del of_connection[hold]
-        if not of_connection:
-            del self._by_connection[hold.connection]
+        of_client = self._by_client[hold.client]
+        del of_client[hold]
+        if not of_client:
+            del self._by_client[hold.client]
         if not group:
             del self._by_name[hold.name]
             self._unused(hold.name)
 
-    def recheck(self, connection: "ClientConnection") -> None:
-        """The connection speaks for another caller, or a lesser one, than before."""
-        self._check(self._by_connection.get(connection, ()))
+    def recheck(self, client: Client) -> None:
+        """Checks the uses of a client whose tokens have changed."""
+        self._check(self._by_client.get(client, ()))
 
     def _all(self) -> Iterable[Hold]:
         return [hold for group in self._by_name.values() for hold in group]
@@ -100,17 +97,17 @@ class Guard:
                 self._check(self._by_name.get(each, ()))
         if changes.users:
             self._check(
-                hold for hold in self._all() if hold.connection.caller_for(hold.name).user in changes.users
+                hold for hold in self._all() if hold.client.caller_for(hold.name).user in changes.users
             )
 
     def _check(self, holds: Iterable[Hold]) -> None:
         for hold in list(holds):
             record = self._directory.get(hold.name)
             if record.role is Role.NONE or record.is_another(hold.record):
-                hold.lose(conditions.RESOURCE_DELETED, f"{hold.name} was deleted")
+                hold.revoke(conditions.RESOURCE_DELETED, f"{hold.name} was deleted")
                 continue
             hold.record = record
             try:
-                self.demand(hold.connection, hold.right, record)
-            except Refused as refusal:
-                hold.lose(refusal.condition, refusal.description)
+                self.demand(hold.client, hold.right, record)
+            except ConditionError as error:
+                hold.revoke(error.condition, error.description)

@@ -1,67 +1,111 @@
-"""The intake: what clients have sent and shards have not answered, and whose sockets are not read for it.
+"""The intake: bounds the bytes that clients have sent and shards have not answered, by not reading sockets.
 
-Credit bounds a sender that keeps to it, by messages. This bounds the bytes, whatever clients do: credit that
-was given for small messages and is used for large ones, many links, a sender that sends past a lower credit.
-A socket that is not read lets TCP slow its client down; nothing else of the connection changes.
+Credit bounds the messages of a sender that respects it. The intake bounds bytes, whatever clients do: credit
+that was granted for small messages and is used for large ones, many links, a sender that ignores a lower
+credit. While a socket is not read, TCP slows its client down; nothing else of the connection changes.
 
-What is not read may be what all wait for: a queue that is full and holds its senders back gets room when
-its consumer settles, and that may be the same connection. So one that receives, and has had no answer for
-limits.INTAKE_STALL_MS, is read again; others are after `shard_wait`. Until half of what it sent is answered,
-what it sends is refused.
+The unread bytes may hold what everybody waits for: a full queue that blocks its senders has room again when
+its consumer settles, and that may be the same connection. So a connection that also receives is read again
+after limits.INTAKE_STALL_MS without an answer, any other one after `shard_wait`. Until half of its bytes are
+answered, the messages that it sends are refused.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from lightrail.amqp.events import Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from lightrail.model import conditions, limits
 
 if TYPE_CHECKING:
-    from lightrail.frontend.connection import ClientConnection
+    from lightrail.amqp.link import Link
     from lightrail.telemetry.frontend import FrontendCounts
 
 
+class Sender(Protocol):
+    """A connection, as the intake reads it."""
+
+    unanswered_bytes: int
+    """Of messages that it sent, with what surrounds their batches; kept by the intake."""
+    refusing: bool
+    """The messages that it sends are refused; kept by the intake."""
+    consumers: int
+    """Receiving links that are bound to a queue."""
+
+    def hold_reading(self) -> None:
+        """Stops reading the socket."""
+
+    def go_on_reading(self) -> None:
+        """Reads the socket again, unless something else forbids it."""
+
+    def go_on_accepting(self) -> None:
+        """Messages are no longer refused."""
+
+
 class Intake:
-    """One per frontend; `counts.unanswered_bytes` is its sum."""
+    """One per frontend; `counts.unanswered_bytes` is its sum.
 
-    __slots__ = ("_counts", "_held", "_refusing", "_unfinished", "_unfinished_bytes")
+    Args:
+        shard_wait_ms: how long senders wait for a shard that is away; 0: for ever.
+    """
 
-    def __init__(self, counts: "FrontendCounts") -> None:
+    __slots__ = (
+        "_counts",
+        "_held",
+        "_later",
+        "_now_ms",
+        "_refusing",
+        "_shard_wait_ms",
+        "_unfinished",
+        "_unfinished_bytes",
+    )
+
+    def __init__(
+        self,
+        counts: "FrontendCounts",
+        *,
+        now_ms: Callable[[], int],
+        later: Callable[[int, Callable[[], None]], None],
+        shard_wait_ms: int,
+    ) -> None:
         self._counts = counts
-        self._held: dict[ClientConnection, int] = {}
-        """Connections whose sockets are not read, with how many answers they have had since."""
-        self._refusing: dict[ClientConnection, None] = {}
-        """Those that are read again, though nothing was answered."""
-        self._unfinished: dict[ClientConnection, int] = {}
+        self._now_ms = now_ms
+        self._later = later
+        self._shard_wait_ms = shard_wait_ms
+        self._held: dict[Sender, int] = {}
+        """Connections whose sockets are not read, with the number of answers since then."""
+        self._refusing: dict[Sender, None] = {}
+        """Connections that are read again though nothing was answered."""
+        self._unfinished: dict[Sender, int] = {}
         self._unfinished_bytes = 0
 
-    def took(self, connection: "ClientConnection", size: int) -> None:
-        """A batch of so many bytes of messages came and is on its way to a shard."""
+    def received(self, sender: Sender, size: int) -> None:
+        """A batch with so many bytes of messages came and is on its way to a shard."""
         size += limits.UNANSWERED_BATCH_BYTES
         self._counts.unanswered_bytes += size
-        connection.unanswered_bytes += size
+        sender.unanswered_bytes += size
         if (
-            connection.unanswered_bytes > limits.CONNECTION_UNANSWERED_BYTES
+            sender.unanswered_bytes > limits.CONNECTION_UNANSWERED_BYTES
             or self._counts.unanswered_bytes > limits.FRONTEND_UNANSWERED_BYTES
-        ) and not (connection in self._held or connection.refusing):
-            self._held[connection] = 0
-            connection.hold_reading()
-            self._watch(connection, 0, connection.frontend.now_ms())
+        ) and not (sender in self._held or sender.refusing):
+            self._held[sender] = 0
+            sender.hold_reading()
+            self._watch(sender, 0, self._now_ms())
 
-    def holds(self, connection: "ClientConnection") -> bool:
-        """Whether its socket is not being read."""
-        return connection in self._held
+    def holds(self, sender: Sender) -> bool:
+        """Whether the intake keeps a socket from being read."""
+        return sender in self._held
 
-    def answered(self, connection: "ClientConnection", size: int, batches: int = 1) -> None:
+    def answered(self, sender: Sender, size: int, batches: int = 1) -> None:
         """Batches of so many bytes have their answer, or will get none."""
         size += batches * limits.UNANSWERED_BATCH_BYTES
         self._counts.unanswered_bytes -= size
-        connection.unanswered_bytes -= size
+        sender.unanswered_bytes -= size
         if not (self._held or self._refusing):
             return
-        if connection in self._held:
-            self._held[connection] += 1
+        if sender in self._held:
+            self._held[sender] += 1
         if self._counts.unanswered_bytes <= limits.FRONTEND_UNANSWERED_BYTES >> 1:
             for held in list(self._held):
                 if held.unanswered_bytes <= limits.CONNECTION_UNANSWERED_BYTES >> 1:
@@ -70,63 +114,66 @@ class Intake:
             for refusing in list(self._refusing):
                 if refusing.unanswered_bytes <= limits.CONNECTION_UNANSWERED_BYTES >> 1:
                     del self._refusing[refusing]
-                    refusing.go_on_taking()
+                    refusing.go_on_accepting()
 
-    def _watch(self, connection: "ClientConnection", answers: int, since_ms: int) -> None:
+    def _watch(self, sender: Sender, answers: int, since_ms: int) -> None:
         """Looks in a while whether anything has been answered."""
-        connection.frontend.later(limits.INTAKE_STALL_MS, lambda: self._look(connection, answers, since_ms))
+        self._later(limits.INTAKE_STALL_MS, lambda: self._look(sender, answers, since_ms))
 
-    def _look(self, connection: "ClientConnection", answers: int, since_ms: int) -> None:
-        found = self._held.get(connection)
+    def _look(self, sender: Sender, answers: int, since_ms: int) -> None:
+        found = self._held.get(sender)
         if found is None:
             return
-        now_ms = connection.frontend.now_ms()
+        now_ms = self._now_ms()
         if found != answers:
-            self._watch(connection, found, now_ms)
+            self._watch(sender, found, now_ms)
             return
-        wait_ms = limits.INTAKE_STALL_MS if connection.consumers else connection.frontend.settings.shard_wait
+        wait_ms = limits.INTAKE_STALL_MS if sender.consumers else self._shard_wait_ms
         if not wait_ms or now_ms - since_ms < wait_ms:
-            self._watch(connection, answers, since_ms)
+            self._watch(sender, answers, since_ms)
             return
-        del self._held[connection]
-        self._refusing[connection] = None
-        connection.refusing = True
-        connection.go_on_reading()
+        del self._held[sender]
+        self._refusing[sender] = None
+        sender.refusing = True
+        sender.go_on_reading()
 
-    def unfinished(self, connection: "ClientConnection", size: int) -> bool:
+    def unfinished(self, sender: Sender, size: int) -> bool:
         """A connection has so many bytes of messages whose last frame has not come.
 
         Returns:
-            False when all together have too many, and this one more than its share: it has to go. Not to read
-            it would not help, since only its own last frames make room.
+            False when all connections together have too many, and this one more than its share: it has to be
+            closed. Not reading it would not help, since only its own last frames free the bytes.
         """
-        self._unfinished_bytes += size - self._unfinished.pop(connection, 0)
+        self._unfinished_bytes += size - self._unfinished.pop(sender, 0)
         if not size:
             return True
-        self._unfinished[connection] = size
+        self._unfinished[sender] = size
         return (
             self._unfinished_bytes <= limits.FRONTEND_UNFINISHED_BYTES
             or size * len(self._unfinished) < self._unfinished_bytes
         )
 
-    def forget(self, connection: "ClientConnection") -> None:
-        """The socket is gone; what it sent still counts until it is answered."""
-        self._held.pop(connection, None)
-        self._refusing.pop(connection, None)
-        self.unfinished(connection, 0)
+    def forget(self, sender: Sender) -> None:
+        """The socket is closed; the bytes that it sent still count until they are answered."""
+        self._held.pop(sender, None)
+        self._refusing.pop(sender, None)
+        self.unfinished(sender, 0)
 
+    def refuse(self, sender: Sender, event: Transfers, detach: Callable[["Link", str, str], None]) -> None:
+        """Refuses messages of a connection that is read only for its other frames.
 
-def refuse(connection: "ClientConnection", event: Transfers) -> None:
-    """What a connection sends that is read only for its other frames."""
-    link, count = event.link, event.count
-    connection.frontend.counts.messages_refused += count
-    description = (
-        f"{connection.unanswered_bytes} bytes that this connection sent wait for room in full queues, or for "
-        "shards; send again when there is room"
-    )
-    if event.settled:
-        connection.lose(link, conditions.RESOURCE_LIMIT_EXCEEDED, description)
-        return
-    error = AmqpError(condition=Symbol(conditions.RESOURCE_LIMIT_EXCEEDED), description=description)
-    first = event.first_delivery_id
-    link.settle(first, first + count - 1, Rejected(error=error))
+        Args:
+            detach: ends a link whose messages came settled, so that no outcome can refuse them.
+        """
+        link, count = event.link, event.count
+        self._counts.messages_refused += count
+        description = (
+            f"{sender.unanswered_bytes} bytes that this connection sent wait for room in full queues, or for "
+            "shards; send again when there is room"
+        )
+        if event.settled:
+            detach(link, conditions.RESOURCE_LIMIT_EXCEEDED, description)
+            return
+        error = AmqpError(condition=Symbol(conditions.RESOURCE_LIMIT_EXCEEDED), description=description)
+        first = event.first_delivery_id
+        link.settle(first, first + count - 1, Rejected(error=error))

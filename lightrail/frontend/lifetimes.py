@@ -1,8 +1,8 @@
-"""Lifetimes: names that go with a connection, a session or a link of this frontend, and their end.
+"""Lifetimes: names that are deleted with a connection, a session or a link of this frontend.
 
-Such a name carries its owner, `FRONTEND/BOOT/CONNECTION[/SESSION[/LINK]]`. When that ends the name is
-deleted; what a process that was killed left behind is deleted when its successor starts, known by another
-boot. The coordinator may be away just then: a deletion is tried until it is done.
+Such a name has an owner id, `FRONTEND/BOOT/CONNECTION[/SESSION[/LINK]]`. When the owner ends, the name is
+deleted. Names of a process that was killed are deleted when its successor starts, which has another boot
+number. While the coordinator is away, deletions are tried again until they are done.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Lifetimes:
     """The names whose owners live in this process.
 
     Args:
-        empty: asks whether a queue holds no message; where that can't be known it answers False.
+        empty: whether a queue holds no message; False where that can't be known.
     """
 
     def __init__(
@@ -49,36 +49,36 @@ class Lifetimes:
         self._spawn = spawn
         self._empty = empty
         self._owned: dict[str, dict[str, None]] = {}
-        """By connection: names that it, its sessions or its links own."""
+        """By connection: names that the connection, its sessions or its links own."""
         self._policies: dict[str, Policy] = {}
-        """Of dynamic nodes that may go before their connection does (messaging 3.5.11 to 3.5.13)."""
+        """Of dynamic nodes that may end before their connection does (messaging 3.5.11 to 3.5.13)."""
         self._due: dict[str, int] = {}
         """Names to delete, and the revision that made them."""
         self._working = False
         service.directory.listen(self._changed)
 
     def connection(self, number: int) -> str:
-        """The owner that a connection of this process is."""
+        """The owner id of a connection of this process."""
         return f"{self._prefix}{number}"
 
     def temporary_count(self, owner: str) -> int:
-        """Dynamic nodes of a connection."""
+        """Number of dynamic nodes of a connection."""
         return sum(map(names.is_dynamic_node, self._owned.get(owner, ())))
 
     def follow(self, name: str, policy: Policy) -> None:
-        """A dynamic node was made whose end is not only that of its owner."""
+        """A dynamic node was made that may end before its owner."""
         if not isinstance(policy, DeleteOnClose):
             self._policies[name] = policy
 
     def ended(self, owner: str) -> None:
-        """A connection, session or link is over: what goes with it, or with a part of it, is deleted."""
+        """A connection, session or link has ended: deletes names of this owner, or of a part of it."""
         for name in list(self._owned.get(self._connection_of(owner), ())):
             record = self._service.directory.find(name)
             if record is not None and (record.owner == owner or record.owner.startswith(owner + "/")):
                 self.expire(record)
 
     def unused(self, name: str) -> None:
-        """No link of this process is at the name any more."""
+        """The last link of this process to a name has ended."""
         policy = self._policies.get(name)
         if isinstance(policy, DeleteOnNoLinks):
             record = self._service.directory.find(name)
@@ -88,7 +88,7 @@ class Lifetimes:
             self._spawn(self._expire_empty(name))
 
     async def sweep(self) -> None:
-        """Deletes what a former process of this name left behind."""
+        """Deletes names of a former process with this frontend's name."""
         self._service.directory.refresh()
         for record in list(self._service.directory.below("")):
             if record.owner.startswith(self._frontend + "/") and not record.owner.startswith(self._prefix):
@@ -96,14 +96,14 @@ class Lifetimes:
         await self.finish()
 
     def expire(self, record: Name) -> None:
-        """Delete a name, now or as soon as it can be done."""
+        """Deletes a name, now or as soon as the coordinator allows."""
         self._due[record.name] = record.created
         if not self._working:
             self._working = True
             self._spawn(self.finish())
 
     async def finish(self) -> None:
-        """Deletes everything that is due."""
+        """Deletes all names that are due."""
         self._working = True
         try:
             while self._due:
@@ -119,7 +119,7 @@ class Lifetimes:
         try:
             await self._service.expire(record)
         except CoordinatorError as error:
-            log.warning("%s can't be deleted now, though its owner is gone: %s", name, error)
+            log.warning("%s can't be deleted now, though its owner has ended: %s", name, error)
             await asyncio.sleep(limits.EXPIRE_AGAIN_MS / 1000)
 
     async def _expire_empty(self, name: str) -> None:

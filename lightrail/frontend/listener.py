@@ -16,9 +16,9 @@ from lightrail.telemetry import handshakes
 log = logging.getLogger("lightrail.frontend.listener")
 
 HANDSHAKE_S: Final = limits.OPENING_TIME_MS / 1000
-"""For the first byte of a TLS client, and for its handshake."""
+"""Time for the first byte of a TLS client, and for its handshake."""
 ACCEPTS_AT_ONCE: Final = 64
-"""Clients of TLS that are accepted before others get their turn."""
+"""TLS clients that are accepted before other sockets are read."""
 ACCEPT_PAUSE_S: Final = 0.1
 """Before the next attempt where the system has no descriptor or memory for a connection."""
 
@@ -55,18 +55,18 @@ async def listen(frontend: Frontend, endpoint: Endpoint, tls: ssl.SSLContext | N
 
 
 class Listener(Protocol):
-    """A listening socket and those who accept from it."""
+    """A listening socket whose connections are accepted."""
 
     @property
     def sockets(self) -> Sequence[Any]:
         """The listening socket."""
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Stops accepting."""
 
 
 class TlsListener:
-    """Accepts clients that speak TLS, and names those that don't: they never reach a ClientConnection."""
+    """Accepts clients of TLS, and logs others: they never reach a ClientConnection."""
 
     def __init__(self, frontend: Frontend, listening: socket.socket, tls: ssl.SSLContext) -> None:
         self.sockets = [listening]
@@ -79,7 +79,7 @@ class TlsListener:
         self._accept_again()
 
     def close(self) -> None:
-        """Accept nobody any more; handshakes end."""
+        """Stops accepting, and ends handshakes."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self.sockets[0])
@@ -127,7 +127,7 @@ class TlsListener:
                 client, self._tls, protocol, HANDSHAKE_S, frontend.strangers, peer, frontend.now_ms()
             )
             if found.startswith(b"AMQP"):
-                client.send(TLS_HEADER)  # what would be understood here (transport 2.2, security 5.2)
+                client.send(TLS_HEADER)  # the protocol that is expected here (transport 2.2, security 5.2)
             served = not found
         except (OSError, asyncio.CancelledError) as error:
             served = False

@@ -6,6 +6,7 @@ import logging
 import sys
 
 import zmq
+from prometheus_client import CollectorRegistry
 
 from lightrail.amqp.compiled import COMPILED
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
@@ -13,7 +14,7 @@ from lightrail.cluster.joining import Joining, patiently, reachable_metrics
 from lightrail.cluster.map import FRONTENDS
 from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.engine import Frontend
-from lightrail.frontend.listener import listen
+from lightrail.frontend.listener import Listener, listen
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
 from lightrail.model.tls import tls_context
@@ -26,32 +27,67 @@ from lightrail.wire.control import address as control_address
 log = logging.getLogger("lightrail.frontend")
 
 USERS_REFRESH_S = 1.0
-"""How long a change of the users file may go unnoticed by new connections."""
+"""How long new connections may not see that the first user was defined."""
 STOP_WAIT_S = 5.0
-"""How long the end waits for answers to what was sent and for the peers' closes."""
+"""How long a stop waits for shards to answer, and for clients to close."""
 
 
 async def serve(process: Process) -> None:
-    """Serves until the process shall stop."""
+    """Serves until the process has to stop."""
     settings = process.settings
-    loop = asyncio.get_running_loop()
     metrics = registry((), None)
     runner, page = await exposition.of_process(process, metrics)
     joining = await Joining.begin(process)
-    coordinator = joining.coordinator
     await joining.take_number(FRONTENDS)
-    authenticator = Authenticator(coordinator, settings)
+    authenticator = await _authenticator(process, joining)
+    frontend = await _frontend(process, joining, authenticator, metrics)
+    try:
+        control = frontend.listen_to_gateways(joining.wire or control_address(process.sockets, process.id))
+    except zmq.ZMQError as error:
+        raise joining.cannot_bind(error) from None
+    process.running.show(COORDINATOR_FAMILIES, joining.coordinator.counts)
+    listeners = await _listeners(process, frontend)
+    tasks = [asyncio.create_task(_refresh(authenticator)), asyncio.create_task(_poll(frontend))]
+    endpoints = [str(Endpoint(host, each.sockets[0].getsockname()[1])) for host, each in listeners]
+    details = {"amqp": endpoints[0], "metrics": str(page), "control": joining.reachable(control)}
+    if settings.amqps is not None:
+        details["amqps"] = endpoints[1]
+    await joining.register(address=details["control"], metrics=reachable_metrics(settings, page))
+    process.check = frontend.not_ready
+    process.report_ready(**details)
+    await process.until_stop()
+    refresh, poll = tasks
+    refresh.cancel()
+    for _, listener in listeners:
+        listener.close()
+    await frontend.stop(STOP_WAIT_S)
+    poll.cancel()
+    await runner.cleanup()
+    await joining.leave()
+
+
+async def _authenticator(process: Process, joining: Joining) -> Authenticator:
+    """Checks clients by the users that are defined now."""
+    authenticator = Authenticator(joining.coordinator, process.settings)
     await patiently(process, authenticator.refresh)
     joining.refuse_strangers(authenticator.has_users)
     if not authenticator.has_users:
         log.warning("no user is defined: everybody on this machine gets in; see `lightrail-admin user add`")
+    return authenticator
+
+
+async def _frontend(
+    process: Process, joining: Joining, authenticator: Authenticator, metrics: CollectorRegistry
+) -> Frontend:
+    """The frontend, connected to the shards that are known."""
+    settings = process.settings
     frontend = Frontend(
         name=process.name,
         boot=process.boot,
         settings=settings,
-        coordinator=coordinator,
+        coordinator=joining.coordinator,
         authenticator=authenticator,
-        loop=loop,
+        loop=asyncio.get_running_loop(),
         key=joining.key,
     )
     frontend.counts.scanner_compiled = int(COMPILED)
@@ -61,44 +97,25 @@ async def serve(process: Process) -> None:
     await patiently(process, frontend.lifetimes.sweep)
     frontend.fleet.refresh()
     if not settings.etcd:
-        for shard in range(await coordinator.shards() or settings.shards):
+        for shard in range(await joining.coordinator.shards() or settings.shards):
             if shard not in frontend.shards:
                 frontend.add_shard(shard, process.shard_address(shard))
-    try:
-        control = frontend.listen_to_gateways(joining.wire or control_address(process.sockets, process.id))
-    except zmq.ZMQError as error:
-        raise joining.cannot_bind(error) from None
-    process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
+    return frontend
+
+
+async def _listeners(process: Process, frontend: Frontend) -> list[tuple[str, Listener]]:
+    """The listening sockets with their hosts: plain, and TLS where it is served."""
+    settings = process.settings
     if settings.amqps is not None and settings.tls_certificate is not None:
         process.running.serves_with(settings.tls_certificate)
     tls = tls_context(settings) if settings.amqps is not None else None
     # Batches and events die by reference counting; full collections would only walk idle connections.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    servers = [await listen(frontend, settings.amqp, None)]
+    listeners = [(settings.amqp.host, await listen(frontend, settings.amqp, None))]
     if settings.amqps is not None:
-        servers.append(await listen(frontend, settings.amqps, tls))
-    refresh = asyncio.create_task(_refresh(authenticator))
-    poll = asyncio.create_task(_poll(frontend))
-    ports = [server.sockets[0].getsockname()[1] for server in servers]
-    details = {
-        "amqp": str(Endpoint(settings.amqp.host, ports[0])),
-        "metrics": str(page),
-        "control": joining.reachable(control),
-    }
-    if settings.amqps is not None:
-        details["amqps"] = str(Endpoint(settings.amqps.host, ports[1]))
-    await joining.register(address=details["control"], metrics=reachable_metrics(settings, page))
-    process.check = frontend.not_ready
-    process.report_ready(**details)
-    await process.until_stop()
-    refresh.cancel()
-    for server in servers:
-        server.close()
-    await frontend.stop(STOP_WAIT_S)
-    poll.cancel()
-    await runner.cleanup()
-    await joining.leave()
+        listeners.append((settings.amqps.host, await listen(frontend, settings.amqps, tls)))
+    return listeners
 
 
 async def _poll(frontend: Frontend) -> None:

@@ -3,25 +3,68 @@
 A shard reports such a message instead of sending it (LARGER), and its link gets credit for the message when
 there is room. The links of a connection share one room for that. A message that finds no place there is
 charged to what the outflow has left: one at a time for each connection. It may be half of that, and of any
-size while there is no other, or none of a connection that has read such a message and this one has.
+size while no other is charged, or none of a connection that has read such a message and this one has.
 Connections wait in line, each with its links in line; those that have read such a message go first.
 
-Whoever waits must not wait for clients that do not read: credit that brought no message is taken back, and a
+Nobody in the line waits for clients that do not read: credit that brought no message is taken back, and a
 connection that reads less than a minimum of the message that it was sent is closed. Both happen only while
 others wait.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from lightrail.model import limits
 
-if TYPE_CHECKING:
-    from lightrail.frontend.connection import ClientConnection
-    from lightrail.frontend.deliveries import ConsumerLink
-    from lightrail.frontend.outflow import Outflow
-
 SHARE: Final = 2
 """A message may be at most this part of the bytes that are left, while others have some of them."""
+
+
+class Budget(Protocol):
+    """The bytes that reservations are charged to: the outflow's."""
+
+    free_bytes: int
+
+
+class LargeReceiver(Protocol):
+    """A connection that receives large messages."""
+
+    room: int
+    """Bytes that may wait for the socket before its links get no more."""
+    paused: bool
+    """The socket's buffer is full."""
+    has_read_large: bool
+    """The client has read a message that was larger than its links may be sent ahead."""
+
+    def taken_bytes(self) -> int:
+        """Bytes that the socket has accepted, over the life of the connection."""
+
+    def cut(self, why: str) -> None:
+        """Ends the connection of a client that does not read."""
+
+
+class ReceivingLink(Protocol):
+    """A link whose next message is larger than what it may be sent ahead."""
+
+    has_large: bool
+    """The message came, and its room is reserved until the client has read it."""
+
+    @property
+    def connection(self) -> LargeReceiver:
+        """Whose link it is."""
+
+    @property
+    def awaits_large(self) -> bool:
+        """Whether the link's credit has room for a large message that has not come."""
+
+    def reserved(self, size: int) -> None:
+        """The link may get its message now."""
+
+    def large_was_read(self) -> None:
+        """The socket is free again."""
+
+    def take_back(self) -> None:
+        """The link's credit brought no message, and others wait for its room."""
 
 
 class Charged:
@@ -29,26 +72,27 @@ class Charged:
 
     __slots__ = ("link", "looks", "size", "taken")
 
-    def __init__(self, link: "ConsumerLink", size: int) -> None:
+    def __init__(self, link: ReceivingLink, size: int) -> None:
         self.link = link
         self.size = size
         self.looks = 0
-        """Looks since it was charged, or since its client last read enough of it."""
+        """Looks since the message was charged, or since its client last read enough of it."""
         self.taken = 0
-        """What the socket had taken of the connection's bytes then."""
+        """Bytes of the connection that the socket had accepted then."""
 
 
 class Reservations:
     """One per frontend."""
 
-    __slots__ = ("_charged", "_is_looking", "_line", "_outflow", "_own")
+    __slots__ = ("_budget", "_charged", "_is_looking", "_later", "_line", "_own")
 
-    def __init__(self, outflow: "Outflow") -> None:
-        self._outflow = outflow
-        self._own: dict[ClientConnection, dict[ConsumerLink, int]] = {}
+    def __init__(self, budget: Budget, later: Callable[[int, Callable[[], None]], None]) -> None:
+        self._budget = budget
+        self._later = later
+        self._own: dict[LargeReceiver, dict[ReceivingLink, int]] = {}
         """Bytes of messages in the room of their connection."""
-        self._charged: dict[ClientConnection, Charged] = {}
-        self._line: dict[ClientConnection, dict[ConsumerLink, int]] = {}
+        self._charged: dict[LargeReceiver, Charged] = {}
+        self._line: dict[LargeReceiver, dict[ReceivingLink, int]] = {}
         """Links that wait, with the bytes of their message."""
         self._is_looking = False
 
@@ -57,7 +101,7 @@ class Reservations:
         """Bytes of all messages that are charged to the outflow."""
         return sum(each.size for each in self._charged.values())
 
-    def reserve(self, link: "ConsumerLink", size: int) -> bool:
+    def reserve(self, link: ReceivingLink, size: int) -> bool:
         """Room for a message; where there is none, the link waits in line until its `reserved` is called."""
         connection = link.connection
         if self._fits_own(connection, size):
@@ -69,11 +113,11 @@ class Reservations:
         if is_next and self._charge(link, size):
             self._leave_line(link)
             return True
-        self._look_later(connection)
+        self._look_later()
         return False
 
-    def release(self, link: "ConsumerLink") -> None:
-        """The link needs no room (any more), and waits for none."""
+    def release(self, link: ReceivingLink) -> None:
+        """The link needs no room (any longer), and waits for none."""
         connection = link.connection
         self._leave_line(link)
         own = self._own.get(connection)
@@ -82,10 +126,10 @@ class Reservations:
         charged = self._charged.get(connection)
         if charged is not None and charged.link is link:
             self._uncharge(connection)
-        self._serve_later(connection)
+        self._serve_later()
 
-    def read(self, connection: "ClientConnection") -> None:
-        """The socket of a connection may be free: what came before was read, and others have their turn."""
+    def read(self, connection: LargeReceiver) -> None:
+        """The socket of a connection may be free: its large messages were read, and other links have room."""
         if connection.paused:
             return
         own = self._own.get(connection)
@@ -103,16 +147,16 @@ class Reservations:
             self._own.setdefault(connection, {})[link] = size
             link.reserved(size)
 
-    def forget(self, connection: "ClientConnection") -> None:
+    def forget(self, connection: LargeReceiver) -> None:
         """The socket is closed."""
         self._own.pop(connection, None)
         self._line.pop(connection, None)
         if connection in self._charged:
             self._uncharge(connection)
-            self._serve_later(connection)
+            self._serve_later()
 
     def serve(self) -> None:
-        """There may be room for those at the head of the line."""
+        """Reserves room for the head of the line, as long as there is any."""
         while (connection := self._next()) is not None:
             link, size = next(iter(self._line[connection].items()))
             if not self._charge(link, size):
@@ -120,14 +164,14 @@ class Reservations:
             self._leave_line(link)
             link.reserved(size)
 
-    def _serve_later(self, connection: "ClientConnection") -> None:
+    def _serve_later(self) -> None:
         if self._line:
-            connection.frontend.later(0, self.serve)
+            self._later(0, self.serve)
 
-    def _next(self) -> "ClientConnection | None":
-        """The connection whose turn it is: of those that have read such a message, if there are any.
+    def _next(self) -> LargeReceiver | None:
+        """The connection whose turn it is: one that has read such a message, if there is any.
 
-        Those whose socket is full leave the line: their links ask again when it is not.
+        Connections whose socket is full leave the line: their links ask again when the socket is free.
         """
         first = None
         for connection in list(self._line) if self._line else ():
@@ -139,43 +183,43 @@ class Reservations:
                 first = first or connection
         return first
 
-    def _fits_own(self, connection: "ClientConnection", size: int) -> bool:
+    def _fits_own(self, connection: LargeReceiver, size: int) -> bool:
         if size > connection.room:
             return False
         own = self._own.get(connection)
         return own is None or sum(own.values()) + size <= connection.room
 
-    def _charge(self, link: "ConsumerLink", size: int) -> bool:
+    def _charge(self, link: ReceivingLink, size: int) -> bool:
         beside = self._charged
         if link.connection.has_read_large and not any(each.has_read_large for each in beside):
             # A place for clients that have read a large message, which clients that do not read never get.
             pass
-        elif beside and size * SHARE > self._outflow.free_bytes:
+        elif beside and size * SHARE > self._budget.free_bytes:
             return False
-        self._outflow.free_bytes -= size
+        self._budget.free_bytes -= size
         self._charged[link.connection] = Charged(link, size)
         return True
 
-    def _uncharge(self, connection: "ClientConnection") -> None:
-        self._outflow.free_bytes += self._charged.pop(connection).size
+    def _uncharge(self, connection: LargeReceiver) -> None:
+        self._budget.free_bytes += self._charged.pop(connection).size
         if connection in self._line:
             # Others have their turn before its next one.
             self._line[connection] = self._line.pop(connection)
 
-    def _leave_line(self, link: "ConsumerLink") -> None:
+    def _leave_line(self, link: ReceivingLink) -> None:
         links = self._line.get(link.connection)
         if links is not None and links.pop(link, None) is not None and not links:
             del self._line[link.connection]
 
-    # --- those that have room and do not use it ---------------------------------------------------------
+    # --- room that is reserved and not used -------------------------------------------------------------
 
-    def _look_later(self, connection: "ClientConnection") -> None:
+    def _look_later(self) -> None:
         if not self._is_looking:
             self._is_looking = True
-            connection.frontend.later(limits.OUTFLOW_LOOK_MS, self.look)
+            self._later(limits.OUTFLOW_LOOK_MS, self.look)
 
     def look(self) -> None:
-        """Some wait: room that is not used is taken back, from those that do not read by closing them."""
+        """While links wait, takes back room that is not used; connections that do not read are closed."""
         self._is_looking = False
         if not self._line:
             return
@@ -200,4 +244,4 @@ class Reservations:
                 )
         self.serve()
         if self._line:
-            self._look_later(next(iter(self._line)))
+            self._look_later()

@@ -14,7 +14,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import Refused
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.gateway.sweeper")
 

@@ -52,9 +52,7 @@ class Directory:
     def __init__(
         self, space: KeySpace, *, auto_create: bool = True, now_ms: Callable[[], int] = wall_ms
     ) -> None:
-        self._follower: ChangeFollower[Changes] = ChangeFollower(
-            space, self._keys, self._take, first=HISTORY
-        )
+        self._follower: ChangeFollower[Changes] = ChangeFollower(space, self._keys, self._take, first=HISTORY)
         self._auto_create = auto_create
         self._now_ms = now_ms
         self._by_name: dict[str, Name] = {}

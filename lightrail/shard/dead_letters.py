@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from lightrail.amqp.decoder import decode
 from lightrail.amqp.sections import decode_annotations, with_annotations
-from lightrail.amqp.types import DecodeError, Symbol, Timestamp, UInt, decode
+from lightrail.amqp.values import DecodeError, Symbol, Timestamp, UInt
 from lightrail.model import limits
 from lightrail.shard.queue.effects import DeadLetter
 from lightrail.shard.queue.runs import Batch, Run, batch_of

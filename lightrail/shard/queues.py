@@ -20,7 +20,8 @@ from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.ownership import Event, Ownership, State
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Effect
-from lightrail.shard.queue.machine import Machine, Policy
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.work import Work
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import Tenancy, moved

@@ -31,8 +31,18 @@ class Owner:
     """The owner of one queue: no shard, a shard that may own it, or one that has confirmed that it does."""
 
     __slots__ = (
-        "_came_by_move", "_held", "_links", "_owners", "_probing", "confirmed", "epoch", "lacks_peer", "peer",
-        "queue", "shard", "timers",
+        "_came_by_move",
+        "_held",
+        "_links",
+        "_owners",
+        "_probing",
+        "confirmed",
+        "epoch",
+        "lacks_peer",
+        "peer",
+        "queue",
+        "shard",
+        "timers",
     )
 
     def __init__(self, owners: "Registry[Owner]", queue: str, place: Place) -> None:

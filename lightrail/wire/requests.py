@@ -43,9 +43,7 @@ class Requests:
     async def ask(self, body: bytes, wait_ms: int) -> Answer:
         """Raises ShardAway or ShardRefused."""
         if len(self._waiting) >= limits.REQUESTS_MAX:
-            raise ShardAway(
-                f"{limits.REQUESTS_MAX} requests wait for shard {self._shard} already; try again"
-            )
+            raise ShardAway(f"{limits.REQUESTS_MAX} requests wait for shard {self._shard} already; try again")
         number = self._last = self._last + 1
         answer: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting[number] = answer

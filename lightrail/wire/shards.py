@@ -52,10 +52,34 @@ class ShardPeer:
     """The connection of one frontend to one shard."""
 
     __slots__ = (
-        "_attempt", "_boot", "_connections", "_context", "_flush", "_frontend", "_greeting_ms", "_heard",
-        "_heard_ms", "_loop", "_now_ms", "_out", "_pings", "_pongs", "_requests", "_said",
-        "_schedule_flush", "_shard_boot", "_silent", "_socket", "_timer", "_watch", "address", "consumers",
-        "greetings", "producers", "shard", "state",
+        "_attempt",
+        "_boot",
+        "_connections",
+        "_context",
+        "_flush",
+        "_frontend",
+        "_greeting_ms",
+        "_heard",
+        "_heard_ms",
+        "_loop",
+        "_now_ms",
+        "_out",
+        "_pings",
+        "_pongs",
+        "_requests",
+        "_said",
+        "_schedule_flush",
+        "_shard_boot",
+        "_silent",
+        "_socket",
+        "_timer",
+        "_watch",
+        "address",
+        "consumers",
+        "greetings",
+        "producers",
+        "shard",
+        "state",
     )
 
     def __init__(

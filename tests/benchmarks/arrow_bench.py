@@ -25,7 +25,8 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.runs import batch_of
 from lightrail.spark.columns import DECODED, SCHEMA, Decode
-from lightrail.spark.decoding.rows import Part, Wanted, record_batches
+from lightrail.spark.decoding.rows import record_batches
+from lightrail.spark.decoding.wanted import Part, Wanted
 
 RUNS = 3
 GROUPS = (1, 10, 200)

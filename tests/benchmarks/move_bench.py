@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lightrail.amqp.types import encode
+from lightrail.amqp.encoder import encode
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName

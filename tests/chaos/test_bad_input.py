@@ -16,7 +16,7 @@ import pytest
 
 from lightrail.amqp import events, frames
 from lightrail.amqp.performatives import Attach, Close, Open, Source, Target, Transfer
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from lightrail.model import conditions, limits
 from tests.chaos import attacks
 from tests.chaos.attacks import Attacker, frame

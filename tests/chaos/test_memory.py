@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import zmq
 
-from lightrail.amqp.types import Symbol, encode
+from lightrail.amqp.encoder import encode
+from lightrail.amqp.values import Symbol
 from lightrail.model import limits
 from lightrail.telemetry.directories import socket_directory
 from lightrail.wire.frames import Kind, OutcomeCode

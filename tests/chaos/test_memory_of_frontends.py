@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from lightrail.amqp import events, frames
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.performatives import Attach, Source, Target
-from lightrail.amqp.types import Symbol, encode
+from lightrail.amqp.values import Symbol
 from lightrail.frontend.outflow import ROOMS
 from lightrail.model import limits
 from tests.chaos import attacks

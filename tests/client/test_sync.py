@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from lightrail.client import ClosedError, ConnectError, LinkError, Message, WindowFullError
-from lightrail.client.sync import Connection, Delivery, ForkError, connect
+from lightrail.client.errors import ForkError
+from lightrail.client.sync import Connection, Delivery, connect
 from tests.support.broker import Broker
 
 

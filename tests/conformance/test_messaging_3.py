@@ -2,6 +2,7 @@
 
 import pytest
 
+from lightrail.amqp.decoder import decode
 from lightrail.amqp.performatives import (
     Accepted,
     AmqpError,
@@ -16,7 +17,7 @@ from lightrail.amqp.performatives import (
     TransactionalState,
 )
 from lightrail.amqp.sections import decode_header, encode_header, scan
-from lightrail.amqp.types import Described, Symbol, ULong, decode
+from lightrail.amqp.values import Described, Symbol, ULong
 from tests.support.frame_peer import Peer, frame, receiver, transfers, value
 
 FAILED = Modified(delivery_failed=True)

@@ -16,7 +16,7 @@ from lightrail.amqp.performatives import (
     SaslResponse,
     encode_performative,
 )
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from lightrail.cli import admin
 from tests.support.broker import Broker
 from tests.support.frame_peer import AMQP, SASL, TLS, Peer, frame

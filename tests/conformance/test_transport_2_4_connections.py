@@ -13,7 +13,7 @@ from lightrail.amqp.performatives import (
     Open,
     Transfer,
 )
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from tests.support.frame_peer import AMQP, EMPTY, Peer, frame, receiver, sender, transfers, value
 
 BEGIN = Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1)

@@ -15,7 +15,7 @@ from lightrail.amqp.performatives import (
     Target,
     Transfer,
 )
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from tests.support.broker import Broker
 from tests.support.frame_peer import WINDOW, Peer, frame, receiver, sender, transfers, value
 from tests.support.namespace import give

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.performatives import (
     Accepted,
     Attach,
@@ -15,7 +16,6 @@ from lightrail.amqp.performatives import (
     TransactionalState,
     Transfer,
 )
-from lightrail.amqp.types import encode
 from tests.support.frame_peer import WINDOW, Peer, frame, sender, transfers, value
 
 

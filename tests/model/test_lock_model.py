@@ -41,7 +41,8 @@ from lightrail.shard.queue.effects import (
     Removed,
     Renewed,
 )
-from lightrail.shard.queue.machine import Machine, Policy
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Run, batch_of
 from tests.support.histories import SOAK_S, checked, soak
 

@@ -12,7 +12,7 @@ from lightrail.journal.record import Ids, Taken
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Record
 from lightrail.shard.queue.commands import Change
-from lightrail.shard.queue.machine import Policy
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Place
 from lightrail.wire.frames import Kind
 from tests.support.fake_files import Crash, FakeFiles

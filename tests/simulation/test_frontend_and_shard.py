@@ -18,8 +18,8 @@ import zmq
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome, Transfers
 from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.sections import Header, encode_header
-from lightrail.frontend.deliveries import ConsumerLink
-from lightrail.frontend.transfers import ProducerLink
+from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import limits
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire import shards
@@ -241,7 +241,7 @@ class Play:
         self.numbers = itertools.count(3)
         self.receivers = [self.receiver(self, next(self.numbers)) for _ in range(2)]
         self.former: list[Receiver] = []
-        self.connection.lose = self.lose  # type: ignore[method-assign]
+        self.connection.detach = self.lose  # type: ignore[method-assign]
 
     def start_shard(self) -> None:
         self.boot += 1
@@ -417,5 +417,5 @@ def test_what_was_confirmed_to_a_receiver_never_comes_again(
     # Who was detached knows the fate of nothing that waited; all others were answered.
     assert len(play.confirmed) > len(wanted) // 4
     for receiver in play.receivers:
-        assert not receiver.consumer._unconfirmed
+        assert not receiver.consumer.settlements._unconfirmed
     assert play.boot > 1 or play.peer.greetings > 1

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from lightrail.amqp.composite import SHAPE_OF, Shape
-from lightrail.amqp.types import (
+from lightrail.amqp.values import (
     Array,
     Byte,
     Char,

@@ -4,8 +4,8 @@ import struct
 from collections.abc import Sequence
 from itertools import accumulate
 
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Header, encode_header
-from lightrail.amqp.types import encode
 from tests.support.http_client import Http, Response
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.performatives import (
     AmqpError,
     Attach,
@@ -28,7 +29,7 @@ from lightrail.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
-from lightrail.amqp.types import Symbol, encode
+from lightrail.amqp.values import Symbol
 
 Kind = TypeVar("Kind")
 

@@ -76,10 +76,13 @@ class FakeFrontend:
     def __init__(self) -> None:
         self.directory = FakeDirectory()
         self.counts = FrontendCounts()
-        self.intake = Intake(self.counts)
-        self.outflow = Outflow()
-        self.fleet = FakeFleet()
         self.settings = Settings()
+        self.intake = Intake(
+            self.counts, now_ms=self.now_ms, later=self.later, shard_wait_ms=self.settings.shard_wait
+        )
+        self.outflow = Outflow(self.later)
+        self.fleet = FakeFleet()
+        self.guard = self.routers = None
         self.stopping = False
         self.time_ms = 1_000_000
         self.calls: list[tuple[int, Any]] = []
@@ -97,8 +100,11 @@ class FakeFrontend:
 
 
 class FakeConnection:
-    def __init__(self) -> None:
-        self.frontend = FakeFrontend()
+    """A connection, and its table of links."""
+
+    def __init__(self, frontend: FakeFrontend | None = None) -> None:
+        self.frontend = frontend or FakeFrontend()
+        self.links = self
         self.paused = False
         self.refusing = False
         self.unanswered_bytes = 0
@@ -137,10 +143,10 @@ class FakeConnection:
 
     accept_outgoing = accept_incoming
 
-    def refuse_link(self, link: Any, attached: bool, refusal: Refusal) -> None:
+    def refuse(self, link: Any, attached: bool, refusal: Refusal) -> None:
         self.refused.append((link, attached, refusal))
 
-    def lose(self, link: Any, condition: str, description: str) -> None:
+    def detach(self, link: Any, condition: str, description: str) -> None:
         self.lost.append((condition, description))
 
     def touch(self) -> None:
@@ -149,7 +155,7 @@ class FakeConnection:
     def hold_reading(self) -> None:
         self.reading = False
 
-    def go_on_taking(self) -> None:
+    def go_on_accepting(self) -> None:
         self.refusing = False
 
     def go_on_reading(self) -> None:

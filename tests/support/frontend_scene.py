@@ -13,9 +13,9 @@ from lightrail.amqp.settings import ConnectionSettings
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.connection import ClientConnection
-from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.engine import Frontend
-from lightrail.frontend.transfers import ProducerLink
+from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model.settings import Settings
 from lightrail.wire.shards import State
 from tests.support.frontend_fakes import FakeShard
@@ -206,8 +206,7 @@ def play(test: Callable[[Scene], Any], **settings: Any) -> None:
         finally:
             scene.frontend.fleet.owners.close()
             scene.frontend.fleet.end()
-            if scene.frontend._timer is not None:
-                scene.frontend._timer.cancel()
+            scene.frontend.deadlines.close()
 
     asyncio.run(run())
 

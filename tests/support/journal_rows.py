@@ -41,7 +41,8 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.runs import batch_of
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.decoding.damage import Lost
-from lightrail.spark.decoding.rows import Part, Wanted, record_batches
+from lightrail.spark.decoding.rows import record_batches
+from lightrail.spark.decoding.wanted import Part, Wanted
 from tests.support.fake_files import FakeFiles
 
 INCARNATION = Incarnation("test", 3, "5eed")

@@ -7,7 +7,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from lightrail.spark.columns import Decode
-from lightrail.spark.decoding.rows import Wanted
+from lightrail.spark.decoding.wanted import Wanted
 from lightrail.spark.lake.layout import Bounds, Covered, File, Range
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.reading import Work

@@ -3,8 +3,9 @@
 from typing import Any
 
 from lightrail.amqp.composite import write_composite
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Header, Properties, encode_header, with_annotations
-from lightrail.amqp.types import Symbol, UInt, encode
+from lightrail.amqp.values import Symbol, UInt
 
 
 def message(

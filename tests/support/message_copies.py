@@ -14,9 +14,9 @@ from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.settings import ConnectionSettings
-from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.gathering import gathered
-from lightrail.frontend.transfers import ProducerLink
+from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import HEADER, Kind
@@ -53,13 +53,13 @@ class Copies:
         self._server = Connection(ConnectionSettings(), 0)
         self._sender, self._receiver, links = self._attached()
         connection: Any = FakeConnection()
-        owner: Any = _Owner()
-        self._owner = owner
+        home: Any = _Home()
+        self._home = home
         incoming, outgoing = links
         incoming.take_pieces()
-        self._producer = ProducerLink(connection, incoming, owner, number=PRODUCER, queue=QUEUE)
+        self._producer = ProducerLink(connection, incoming, home, number=PRODUCER, queue=QUEUE)
         self._consumer = ConsumerLink(
-            connection, outgoing, owner, number=CONSUMER, options=ConsumerOpen(QUEUE)
+            connection, outgoing, home, number=CONSUMER, options=ConsumerOpen(QUEUE)
         )
         self._consumer.start(10, False)
         self._peer.produce(PRODUCER, QUEUE)
@@ -92,7 +92,7 @@ class Copies:
                 assert isinstance(event, events.Transfers)
                 self._measured("enqueue", lambda event=event: self._producer.transfers(event, 0))
             del read
-        (part,) = self._owner.take(Kind.ENQUEUE)
+        (part,) = self._home.take(Kind.ENQUEUE)
         received = memoryview(bytearray(part))
         self._measured("shard", lambda: self._peer.say(received))
         self._measured("journal", self._scene.settle_down)
@@ -150,7 +150,7 @@ def _taken(connection: Connection) -> bytes:
     return data
 
 
-class _Owner:
+class _Home:
     """Keeps what links post, as it is."""
 
     epoch = 0

@@ -22,7 +22,8 @@ from lightrail.shard.queue.effects import (
     Reason,
     Removed,
 )
-from lightrail.shard.queue.machine import Machine, Policy
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Place, Run
 
 SMALL_LIMITS = [

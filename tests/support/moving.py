@@ -9,7 +9,8 @@ import re
 from collections import Counter
 from typing import Any
 
-from lightrail.amqp.types import Symbol, encode
+from lightrail.amqp.encoder import encode
+from lightrail.amqp.values import Symbol
 from lightrail.model.policy import Policy
 from lightrail.shard import peers
 from lightrail.shard.declarations import EveryName

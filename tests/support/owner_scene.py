@@ -9,8 +9,8 @@ import pytest
 import zmq
 
 from lightrail.amqp.events import Transfers
-from lightrail.frontend.deliveries import ConsumerLink
-from lightrail.frontend.transfers import ProducerLink
+from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.wire import shards
 from lightrail.wire.messages import ConsumerOpen
 from lightrail.wire.owner import Owner

@@ -6,7 +6,7 @@ from typing import Any
 import cproton
 import proton
 
-from lightrail.amqp.types import (
+from lightrail.amqp.values import (
     Array,
     Byte,
     Char,

@@ -16,7 +16,8 @@ from lightrail.shard.journal.store import Commit
 from lightrail.shard.mover.mover import Mover
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.peer import LoopSocket
-from lightrail.wire.shards import ShardAway, ShardPeer
+from lightrail.wire.requests import ShardAway
+from lightrail.wire.shards import ShardPeer
 from tests.support.fake_files import FakeFiles
 from tests.support.sim_coordinator import SimCoordinator
 

@@ -114,9 +114,7 @@ class EtcdCoordinator(KeyedCoordinator):
     async def _commit(self, writes: Sequence[Write]) -> int:
         return await self._transact(writes)
 
-    async def _transact(
-        self, writes: Sequence[Write], lease: int = 0, *, putting_back: bool = False
-    ) -> int:
+    async def _transact(self, writes: Sequence[Write], lease: int = 0, *, putting_back: bool = False) -> int:
         if self._set_back is not None and not putting_back:
             raise CoordinatorError(f"nothing was written: {explained(self._set_back)}")
         started = time.monotonic()

@@ -150,9 +150,7 @@ class LeasedRegistrations(Registrations):
                 and there.value != registration.value
                 and not (self._began and there.revision <= self._began)
             ):
-                self.look_for_another(
-                    there._replace(revision=max(there.revision, registration.revision + 1))
-                )
+                self.look_for_another(there._replace(revision=max(there.revision, registration.revision + 1)))
                 continue
             guard = there.revision if there is not None else 0
             revision = await self._transact([Write(key, registration.value, guard)], self._lease)

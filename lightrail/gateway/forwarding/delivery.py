@@ -9,7 +9,7 @@ from lightrail.amqp.sections import (
     with_header,
     without_annotations,
 )
-from lightrail.amqp.types import DecodeError, Symbol
+from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.gateway.links.outgoing import Outgoing
 
 PRIORITY_DEFAULT: Final = 4

@@ -12,7 +12,7 @@ from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.namespace.errors import Refused
 from lightrail.namespace.service import Service
-from lightrail.wire.shards import ShardAway
+from lightrail.wire.requests import ShardAway
 
 UNKNOWN: Final = "lightrail:unknown"
 """Condition of a message without an answer in time: it may or may not be stored."""

@@ -5,9 +5,9 @@ from typing import Protocol
 
 from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
-from lightrail.wire.owner import Owner
+from lightrail.wire.links import Consumer, DeliveriesMissing
 from lightrail.wire.messages import Answer, ConsumerOpen, Refusal, SettleDetail
-from lightrail.wire.shards import Consumer, DeliveriesMissing
+from lightrail.wire.owner import Owner
 
 
 class Links(Protocol):
@@ -57,7 +57,7 @@ class Source(Consumer):
         options: of the consumer; its queue, browsing, filter, label.
     """
 
-    __slots__ = ("_drains", "_owner", "_is_closed", "_limit", "_listener", "_next", "_options", "generation")
+    __slots__ = ("_drains", "_is_closed", "_limit", "_listener", "_next", "_options", "_owner", "generation")
 
     def __init__(self, number: int, owner: Owner, options: ConsumerOpen, listener: Listener) -> None:
         self.number = number

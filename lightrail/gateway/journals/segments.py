@@ -14,7 +14,8 @@ from lightrail.gateway.journals.archived import Archived, ArchivedSegment
 from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardAway, ShardRefused, State
+from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.shards import State
 
 PIECE: Final = "journal"
 """The operation whose answers are large."""

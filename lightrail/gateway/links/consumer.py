@@ -30,9 +30,9 @@ from lightrail.wire.frames import (
     delivered_at,
     frame,
 )
-from lightrail.wire.owner import Owner
+from lightrail.wire.links import Consumer, DeliveriesMissing
 from lightrail.wire.messages import ConsumerOpen, Refusal
-from lightrail.wire.shards import Consumer, DeliveriesMissing
+from lightrail.wire.owner import Owner
 
 log = logging.getLogger("lightrail.gateway.links.consumer")
 
@@ -73,7 +73,7 @@ class Delivery:
         self.consumer.settle(self, OutcomeCode.RELEASED)
 
 
-class ConsumerOwner(Protocol):
+class ConsumerHost(Protocol):
     """What a consumer needs of the receivers that it serves."""
 
     shards: Shards
@@ -94,7 +94,7 @@ class QueueConsumer(Consumer):
         "_draining",
         "_exclusive",
         "_handed_out",
-        "_owner",
+        "_host",
         "_idle_since",
         "_idle_timer",
         "_key",
@@ -110,14 +110,14 @@ class QueueConsumer(Consumer):
         "queue",
     )
 
-    def __init__(self, owner: ConsumerOwner, owner: Owner, number: int, record: Name) -> None:
+    def __init__(self, host: ConsumerHost, owner: Owner, number: int, record: Name) -> None:
         self.number = number
         self.queue = record.name
         self.created = record.created
         """Revision that created the queue; another one means another queue of this name."""
         self.closed = False
-        self._owner = owner
-        self._loop = owner.loop
+        self._host = host
+        self._loop = host.loop
         self._owner = owner
         self._lock_ms = 0
         self._exclusive = False
@@ -153,7 +153,7 @@ class QueueConsumer(Consumer):
     def wait(self, wait_ms: int) -> Waiter:
         """A place in the line; its result is a delivery, or None after `wait_ms`."""
         waiter = self._line.join(wait_ms)
-        self._owner.waiting += 1
+        self._host.waiting += 1
         if not wait_ms:
             self._at_once.append(waiter)
         self._changed()
@@ -175,7 +175,7 @@ class QueueConsumer(Consumer):
                 self._idle()
         else:
             fields = {"lock": delivery.lock, "sequence": delivery.sequence, "outcome": code.name.lower()}
-            task = self._loop.create_task(self._owner.shards.request(self.queue, "settle", fields))
+            task = self._loop.create_task(self._host.shards.request(self.queue, "settle", fields))
             task.add_done_callback(_noted)
 
     def keep(self, delivery: Delivery) -> None:
@@ -191,7 +191,7 @@ class QueueConsumer(Consumer):
         self._read(policy)
         if (self._lock_ms, self._exclusive) != before:
             self._owner.close_consumer(self.number)
-            self.number = self._owner.shards.next_link()
+            self.number = self._host.shards.next_link()
             # With a key of its own, even while the queue moves.
             self._key = ""
             self._owner.open_consumer(self)
@@ -242,7 +242,7 @@ class QueueConsumer(Consumer):
         )
         start = blob_at = DELIVER_ENDS + 4 * count
         # From the time of delivery: a late gateway must not promise a longer lock than the shard keeps.
-        until_ms = delivered_at(part, self._owner.shards.now_ms()) + self._lock_ms
+        until_ms = delivered_at(part, self._host.shards.now_ms()) + self._lock_ms
         self._next = number + count
         for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
             waiter = self._line.pop()
@@ -296,12 +296,12 @@ class QueueConsumer(Consumer):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        self._owner.forget(self)
-        self._owner.waiting -= self._line.count
+        self._host.forget(self)
+        self._host.waiting -= self._line.count
         return self._line.close()
 
     def _left(self, count: int = 1) -> None:
-        self._owner.waiting -= count
+        self._host.waiting -= count
         self._line.left(count)
         self._changed()
 

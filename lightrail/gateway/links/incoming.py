@@ -21,7 +21,7 @@ from lightrail.amqp.sections import (
     scan,
     with_header,
 )
-from lightrail.amqp.types import DecodeError, Described, Symbol, Timestamp
+from lightrail.amqp.values import DecodeError, Described, Symbol, Timestamp
 from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.media_types import AMQP
 

@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
 from lightrail.model import conditions
 from lightrail.wire.frames import IDENTITY, UNKNOWN_SEQUENCE, Kind, enqueue, frame
-from lightrail.wire.owner import Owner
+from lightrail.wire.links import Producer
 from lightrail.wire.messages import ProducerOpen, Refusal
-from lightrail.wire.shards import Producer
+from lightrail.wire.owner import Owner
 
 _PLACE_BITS: Final = 16
 
@@ -73,7 +73,7 @@ class NumberedProducer(Producer):
         number: of the link; unique over the life of this process.
     """
 
-    __slots__ = ("_answer", "_batch", "_owner", "_loop", "_new", "_refusal", "_settled", "_unanswered")
+    __slots__ = ("_answer", "_batch", "_loop", "_new", "_owner", "_refusal", "_settled", "_unanswered")
 
     def __init__(self, owner: Owner, number: int, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
         self.number = number

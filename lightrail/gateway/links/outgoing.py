@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from lightrail.amqp.composite import write_composite
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Header, Properties, attributes, encode_header, scan
-from lightrail.amqp.types import DecodeError, Long, Symbol, Timestamp, encode
+from lightrail.amqp.values import DecodeError, Long, Symbol, Timestamp
 from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.instants import milliseconds
 from lightrail.model.policy import SECONDS_MAX

@@ -16,9 +16,9 @@ from lightrail.gateway.errors import ProblemError, away, refused, unknown
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.namespace.records import Name
 from lightrail.wire.frames import Kind, enqueue, frame
-from lightrail.wire.owner import Owner
+from lightrail.wire.links import Producer
 from lightrail.wire.messages import ProducerOpen, Refusal
-from lightrail.wire.shards import Producer
+from lightrail.wire.owner import Owner
 
 Stored = int | None
 """Sequence of a stored message, or None from a shard that does not report it."""
@@ -43,9 +43,9 @@ class QueueProducer(Producer):
 
     __slots__ = (
         "_ended",
-        "_owner",
         "_loop",
         "_next",
+        "_owner",
         "_posted_to",
         "_refused",
         "_retired",

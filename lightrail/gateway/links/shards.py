@@ -10,10 +10,11 @@ from lightrail.cluster.fleet import Fleet
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.wire.bulk import BulkPeers
-from lightrail.wire.owner import Owner
 from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardAway, ShardPeer
+from lightrail.wire.owner import Owner
+from lightrail.wire.requests import ShardAway
+from lightrail.wire.shards import ShardPeer
 
 
 class _Turn:

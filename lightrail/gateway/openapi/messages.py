@@ -107,9 +107,7 @@ PATHS: Final[Paths] = {
             "renew", "renew the lock", {200: ("locked", content(object_of({"locked_until": TIME})))}
         ),
     },
-    "/{name}/!figures": {
-        "get": Operation("figures", "figures of a queue", {200: ("figures", content(ANY))})
-    },
+    "/{name}/!figures": {"get": Operation("figures", "figures of a queue", {200: ("figures", content(ANY))})},
 }
 
 SCHEMAS: Final[Object] = {

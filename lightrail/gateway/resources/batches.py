@@ -15,7 +15,7 @@ from typing import Final
 from aiohttp import web
 
 from lightrail.amqp.sections import attributes, scan
-from lightrail.amqp.types import DecodeError
+from lightrail.amqp.values import DecodeError
 from lightrail.gateway.errors import ProblemError, refused
 from lightrail.gateway.links.numbered import Batch, Message
 from lightrail.gateway.request import Request, whole_number

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from lightrail.amqp.types import Symbol, encode
+from lightrail.amqp.encoder import encode
+from lightrail.amqp.values import Symbol
 from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.links import incoming

@@ -20,7 +20,8 @@ from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.plan import FORMAT, KIND
 from lightrail.namespace.service import PLACED
-from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.shards import ShardPeer
 
 MEMBERS: Final = (
     "format",
@@ -50,9 +51,7 @@ async def begin(request: Request) -> web.Response:
     _check_plan(value, map, cluster, skip=skip)
     request.directory.refresh()
     wanted, left_out = _wanted(request, value.get("moves"), skip=skip)
-    begun = await moves.begin(
-        services.coordinator, map, wanted, throttle=throttle, now_ms=wall_ms()
-    )
+    begun = await moves.begin(services.coordinator, map, wanted, throttle=throttle, now_ms=wall_ms())
     names = {move.queue for move in begun}
     return web.json_response(
         {

@@ -12,7 +12,8 @@ from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Move, Placed, Shar
 from lightrail.cluster.placement import choose
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request, whole_number
-from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, State
+from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.shards import ShardPeer, State
 
 STATES: Final = ("active", "draining")
 

@@ -105,9 +105,7 @@ def _shards(
     rows = []
     for shard in sorted({*presence.known(), *found}):
         samples = found.get(shard)
-        figured = {
-            key: int(samples.get(sample, 0)) if samples is not None else None for key, sample in SHARD
-        }
+        figured = {key: int(samples.get(sample, 0)) if samples is not None else None for key, sample in SHARD}
         if samples is None:
             figured["queues"] = presence.queues(shard)
         rows.append(

@@ -25,7 +25,7 @@ from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Producer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import bounds, commands
-from lightrail.shard.queue.machine import Policy
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Batch, Place
 from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from lightrail.shard.ingress.refusals import queue_full, too_large
 from lightrail.shard.queue import bounds
-from lightrail.shard.queue.machine import Policy
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Batch, Run, joined
 from lightrail.shard.shard_queue import Queue
 from lightrail.wire.messages import Refusal

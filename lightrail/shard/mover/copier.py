@@ -15,7 +15,7 @@ from lightrail.shard.moving.arrivals import Arrival
 from lightrail.shard.moving.importing import ImportFailed
 from lightrail.shard.tenancy import Places
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardAway
+from lightrail.wire.requests import ShardAway
 
 
 class Source(Protocol):

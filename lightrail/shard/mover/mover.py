@@ -25,7 +25,7 @@ from lightrail.shard.mover.transactions import MoveEndedError, Transactions
 from lightrail.shard.moving.importing import ImportFailed
 from lightrail.shard.tenancy import Places
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.shard.mover")
 

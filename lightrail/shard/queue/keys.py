@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any, Final
 from uuid import UUID
 
-from lightrail.amqp.types import Timestamp
+from lightrail.amqp.values import Timestamp
 from lightrail.model import limits
 
 Look = Callable[[str], Callable[[bytes], Any]]

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lightrail.spark.decoding.damage import Damage
-from lightrail.spark.decoding.rows import Wanted, record_batches
+from lightrail.spark.decoding.rows import record_batches
+from lightrail.spark.decoding.wanted import Wanted
 from lightrail.spark.lake.files import FileWriter, Folder
 from lightrail.spark.lake.layout import File, Range
 from lightrail.spark.lake.sums import marks, signed

@@ -9,7 +9,7 @@ from lightrail.journal.index import SegmentIndex
 from lightrail.journal.layout import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.journal.scan import Scan
 from lightrail.model import limits
-from lightrail.spark.decoding.rows import Part
+from lightrail.spark.decoding.wanted import Part
 from lightrail.spark.places.journals import Held, Journal, first_answer
 from lightrail.spark.places.sources import Gone, Source
 from lightrail.spark.reading.losses import Loss

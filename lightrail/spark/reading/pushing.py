@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from lightrail.model import limits
-from lightrail.spark.decoding.rows import Part
+from lightrail.spark.decoding.wanted import Part
 
 _T = TypeVar("_T")
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from lightrail.spark.decoding.damage import Damage
-from lightrail.spark.decoding.rows import Wanted, record_batches
+from lightrail.spark.decoding.rows import record_batches
+from lightrail.spark.decoding.wanted import Wanted
 from lightrail.spark.places.journals import first_answer
 from lightrail.spark.places.sources import Gone
 from lightrail.spark.reading.losses import Loss, Losses

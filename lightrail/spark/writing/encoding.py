@@ -11,8 +11,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lightrail.amqp.composite import write_composite
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import PRIORITY_DEFAULT, Header, Properties, encode_header
-from lightrail.amqp.types import Byte, Float, Int, Short, Symbol, Timestamp, encode
+from lightrail.amqp.values import Byte, Float, Int, Short, Symbol, Timestamp
 from lightrail.model import limits
 from lightrail.spark.columns import FIELDS
 

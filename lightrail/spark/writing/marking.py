@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 
 from lightrail.amqp.sections import with_annotations
-from lightrail.amqp.types import DecodeError, Symbol, Timestamp, ULong
+from lightrail.amqp.values import DecodeError, Symbol, Timestamp, ULong
 from lightrail.spark.writing.encoding import BadRow
 
 REPLAYED: Final = Symbol("x-opt-lightrail-replayed")

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.amqp import events
+from lightrail.amqp.composite import write_composite
 from lightrail.amqp.performatives import Transfer
-from lightrail.amqp.sections import Header, Properties, encode_header, write_composite
+from lightrail.amqp.sections import Header, Properties, encode_header
 from lightrail.model import limits
 from tests.unit.amqp.peer import Peer, amqp, data, opened, transfer
 

@@ -17,7 +17,7 @@ from lightrail.amqp.performatives import (
     Target,
     Transfer,
 )
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from lightrail.model import conditions, limits
 from tests.unit.amqp.peer import Peer, amqp, sasl
 

@@ -5,19 +5,10 @@ from typing import Any
 
 import pytest
 
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.messages import Message, plain, read_body, read_message, write_message
 from lightrail.amqp.sections import Properties
-from lightrail.amqp.types import (
-    Array,
-    DecodeError,
-    Described,
-    Float,
-    Symbol,
-    Timestamp,
-    UInt,
-    ULong,
-    encode,
-)
+from lightrail.amqp.values import Array, DecodeError, Described, Float, Symbol, Timestamp, UInt, ULong
 
 
 @pytest.mark.parametrize("body", [None, "text", 7, {"a": [1, 2], "b": {"c": None}}, [], b"bytes"])

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from lightrail.amqp import performatives, sections
 from lightrail.amqp.composite import SHAPE_OF, SHAPES, Shape
+from lightrail.amqp.decoder import decode
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.fields import DELIVERY_TAG_BYTES_MAX
 from lightrail.amqp.performatives import (
     RECEIVER,
@@ -50,7 +52,7 @@ from lightrail.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
-from lightrail.amqp.types import Array, DecodeError, Described, Symbol, UInt, ULong, decode, encode
+from lightrail.amqp.values import Array, DecodeError, Described, Symbol, UInt, ULong
 from tests.support.amqp_strategies import composites, filled
 
 SPECIFICATION = json.loads((Path(__file__).parent / "specification.json").read_text())

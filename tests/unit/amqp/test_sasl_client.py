@@ -23,7 +23,7 @@ from lightrail.amqp.performatives import SaslResponse as Response
 from lightrail.amqp.sasl import MECHANISM_HASHES, ROUNDS_MAX, SaslError, ScramServer, derive, parse_plain
 from lightrail.amqp.sasl_client import External, Mechanism, Plain, Scram, mechanism_for
 from lightrail.amqp.settings import ConnectionSettings
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from tests.unit.amqp.peer import sasl
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"

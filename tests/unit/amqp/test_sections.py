@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.amqp.composite import SHAPE_OF
+from lightrail.amqp.decoder import decode
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import (
     Attributes,
     Header,
@@ -24,18 +26,7 @@ from lightrail.amqp.sections import (
     with_annotations,
     with_header,
 )
-from lightrail.amqp.types import (
-    DecodeError,
-    Described,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-    decode,
-    encode,
-)
+from lightrail.amqp.values import DecodeError, Described, Symbol, Timestamp, UByte, UInt, ULong, UShort
 from tests.support.amqp_strategies import composites, filled, keys, same, symbols, values
 
 headers = composites(SHAPE_OF[Header])

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.amqp import decoder
-from lightrail.amqp.types import (
+from lightrail.amqp.decoder import decode, skip
+from lightrail.amqp.encoder import encode
+from lightrail.amqp.values import (
     Array,
     Byte,
     Char,
@@ -30,9 +32,6 @@ from lightrail.amqp.types import (
     UInt,
     ULong,
     UShort,
-    decode,
-    encode,
-    skip,
 )
 from lightrail.model import limits
 from tests.support.amqp_strategies import BY_TYPE, keys, same, scalar_arrays, scalars, values

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lightrail.amqp.types import DecodeError, Symbol, Timestamp, UInt
+from lightrail.amqp.values import DecodeError, Symbol, Timestamp, UInt
 from lightrail.client import Data, Message, Sequence
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightrail.amqp import decoder, sections
-from lightrail.amqp.types import (
+from lightrail.amqp.encoder import encode
+from lightrail.amqp.values import (
     Array,
     Byte,
     Decimal128,
@@ -22,7 +23,6 @@ from lightrail.amqp.types import (
     Timestamp,
     UInt,
     ULong,
-    encode,
 )
 from lightrail.client import Message
 from tests.support.amqp_strategies import (

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp.types import Described, Symbol, encode
+from lightrail.amqp.encoder import encode
+from lightrail.amqp.values import Described, Symbol
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.like import compile_like

@@ -12,7 +12,7 @@ from lightrail.amqp.link import Link
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.performatives import AmqpError, Rejected, Source, Target
 from lightrail.amqp.sections import Properties
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.placement import Placement
 from lightrail.frontend.claims import Claim, Claims
@@ -51,8 +51,7 @@ def play(test: Callable[[Scene, Slow], Awaitable[None]]) -> None:
         finally:
             scene.frontend.fleet.owners.close()
             scene.frontend.fleet.end()
-            if scene.frontend._timer is not None:
-                scene.frontend._timer.cancel()
+            scene.frontend.deadlines.close()
 
     asyncio.run(run())
 
@@ -125,10 +124,10 @@ def test_what_a_token_allowed_when_it_came_is_sent_after_the_connection_closed()
         client = scene.client()
         link = await attached(client)
         (connection,) = scene.frontend.connections
-        connection.caller = Caller("nobody")
-        connection.claims = Claims(connection)
+        connection.client.caller = Caller("nobody")
+        claims = connection.client.claims = Claims(scene.frontend, lambda: None)
         caller = Caller("alice", everything=True)
-        connection.claims.put("", Claim(caller, scene.time_ms + 60_000))
+        claims.put("", Claim(caller, scene.time_ms + 60_000))
         link.send_one(letter("q"), 0, True)
         await client.turn()
         await ended(client, link, "lost")

@@ -138,8 +138,8 @@ def test_a_token_opens_its_audience_and_nothing_else() -> None:
 def test_an_audience_is_a_name_or_the_path_of_a_uri(audience: str, name: str) -> None:
     async def check(cbs: Cbs) -> None:
         assert await cbs.put(audience) == 202
-        assert cbs.connection.caller_for(f"{name}/x".lstrip("/")).user == "ann"
-        assert cbs.connection.caller_for("other").user == ("anonymous" if name else "ann")
+        assert cbs.connection.client.caller_for(f"{name}/x".lstrip("/")).user == "ann"
+        assert cbs.connection.client.caller_for("other").user == ("anonymous" if name else "ann")
 
     play(check)
 
@@ -212,7 +212,7 @@ def test_a_timer_that_rings_early_rings_again() -> None:
 
 def test_links_that_have_their_right_without_the_token_stay() -> None:
     async def check(cbs: Cbs) -> None:
-        cbs.connection.caller = Caller("ann")
+        cbs.connection.client.caller = Caller("ann")
         assert await cbs.put("a", cbs.token(60)) == 202
         assert await cbs.attach("a/q") is None
         await cbs.ring(61)
@@ -304,7 +304,7 @@ def test_a_connection_may_put_only_so_many_tokens(monkeypatch: pytest.MonkeyPatc
 
 def test_beyond_this_machine_tokens_need_tls() -> None:
     async def check(cbs: Cbs) -> None:
-        cbs.client.transport._extra["peername"] = ("192.0.2.1", 5)
+        cbs.connection.client.loopback = False
         assert await cbs.put("a") == 403
         cbs.scene.authenticator.settings = type(cbs.scene.authenticator.settings)(plain_without_tls=True)
         assert await cbs.put("a") == 202
@@ -331,7 +331,7 @@ def test_nothing_waits_for_a_connection_that_is_gone() -> None:
         cbs.client.transport.abort()
         await cbs.scene.settle()
         assert cbs.later == []
-        assert cbs.scene.frontend.guard._by_connection == {}
+        assert cbs.scene.frontend.guard._by_client == {}
 
     play(check)
 

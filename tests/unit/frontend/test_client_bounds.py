@@ -14,8 +14,8 @@ from lightrail.amqp.settings import ConnectionSettings
 from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull, Write
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend.control import operations
-from lightrail.frontend.nodes import Nodes
-from lightrail.frontend.queries import Queries
+from lightrail.frontend.nodes.nodes import Nodes
+from lightrail.frontend.nodes.queries import Queries
 from lightrail.model import conditions, limits
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.control import ControlRefused

@@ -19,11 +19,11 @@ from lightrail.amqp.performatives import (
     encode_performative,
 )
 from lightrail.amqp.settings import ConnectionSettings
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.users import UserRecord
-from lightrail.frontend.transfers import ProducerLink
+from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import Kind, OutcomeCode, deliver
 from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal
@@ -265,7 +265,7 @@ def test_however_it_ends_nothing_is_left(end: str) -> None:
         counts = scene.frontend.counts
         assert counts.sessions == (1 if end == "detach" else 0)
         assert len(scene.frontend.connections) == (0 if end in ("close", "lost", "garbage") else 1)
-        assert scene.frontend.half_open == 0
+        assert scene.frontend.connections.half_open == 0
 
     play(test)
 
@@ -365,7 +365,7 @@ def test_a_mistake_of_ours_ends_one_connection_with_a_condition(caplog: pytest.L
         return client, session, sender, None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lightrail.frontend.attaching.ProducerLink", Patched)
+        patch.setattr("lightrail.frontend.links.attaching.ProducerLink", Patched)
         play(test)
 
 
@@ -396,18 +396,18 @@ def test_a_silent_peer_is_closed_and_what_it_held_goes_back() -> None:
         client, _, _, _ = await both(scene)
         client.transport.stuck = True
         scene.time_ms += limits.IDLE_TIME_OUT_MS + 1
-        scene.frontend._ring()
+        scene.frontend.deadlines.ring()
         await scene.settle()
         assert sorted(scene.shard.closed) == [("consumer", 2), ("producer", 1)]
         assert client.protocol in scene.frontend.connections
         # It does not answer the close, nor read it: the socket goes all the same.
         for _ in range(3):
             scene.time_ms += limits.CLOSING_TIME_MS + 1
-            scene.frontend._ring()
+            scene.frontend.deadlines.ring()
             await scene.settle()
         assert client.transport.aborted
-        assert scene.frontend.connections == set()
-        assert scene.frontend._deadlines == []
+        assert not scene.frontend.connections
+        assert not scene.frontend.deadlines
 
     play(test)
 
@@ -423,14 +423,14 @@ def test_a_client_that_we_do_not_read_is_not_taken_for_silent(monkeypatch: pytes
         assert not client.transport.reading
         for _ in range(4):
             scene.time_ms += limits.IDLE_TIME_OUT_MS
-            scene.frontend._ring()
+            scene.frontend.deadlines.ring()
             await client.turn()
         assert client.amqp.opened
         (producer,) = scene.shard.producers.values()
         producer.answered(1, 20)
         assert client.transport.reading
         scene.time_ms += limits.IDLE_TIME_OUT_MS + 1
-        scene.frontend._ring()
+        scene.frontend.deadlines.ring()
         await client.turn()
         assert client.take(events.Closed)
 
@@ -575,16 +575,16 @@ def test_a_half_open_connection_is_closed_in_time() -> None:
     async def test(scene: Scene) -> None:
         client = scene.client()
         await client.turn()
-        assert scene.frontend.half_open == 1
+        assert scene.frontend.connections.half_open == 1
         scene.time_ms += limits.OPENING_TIME_MS + 1
-        scene.frontend._ring()
+        scene.frontend.deadlines.ring()
         await scene.settle()
         # It has seen our header, so it is told; then it is gone, whether it answers or not.
         scene.time_ms += limits.CLOSING_TIME_MS + 1
-        scene.frontend._ring()
+        scene.frontend.deadlines.ring()
         await scene.settle()
         assert client.transport.closing
-        assert scene.frontend.half_open == 0
+        assert scene.frontend.connections.half_open == 0
 
     play(test)
 
@@ -594,7 +594,7 @@ def test_a_peer_with_a_short_idle_time_out_hears_from_us_in_time() -> None:
         client = scene.client(settings=ConnectionSettings(is_server=False, idle_time_out_ms=2_000))
         await client.open()
         scene.time_ms += 500
-        scene.frontend._ring()
+        scene.frontend.deadlines.ring()
         await scene.settle()
         assert bytes(client.transport.written) == frames.EMPTY_FRAME
 
@@ -609,9 +609,9 @@ def test_a_connection_that_is_gone_leaves_no_deadline() -> None:
             client.transport.abort()
         await scene.settle()
         scene.time_ms += 10 * limits.IDLE_TIME_OUT_MS
-        scene.frontend._ring()
-        assert scene.frontend._deadlines == []
-        assert scene.frontend._timer is None
+        scene.frontend.deadlines.ring()
+        assert not scene.frontend.deadlines
+        assert scene.frontend.deadlines._timer is None
 
     play(test)
 
@@ -622,11 +622,11 @@ def test_deadlines_of_connections_that_ended_are_forgotten_and_others_kept() -> 
         for _ in range(4 * limits.STALE_ENTRIES_MIN):
             scene.client().transport.abort()
             await scene.settle()
-        assert len(scene.frontend._deadlines) <= limits.STALE_ENTRIES_MIN + 2
+        assert len(scene.frontend.deadlines) <= limits.STALE_ENTRIES_MIN + 2
         deadline_ms = stays.protocol.deadline_ms
         assert deadline_ms is not None
         scene.time_ms += deadline_ms - scene.frontend.now_ms()
-        scene.frontend._ring()
+        scene.frontend.deadlines.ring()
         await scene.settle()
         assert stays.transport.closing
 
@@ -642,7 +642,7 @@ def test_without_users_nobody_from_elsewhere_gets_in_not_even_without_sasl() -> 
         await client.turn()
         assert client.transport.aborted
         assert bytes(client.transport.written) == b""
-        assert scene.frontend.connections == set()
+        assert not scene.frontend.connections
         assert scene.frontend.counts.connections_refused == 1
 
     play(test)
@@ -681,7 +681,7 @@ def test_plain_over_the_socket(password: bytes, code: int) -> None:
         assert isinstance(outcome, SaslOutcome)
         assert outcome.code == code
         assert client.transport.closing is (code != 0)
-        assert client.protocol.user == (None if code else "ann")
+        assert client.protocol.client.user == (None if code else "ann")
         assert scene.frontend.counts.authentications_failed == code
         if not code:
             await client.open()
@@ -721,7 +721,7 @@ def test_the_time_to_open_does_not_run_while_a_password_waits_for_its_check() ->
         coordinator.may.set()
         while b"\x00\x53\x44" not in client.transport.written:  # noqa: ASYNC110 - hashed in a thread
             await asyncio.sleep(0.001)
-        assert client.protocol.user == "ann"
+        assert client.protocol.client.user == "ann"
         scene.time_ms += limits.OPENING_TIME_MS - 1
         client.protocol.tick(scene.time_ms)
         await scene.settle()
@@ -849,6 +849,6 @@ def test_at_the_end_every_client_is_told() -> None:
                 await asyncio.sleep(0.005)
                 await client.turn()
             await stopping
-        assert scene.frontend.connections == set()
+        assert not scene.frontend.connections
 
     asyncio.run(test())

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightrail.amqp.decoder import decode
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
 from lightrail.amqp.link import SETTLE_FIRST, SETTLE_SECOND
 from lightrail.amqp.performatives import AmqpError, Modified, Received, Rejected, Released
 from lightrail.amqp.sections import Header, decode_header, encode_header
-from lightrail.amqp.types import Symbol, decode
-from lightrail.frontend.deliveries import ConsumerLink
+from lightrail.amqp.values import Symbol
+from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import ASKED, DRAIN, MORE, Kind, OutcomeCode, deliver
 from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
@@ -24,8 +25,15 @@ WINDOW = limits.DELIVERY_WINDOW_MAX
 class Rig:
     """A consumer, and a shard that keeps to what it was told."""
 
-    def __init__(self, *, ready: bool = True, warm: bool = True, **options: Any) -> None:
-        self.connection = FakeConnection()
+    def __init__(
+        self,
+        *,
+        ready: bool = True,
+        warm: bool = True,
+        connection: FakeConnection | None = None,
+        **options: Any,
+    ) -> None:
+        self.connection = connection or FakeConnection()
         self.link = FakeLink()
         self.shard = FakeShard()
         self.consumer = ConsumerLink(
@@ -472,7 +480,7 @@ def test_any_order_of_credit_drains_and_deliveries(steps: list[tuple[str, int, b
             rig.consumer.reopen()
         if rig.link.drains > drains:
             most = rig.consumer._sent
-        assert rig.consumer._said_limit <= max(most, rig.consumer._sent)
+        assert rig.consumer._sent_limit <= max(most, rig.consumer._sent)
     rig.connection.paused = False
     rig.consumer.writable()
     for _ in range(10):

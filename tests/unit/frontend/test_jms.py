@@ -7,9 +7,8 @@ import pytest
 from lightrail.amqp.link import ATTACHED, DETACHED
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.sections import with_annotations
-from lightrail.amqp.types import Byte, Symbol
-from lightrail.amqp.values import Described
-from lightrail.frontend.jms import node_of, node_of_message
+from lightrail.amqp.values import Byte, Described, Symbol
+from lightrail.frontend.links.jms import node_of, node_of_message
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.rights import ANYBODY
 from tests.support.frontend_scene import Scene, play

@@ -8,7 +8,7 @@ import pytest
 
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.sections import Properties
-from lightrail.amqp.types import Symbol, UInt
+from lightrail.amqp.values import Symbol, UInt
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy, Role
@@ -34,7 +34,7 @@ def play(check: Check, user: str = "", **permissions: str) -> None:
             for prefix, rights in permissions.items():
                 await service.permit(ANYBODY, user, prefix, frozenset(map(Right, rights.split())))
             (connection,) = scene.frontend.connections
-            connection.caller = Caller(user)
+            connection.client.caller = Caller(user)
         await check(scene, requester)
 
     play_scene(test, push_allow=("127.0.0.1",))

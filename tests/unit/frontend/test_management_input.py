@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.sections import Properties
-from lightrail.amqp.types import DecodeError, Symbol, UInt
-from lightrail.frontend.entities import OPERATIONS
-from lightrail.frontend.management import Management
-from lightrail.frontend.routes import Refused
+from lightrail.amqp.values import DecodeError, Symbol, UInt
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.nodes.entities import OPERATIONS
+from lightrail.frontend.nodes.management import Management
 from lightrail.model.policy import FIELDS
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.wire.messages import Answer
@@ -49,11 +49,15 @@ APPLICATION = st.fixed_dictionaries(
 )
 
 
-class Connection:
+class Owner:
     owner = "frontend-0/1/1"
 
     def caller_for(self, name: str) -> Caller:
         return ANYBODY
+
+
+class Connection:
+    client = Owner()
 
 
 class Queues:
@@ -93,7 +97,7 @@ def test_every_token_message_has_a_status_or_an_outcome(data: bytes, application
         for payload in (whole, set_token, data, whole[:-1] + data):
             try:
                 answer = await node.answer(connection, payload)
-            except (Refused, DecodeError):
+            except (ConditionError, DecodeError):
                 continue
             assert answer is not None
             assert answer.application["status-code"] in (400, 401, 501)

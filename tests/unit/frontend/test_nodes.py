@@ -8,8 +8,8 @@ from lightrail.amqp import events
 from lightrail.amqp.messages import Message, read_message, write_message
 from lightrail.amqp.performatives import Accepted, Rejected, Source, Target
 from lightrail.amqp.sections import Properties
-from lightrail.frontend.nodes import Nodes
-from lightrail.frontend.routes import Refused
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.nodes.nodes import Nodes
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import ENQUEUE_ENDS, Kind
 from lightrail.wire.messages import Refusal as ShardRefusal
@@ -30,7 +30,7 @@ class Echo:
         body = read_message(payload).body
         self.asked.append(body)
         if body == "refuse":
-            raise Refused(conditions.NOT_ALLOWED, "not this one")
+            raise ConditionError(conditions.NOT_ALLOWED, "not this one")
         if body == "fail":
             raise RuntimeError("a mistake")
         return None if body == "silent" else Message(body=body)
@@ -366,7 +366,7 @@ def test_nothing_is_left_when_a_client_goes(end: str) -> None:
         requester = await Requester.attach(scene.client(), "$echo", credit=0)
         await requester.send(Message(Properties(reply_to="me"), {}, "waits"))
         (connection,) = scene.frontend.connections
-        inside = connection.inside
+        inside = connection.node_links
         assert inside is not None
         assert inside.waiting_bytes > 0
         if end == "detach":

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.sections import Header, encode_header
-from lightrail.amqp.types import Symbol, encode
-from lightrail.frontend.relays import RelayLink
+from lightrail.amqp.values import Symbol
+from lightrail.frontend.links.relays import RelayLink
 from lightrail.wire.frames import DURABLE, ENQUEUE_COLUMNS, HEADER, HEADER_SIZE, Kind, OutcomeCode
 from lightrail.wire.messages import ProducerOpen, Refusal, SettleDetail
 from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard

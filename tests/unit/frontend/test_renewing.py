@@ -7,7 +7,7 @@ import pytest
 from lightrail.amqp import events
 from lightrail.amqp.link import Link
 from lightrail.amqp.messages import Message, write_message
-from lightrail.frontend.renewing import CAPABILITY
+from lightrail.frontend.nodes.renewing import CAPABILITY
 from lightrail.model import limits
 from lightrail.wire.messages import Answer
 from tests.support.frontend_scene import Client, Scene, play

@@ -6,7 +6,7 @@ from lightrail.amqp.events import ACCEPTED
 from lightrail.frontend.outflow import ROOMS
 from lightrail.model import limits
 from lightrail.wire.frames import DRAIN, EXACT, MORE
-from tests.support.frontend_fakes import FakeFrontend
+from tests.support.frontend_fakes import FakeConnection, FakeFrontend
 from tests.unit.frontend.test_deliveries import Rig
 
 KIB = 1024
@@ -29,14 +29,11 @@ class Receivers:
 
     def rig(self, beside: Rig | None = None) -> Rig:
         """One more link: of a connection of its own, or beside another."""
-        rig = Rig(warm=False)
-        rig.connection.frontend = self.frontend
-        rig.connection.room = limits.WRITE_ROOM_MIN
-        rig.connection.window_bytes = 2 * limits.WRITE_ROOM_MIN
-        if beside is not None:
-            rig.connection = beside.connection
-            rig.consumer.connection = beside.connection  # type: ignore[assignment]
-            rig.connection.consumers += 1
+        connection = beside.connection if beside is not None else FakeConnection(self.frontend)
+        if beside is None:
+            connection.room = limits.WRITE_ROOM_MIN
+            connection.window_bytes = 2 * limits.WRITE_ROOM_MIN
+        rig = Rig(warm=False, connection=connection)
         rig.credit(CREDIT)
         rig.hear()
         return rig

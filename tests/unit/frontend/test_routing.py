@@ -9,7 +9,8 @@ from proton import Message
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import Modified, Rejected
-from lightrail.frontend.routing import RouterLink, Routers
+from lightrail.frontend.links.routers import Routers
+from lightrail.frontend.links.routing import RouterLink
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
@@ -61,10 +62,9 @@ class RouterFrontend(FakeFrontend):
 class Rig:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.connection = FakeConnection()
         self.frontend = RouterFrontend(graph)
         self.frontend.tasks = []
-        self.connection.frontend = self.frontend
+        self.connection = FakeConnection(self.frontend)
         self.link = FakeLink()
         self.router = RouterLink(
             self.connection,  # type: ignore[arg-type]

@@ -11,11 +11,11 @@ from lightrail.amqp import events
 from lightrail.amqp.link import ATTACHED, DETACHED, DETACHING, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.session import Session
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.placement import Placement
-from lightrail.frontend.subscribing import unsubscribe, wanted
+from lightrail.frontend.links.subscribing import unsubscribe, wanted
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
@@ -161,8 +161,7 @@ def held(test: Callable[[Scene, Held, Client, Session], Awaitable[None]], *, con
             await test(scene, coordinator, client, session)
         finally:
             scene.frontend.fleet.end()
-            if scene.frontend._timer is not None:
-                scene.frontend._timer.cancel()
+            scene.frontend.deadlines.close()
 
     asyncio.run(run())
 
@@ -365,7 +364,6 @@ def test_nothing_stays_of_a_client_that_goes_while_its_subscription_is_made(shar
         assert subscriptions(scene) == []
         assert [record.name for record in scene.frontend.directory.below("")] == ["r"]
         scene.frontend.fleet.end()
-        if scene.frontend._timer is not None:
-            scene.frontend._timer.cancel()
+        scene.frontend.deadlines.close()
 
     asyncio.run(test())

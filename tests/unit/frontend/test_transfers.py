@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.performatives import Rejected
 from lightrail.amqp.sections import Header, encode_header
-from lightrail.frontend.transfers import ProducerLink
+from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, Kind

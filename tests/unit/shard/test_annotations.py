@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import decode_annotations
-from lightrail.amqp.types import Symbol, Timestamp, encode
+from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName

@@ -3,7 +3,7 @@
 import pytest
 
 from lightrail.amqp.sections import decode_annotations
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from lightrail.journal.record import CONTINUED, Outcome, Settle, Taken
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy as NamePolicy
@@ -11,7 +11,7 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.commands import Change
-from lightrail.shard.queue.machine import Policy
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import Kind, frame
 from tests.support.fake_files import FakeFiles

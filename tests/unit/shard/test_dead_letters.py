@@ -1,7 +1,8 @@
 """Dead letters: what is written with them, in which order, and what becomes of them on a full disk."""
 
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import decode_annotations, with_annotations
-from lightrail.amqp.types import Symbol, UInt, encode
+from lightrail.amqp.values import Symbol, UInt
 from lightrail.journal.record import CONTINUED, Outcome, Settle
 from lightrail.shard.journal.record import Append
 from lightrail.wire.frames import Kind, OutcomeCode, frame

@@ -4,8 +4,9 @@ import uuid
 
 import pytest
 
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Properties
-from lightrail.amqp.types import ULong, encode
+from lightrail.amqp.values import ULong
 from lightrail.journal.record import CONTINUED, Ids
 from lightrail.model import limits
 from lightrail.shard.field_access import look
@@ -13,7 +14,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.duplicates import Duplicates, digest_of
-from lightrail.shard.queue.machine import Policy
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import batch_of
 from lightrail.shard.shard_queue import Queue
 from tests.support.fake_files import FakeFiles

@@ -2,8 +2,9 @@
 
 import pytest
 
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import with_annotations
-from lightrail.amqp.types import Described, Symbol, Timestamp, UByte, ULong, encode
+from lightrail.amqp.values import Described, Symbol, Timestamp, UByte, ULong
 from lightrail.filters.errors import FilterError
 from lightrail.shard.field_access import look
 from lightrail.shard.performer import JOURNAL_OUTCOME

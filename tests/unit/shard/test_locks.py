@@ -6,7 +6,7 @@ from lightrail.model import conditions, limits
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.effects import LockAnswer
-from lightrail.shard.queue.machine import Policy
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import SettleDetail

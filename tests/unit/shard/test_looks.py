@@ -2,7 +2,7 @@
 
 import time
 
-from lightrail.amqp.types import encode
+from lightrail.amqp.encoder import encode
 from lightrail.filters.looks import Looks
 from lightrail.model import limits
 from lightrail.shard.field_access import selector

@@ -2,8 +2,8 @@
 
 import pytest
 
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Properties
-from lightrail.amqp.types import encode
 from lightrail.model import limits
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.shard.declarations import EveryName

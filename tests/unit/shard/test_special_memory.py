@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp.types import Symbol, encode
+from lightrail.amqp.encoder import encode
+from lightrail.amqp.values import Symbol
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from lightrail.amqp.types import Symbol, Timestamp, encode
+from lightrail.amqp.encoder import encode
+from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.model import conditions
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.model.policy import QUEUE, Policy

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp.types import Symbol, Timestamp, encode
+from lightrail.amqp.encoder import encode
+from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.journal.record import Outcome, QueueEvent, Settle
 from lightrail.journal.record import Queue as QueueRecord
 from lightrail.model import conditions, limits

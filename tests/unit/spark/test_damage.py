@@ -11,7 +11,7 @@ from lightrail.journal.archive import ArchiveError
 from lightrail.journal.layout import GAP, QUEUE, SEGMENT_HEADER_SIZE, SNAPSHOT, encode_small, finished
 from lightrail.journal.record import Gap
 from lightrail.spark.decoding.damage import Damage
-from lightrail.spark.decoding.rows import Part, Wanted
+from lightrail.spark.decoding.wanted import Part, Wanted
 from tests.support.journal_rows import (
     PLAIN,
     Bytes,

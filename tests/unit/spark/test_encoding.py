@@ -14,7 +14,7 @@ from lightrail.amqp.sections import (
     decode_properties,
     scan,
 )
-from lightrail.amqp.types import Float, Int, Long, Symbol, Timestamp
+from lightrail.amqp.values import Float, Int, Long, Symbol, Timestamp
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.writing.encoding import BadColumns, BadRow, Encoder, check
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Header, Properties
-from lightrail.amqp.types import Described, Symbol, Timestamp, ULong
+from lightrail.amqp.values import Described, Symbol, Timestamp, ULong
 from lightrail.spark.columns import DECODED, SCHEMA
 from lightrail.spark.decoding import messages
 from lightrail.spark.decoding.sections import read_columns

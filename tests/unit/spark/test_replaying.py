@@ -9,7 +9,7 @@ import pytest
 
 from lightrail.amqp.decoder import read_value
 from lightrail.amqp.sections import decode_annotations, scan
-from lightrail.amqp.types import Timestamp, ULong
+from lightrail.amqp.values import Timestamp, ULong
 from lightrail.spark.command import Failed, Usage
 from lightrail.spark.places.listing import Places
 from lightrail.spark.reading.options import read_options

@@ -28,7 +28,8 @@ from lightrail.model import limits
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.journal.journal import Journal
 from lightrail.spark.columns import Decode
-from lightrail.spark.decoding.rows import Wanted, record_batches
+from lightrail.spark.decoding.rows import record_batches
+from lightrail.spark.decoding.wanted import Wanted
 from tests.support.journal_rows import (
     PLAIN,
     Bytes,

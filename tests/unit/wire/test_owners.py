@@ -9,7 +9,7 @@ import pytest
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
 from lightrail.amqp.performatives import Modified
-from lightrail.frontend.relays import RelayLink
+from lightrail.frontend.links.relays import RelayLink
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import DRAIN, EXACT, Kind
 from lightrail.wire.messages import ConsumerOpen, Refusal
@@ -138,7 +138,7 @@ def test_what_a_consumer_holds_stays_its_own(play: Play) -> None:
         assert len(receiver.link.sent) == 4
         move(scene, queue, 1)
         await scene.settle()
-        assert receiver.consumer._unsettled == 4
+        assert receiver.consumer.settlements.count == 4
         settle(receiver, 0, 2)
         settle(receiver, 3, 3, RELEASED)
         take(receiver, 5)
@@ -156,12 +156,12 @@ def test_a_former_shard_that_goes_before_it_has_answered_takes_what_is_held_with
         queue, _, receiver = await holding(scene, 2)
         move(scene, queue, 1)
         scene.down(0)
-        assert receiver.consumer._unsettled == 2
+        assert receiver.consumer.settlements.count == 2
         before = scene.peers[1].greetings
         scene.lose(0)
         await scene.settle()
         assert scene.peers[1].greetings == before + 1
-        assert receiver.consumer._unsettled == 0
+        assert receiver.consumer.settlements.count == 0
 
     play(check)
 
@@ -175,7 +175,7 @@ def test_a_former_shard_that_has_answered_what_was_sent_last_takes_nothing_with_
         scene.lose(0)
         await scene.settle()
         assert scene.peers[1].greetings == before
-        assert receiver.consumer._unsettled == 2
+        assert receiver.consumer.settlements.count == 2
 
     play(check)
 
@@ -343,7 +343,7 @@ def test_where_the_shard_died_before_it_said_so_consumers_begin_anew(play: Play)
         (opened,) = [each for each in scene.said(1) if each.kind == Kind.CONSUMER_OPEN]
         assert not ConsumerOpen.decode(opened.body).resume
         await scene.settle()
-        assert receiver.consumer._unsettled == 0
+        assert receiver.consumer.settlements.count == 0
         assert len(queue.ready) == 1
 
     play(check)
@@ -387,7 +387,7 @@ def test_what_was_settled_at_a_silent_shard_that_was_left_comes_back_when_that_s
         scene.placed("q", 1, 2)
         scene.tick(limits.OWNER_LATE_MS)
         await scene.settle()
-        assert receiver.consumer._unsettled == 1
+        assert receiver.consumer.settlements.count == 1
         assert list(queue.consumers) == [receiver.number]
         assert len(queue.ready) == 0
         if ends == "lost":
@@ -395,7 +395,7 @@ def test_what_was_settled_at_a_silent_shard_that_was_left_comes_back_when_that_s
         else:
             scene.owners.removed(scene.peers[0])
         await scene.settle()
-        assert receiver.consumer._unsettled == 0
+        assert receiver.consumer.settlements.count == 0
         assert len(queue.ready) == 2
 
     play(check)

@@ -12,7 +12,7 @@ from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import StoreFull
 from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.commands import Change
-from lightrail.shard.queue.machine import Policy
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Place
 from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import UNKNOWN_SEQUENCE, Kind, OutcomeCode

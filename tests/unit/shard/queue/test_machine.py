@@ -36,7 +36,8 @@ from lightrail.shard.queue.effects import (
     Returned,
     Stored,
 )
-from lightrail.shard.queue.machine import Machine, Policy
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Run, batch_of
 from tests.support.checked_queue import NOT_HERE, Checked
 

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from lightrail.amqp.types import Symbol, Timestamp
+from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.model import limits, orders
 from lightrail.shard.queue.commands import (
     ACCEPTED,

@@ -1,11 +1,12 @@
-"""A posting: single transient messages of the frontend's own to a queue, each waited for."""
+"""A posting: sends single transient messages of the frontend to a queue, and waits for each to be stored."""
 
 import asyncio
 from array import array
 from typing import TYPE_CHECKING, Self
 
-from lightrail.frontend.attaching import resolve
-from lightrail.frontend.routes import Refused
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.attaching import resolve
+from lightrail.frontend.links.context import LinkContext, LinkFrontend
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Right
@@ -14,13 +15,11 @@ from lightrail.wire.links import Producer
 from lightrail.wire.messages import ProducerOpen, Refusal
 
 if TYPE_CHECKING:
-    from lightrail.frontend.connection import ClientConnection
-    from lightrail.frontend.engine import Frontend
     from lightrail.wire.owner import Owner
 
 
-class NotPosted(Exception):
-    """The message is not in the queue, as far as we know: an error condition and a sentence."""
+class PostingError(Exception):
+    """The message is not known to be in the queue: an error condition and a sentence."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(description)
@@ -32,7 +31,7 @@ class Posting(Producer):
 
     __slots__ = ("_answer", "_frontend", "_next", "_owner", "_part", "closed", "queue")
 
-    def __init__(self, frontend: "Frontend", owner: "Owner", queue: str) -> None:
+    def __init__(self, frontend: LinkFrontend, owner: "Owner", queue: str) -> None:
         self.number = frontend.next_link()
         self.queue = queue
         self.closed = False
@@ -43,28 +42,28 @@ class Posting(Producer):
         self._answer: asyncio.Future[Refusal | None] | None = None
 
     @classmethod
-    async def open(cls, connection: "ClientConnection", queue: str) -> Self:
-        """For messages on behalf of a client, who must have the right to send there.
+    async def open(cls, connection: LinkContext, queue: str) -> Self:
+        """Opens a queue for messages on behalf of a client, which must have the right to send there.
 
         Raises:
-            NotPosted: it has not, or the name is no queue.
+            PostingError: it has not, or the name is no queue.
         """
         frontend = connection.frontend
         try:
-            record = await resolve(connection, queue, Right.SEND, connection.owner)
-        except Refused as refusal:
-            raise NotPosted(refusal.condition, refusal.description) from None
+            record = await resolve(connection, queue, Right.SEND, connection.client.owner)
+        except ConditionError as error:
+            raise PostingError(error.condition, error.description) from None
         if record.role is not Role.QUEUE:
-            raise NotPosted(conditions.NOT_FOUND, f"{queue} has role {record.role}; expected a queue")
+            raise PostingError(conditions.NOT_FOUND, f"{queue} has role {record.role}; expected a queue")
         owner = await frontend.place(queue)
         posting = cls(frontend, owner, queue)
         owner.open_producer(posting)
         return posting
 
     async def post(self, message: bytes) -> None:
-        """Puts one message into the queue. Raises NotPosted: it was refused, or nobody answers."""
+        """Stores one message in the queue. Raises PostingError: the shard refused it, or does not answer."""
         if self.closed:
-            raise NotPosted(conditions.RESOURCE_DELETED, f"{self.queue} is not open any more")
+            raise PostingError(conditions.RESOURCE_DELETED, f"{self.queue} is not open any more")
         self._next += 1
         self._answer = asyncio.get_running_loop().create_future()
         self._part = enqueue(
@@ -85,14 +84,14 @@ class Posting(Producer):
             refusal = await asyncio.wait_for(self._answer, limits.NODE_POST_MS / 1000)
         except TimeoutError:
             self.close()
-            raise NotPosted(
+            raise PostingError(
                 conditions.INTERNAL_ERROR, f"the shard of {self.queue} did not answer in time"
             ) from None
         finally:
             self._answer = None
             self._part = b""
         if refusal is not None:
-            raise NotPosted(refusal.condition, f"{self.queue}: {refusal.description}")
+            raise PostingError(refusal.condition, f"{self.queue}: {refusal.description}")
 
     def close(self) -> None:
         """Nothing more will be posted."""
@@ -103,7 +102,7 @@ class Posting(Producer):
     # --- from the shard --------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """Opens at the shard, and sends what has no answer."""
+        """Opens the producer at the shard, and repeats a message without an answer."""
         opening = ProducerOpen(self.queue).encode()
         self._owner.post(
             frame(
@@ -118,7 +117,7 @@ class Posting(Producer):
             self._owner.post(self._part)
 
     def ready(self) -> None:
-        """The shard took the producer: nobody waits for that."""
+        """The shard has opened the producer: nobody waits for that."""
 
     def answered(self, number: int, count: int) -> None:
         """The message is stored."""
@@ -131,7 +130,7 @@ class Posting(Producer):
             self._settle(refusal)
 
     def gone(self, refusal: Refusal) -> None:
-        """The shard will not have this producer (any more)."""
+        """The shard refuses this producer, or has closed it."""
         self.closed = True
         self._settle(refusal)
 

@@ -1,4 +1,4 @@
-"""Dynamic nodes: names that the broker draws for a client, with the lifetime that it asked for (3.5.9 on)."""
+"""Dynamic nodes: names that the broker draws for a client, with the lifetime that it asks for (3.5.9 on)."""
 
 import contextlib
 import secrets
@@ -12,10 +12,11 @@ from lightrail.amqp.performatives import (
     Source,
     Target,
 )
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.frontend.jms import node_of
-from lightrail.frontend.routes import Refused
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.context import LinkContext, LinkFrontend
+from lightrail.frontend.links.jms import node_of
 from lightrail.model import conditions, limits, names
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Name
@@ -24,29 +25,28 @@ from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
-    from lightrail.frontend.engine import Frontend
 
 KEY_BYTES: Final = 16
-"""Of a temporary name: whoever does not know it can't guess it."""
+"""Random bytes of a temporary name, so that it can't be guessed."""
 LIFETIME_POLICY: Final = Symbol("lifetime-policy")
 BROKER: Final = Caller("broker", everything=True)
 """The broker itself makes and deletes these names: nobody needs a right for them."""
 
 
-async def make(connection: "ClientConnection", link: "Link", terminus: Source | Target, owner: str) -> Name:
-    """Makes the node that a link asks for, and says in its terminus what it is.
+async def make(connection: LinkContext, link: "Link", terminus: Source | Target, owner: str) -> Name:
+    """Makes the node that a link asks for, and enters its name and lifetime into the link's terminus.
 
-    Without a lifetime policy, and with delete-on-close, it goes with the link `owner`. Nobody but the
-    connection can listen at it, so with the other policies it goes with the connection at the latest.
-    Raises Refused.
+    Without a lifetime policy, and with delete-on-close, the node is deleted with the link `owner`. Only the
+    connection can receive from it, so with other policies it is deleted with the connection at the latest.
+    Raises ConditionError.
     """
     frontend = connection.frontend
     if terminus.address not in (None, ""):
-        raise Refused(conditions.INVALID_FIELD, "expected no address beside dynamic: the broker chooses it")
+        description = "expected no address beside dynamic: the broker chooses it"
+        raise ConditionError(conditions.INVALID_FIELD, description)
     lifetime = _lifetime(terminus)
-    if frontend.lifetimes.temporary_count(connection.owner) >= limits.TEMPORARY_NAMES_MAX:
-        raise Refused(
+    if frontend.lifetimes.temporary_count(connection.client.owner) >= limits.TEMPORARY_NAMES_MAX:
+        raise ConditionError(
             conditions.RESOURCE_LIMIT_EXCEEDED,
             f"the connection has {limits.TEMPORARY_NAMES_MAX} dynamic nodes, which is the most",
         )
@@ -56,17 +56,18 @@ async def make(connection: "ClientConnection", link: "Link", terminus: Source | 
     else:
         policy = Policy(Role.QUEUE, {"lifetime": "link" if with_link else "connection"})
     name = names.temporary_name(secrets.token_urlsafe(KEY_BYTES).lstrip("-_").ljust(22, "0"))
-    record = await frontend.service.give(BROKER, name, policy, owner=owner if with_link else connection.owner)
+    owner = owner if with_link else connection.client.owner
+    record = await frontend.service.give(BROKER, name, policy, owner=owner)
     frontend.lifetimes.follow(name, lifetime)
     terminus.address = name
     terminus.dynamic_node_properties = {LIFETIME_POLICY: lifetime}
     return record
 
 
-async def finish(frontend: "Frontend", record: Name) -> Refusal | None:
-    """The link that a node goes with is closed, which is answered when the node is deleted.
+async def finish(frontend: LinkFrontend, record: Name) -> Refusal | None:
+    """Deletes a node whose link is closed, before the close is answered.
 
-    Where it can't be deleted now the frontend goes on trying (lifetimes.py), and the client need not wait.
+    Where it can't be deleted now, the frontend tries again (lifetimes.py), and the client need not wait.
     """
     with contextlib.suppress(CoordinatorError):
         frontend.directory.refresh()
@@ -84,7 +85,7 @@ def _lifetime(
         return DeleteOnClose()
     if isinstance(asked, DeleteOnClose | DeleteOnNoLinks | DeleteOnNoMessages | DeleteOnNoLinksOrMessages):
         return asked
-    raise Refused(
+    raise ConditionError(
         conditions.INVALID_FIELD,
         "expected delete-on-close, delete-on-no-links, delete-on-no-messages or "
         "delete-on-no-links-or-messages as lifetime-policy, found another value",

@@ -1,18 +1,18 @@
 """A receiver at a router: it gets a subscription, and the queue `ROUTER/$subscriptions/KEY` to receive from.
 
-- A durable source, or one with expiry-policy never (messaging 3.5.3), means the subscription of the
-  container-id and the link's name; it survives its client and goes at a detach with closed.
-- With capability `shared` all links of that name, cut at `|`, share one, and with `global` those of all
-  container-ids; where it is not durable it goes with the last of them.
-- Any other receiver has a subscription of its own, which goes with the link.
+- A durable source, or one with expiry-policy never (messaging 3.5.3), stands for the subscription of the
+  container-id and the link's name; it survives its client and ends at a detach with closed.
+- With capability `shared` all links of that name, cut at `|`, share one subscription, and with `global` those
+  of all container-ids; where it is not durable it ends with the last of them.
+- Any other receiver has a subscription of its own, which ends with the link.
 
-The source's filters are the subscription's: what does not match is not stored. Distribution-mode copy, with
-which Qpid JMS asks for a durable one, says that others get the messages, too: at a router it does not mean
-browsing. A receiver without a source finds the durable subscription of its name again, which is how Qpid JMS
-unsubscribes.
+The source's filters are the subscription's: messages that don't match are not stored. Distribution-mode copy,
+with which Qpid JMS asks for a durable subscription, means that others get the messages, too: at a router it
+does not mean browsing. A receiver without a source finds the durable subscription of its name again, which is
+how Qpid JMS unsubscribes.
 
-A closing detach that ends a subscription is answered when the subscription has ended: whoever subscribes
-again by the same name after the answer gets a new one.
+A closing detach that ends a subscription is answered when the subscription has ended: a client that
+subscribes again by the same name after the answer gets a new one.
 """
 
 import asyncio
@@ -24,12 +24,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.performatives import Source
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.frontend.deliveries import ConsumerLink
-from lightrail.frontend.filters import source_filter
-from lightrail.frontend.jms import node_of, symbols
-from lightrail.frontend.routes import Refused, consumer_options, label_of
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.attach import Attach
+from lightrail.frontend.links.bound import Bound
+from lightrail.frontend.links.context import LinkFrontend
+from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.links.filters import source_filter
+from lightrail.frontend.links.jms import node_of, symbols
+from lightrail.frontend.links.terminus import consumer_options, label_of
 from lightrail.model import conditions, limits, names
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.errors import Changed, Missing, Taken
@@ -40,10 +44,8 @@ from lightrail.wire.requests import ShardAway, ShardRefused
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.frontend.attaching import Attach
-    from lightrail.frontend.engine import Frontend
 
-log = logging.getLogger("lightrail.frontend.subscribing")
+log = logging.getLogger("lightrail.frontend.links.subscribing")
 
 SHARED: Final = "shared"
 GLOBAL: Final = "global"
@@ -57,7 +59,7 @@ KEPT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a source asks for."""
+    """The subscription that a source asks for."""
 
     key: str
     durable: bool
@@ -65,12 +67,12 @@ class Wanted:
 
     @property
     def of_link(self) -> bool:
-        """Whether it is for this link alone and goes with it."""
+        """Whether the subscription is for this link alone and ends with it."""
         return not self.durable and not self.shared
 
 
 def wanted(link: "Link", source: Source) -> Wanted:
-    """Which subscription a link means."""
+    """The subscription that a link asks for."""
     durable = bool(source.durable) or source.expiry_policy == NEVER
     capabilities = symbols(source.capabilities)
     shared = SHARED in capabilities
@@ -87,7 +89,7 @@ def _key(link: "Link", durable: bool, shared: bool, everywhere: bool) -> str:
     return hashlib.sha256("\0".join((kind, container, name)).encode()).hexdigest()[:32]
 
 
-async def subscribe(attach: "Attach") -> None:
+async def subscribe(attach: Attach) -> None:
     """Makes or finds the subscription of a receiver, and opens the link at its queue."""
     link, frontend = attach.link, attach.frontend
     source = link.source
@@ -102,12 +104,12 @@ async def subscribe(attach: "Attach") -> None:
         if not opened and asked.of_link:
             frontend.lifetimes.expire(record)
         elif not opened and not asked.durable:
-            # It goes with its last link, and this may have been the first.
+            # The subscription ends with its last link, and this may have been the first.
             frontend.spawn(_forget_unused(frontend, record))
 
 
-async def _ensure(attach: "Attach", asked: Wanted, spec: dict[str, Any] | None) -> Name:
-    """The queue of the subscription, with the subscription that feeds it; both are there for everybody."""
+async def _ensure(attach: Attach, asked: Wanted, spec: dict[str, Any] | None) -> Name:
+    """Creates the queue of a subscription and the subscription that feeds it, unless they exist."""
     service, directory = attach.frontend.service, attach.frontend.directory
     router = attach.record.name
     queue = names.subscription_name(router, asked.key)
@@ -116,11 +118,11 @@ async def _ensure(attach: "Attach", asked: Wanted, spec: dict[str, Any] | None) 
     found = directory.subscription(router, asked.key)
     if found is not None and found.filter != spec:
         if asked.shared:
-            raise Refused(
+            raise ConditionError(
                 conditions.NOT_ALLOWED,
                 f"the shared subscription has the filter {found.filter}; its links can't have another one",
             )
-        # Another selector is another subscription (JMS 2.0, 8.3.3): what waits in the former one is gone.
+        # Another selector makes another subscription (JMS 2.0, 8.3.3): the former one and its messages go.
         with contextlib.suppress(Missing):
             await service.drop(ANYBODY, queue)
         found = None
@@ -140,10 +142,11 @@ async def _ensure(attach: "Attach", asked: Wanted, spec: dict[str, Any] | None) 
     return record
 
 
-async def _leave_other_topics(attach: "Attach", asked: Wanted) -> None:
+async def _leave_other_topics(attach: Attach, asked: Wanted) -> None:
     """A durable subscription that comes with another topic ends at the former one (JMS 2.0, 8.3.3).
 
-    Only for who says "topic": others may have subscriptions of one name at several routers. Raises Refused.
+    Only for clients that attach to a topic: others may have subscriptions of one name at several routers.
+    Raises ConditionError.
     """
     frontend, router = attach.frontend, attach.record.name
     for each in list(frontend.directory.every_subscription()):
@@ -162,13 +165,15 @@ def _policy(link: "Link", asked: Wanted) -> Policy:
     return Policy.parse(given)
 
 
-async def _open(attach: "Attach", asked: Wanted, record: Name) -> bool:
-    """Opens the link at the queue; False when the client has gone meanwhile."""
+async def _open(attach: Attach, asked: Wanted, record: Name) -> bool:
+    """Opens the link at the queue; False when the client has gone in the meantime."""
     link, frontend, terms = attach.link, attach.frontend, attach.terms
     owner = await frontend.place(record.name)
     if not _is_there(frontend, record):
         frontend.forget_route(record.name)
-        raise Refused(conditions.RESOURCE_DELETED, "the subscription was ended a moment ago; attach again")
+        raise ConditionError(
+            conditions.RESOURCE_DELETED, "the subscription was ended a moment ago; attach again"
+        )
     if not attach.open:
         return False
     options = consumer_options(link, record.name)
@@ -190,12 +195,12 @@ async def _open(attach: "Attach", asked: Wanted, record: Name) -> bool:
 
 
 async def unsubscribe(
-    frontend: "Frontend", record: Name, shared: bool, *, by_name: bool = False
+    frontend: LinkFrontend, record: Name, shared: bool, *, by_name: bool = False
 ) -> Refusal | None:
     """Ends a subscription; a shared one only when no other link receives from it.
 
-    None when this is done, or left to the links that stay; else why the subscription is still there. With
-    `by_name` it was looked up to be ended, and is not left to others.
+    Returns None when the subscription has ended, or stays for other links; else why it still exists. With
+    `by_name` it was looked up to be ended, and other links are a reason.
     """
     try:
         links = await _links(frontend, record) if shared else 0
@@ -214,34 +219,34 @@ async def unsubscribe(
     return None
 
 
-async def _forget_unused(frontend: "Frontend", record: Name) -> None:
-    """A shared subscription may have been made for a link that did not come about."""
+async def _forget_unused(frontend: LinkFrontend, record: Name) -> None:
+    """Ends a shared subscription that was made for a link that could not be opened."""
     await unsubscribe(frontend, record, True)
 
 
-async def _links(frontend: "Frontend", record: Name) -> int:
+async def _links(frontend: LinkFrontend, record: Name) -> int:
     """How many links receive from a subscription. Raises CoordinatorError, ShardAway, ShardRefused."""
-    # A queue that is not there any more would get a place by being asked for.
+    # A request for a queue that no longer exists would place it again.
     if not _is_there(frontend, record):
         return 0
     answer = await frontend.ask_shard(record.name, "queue", {})
     return int(answer.fields["consumer_count"])
 
 
-async def _remove(frontend: "Frontend", record: Name) -> None:
-    """Deletes this very subscription: one that was made since under the same name is another one's.
+async def _remove(frontend: LinkFrontend, record: Name) -> None:
+    """Deletes this very subscription, not one that was made since under the same name.
 
     Raises CoordinatorError.
     """
     while _is_there(frontend, record):
-        # Where somebody changes its policy meanwhile, it is looked at again.
+        # Where its policy changes in the meantime, its revision is read again.
         with contextlib.suppress(Missing, Changed):
             revision = frontend.directory.get(record.name).revision
             await frontend.service.drop(ANYBODY, record.name, revision)
 
 
-def _is_there(frontend: "Frontend", record: Name) -> bool:
-    """Whether this very subscription still is. Raises CoordinatorError."""
+def _is_there(frontend: LinkFrontend, record: Name) -> bool:
+    """Whether this very subscription still exists. Raises CoordinatorError."""
     frontend.directory.refresh()
     return frontend.directory.get(record.name).created == record.created
 
@@ -249,13 +254,13 @@ def _is_there(frontend: "Frontend", record: Name) -> bool:
 # --- a receiver without a source ------------------------------------------------------------------------
 
 
-class LookUp:
-    """Behind a link that only asked whether a durable subscription is there; no message passes."""
+class LookUp(Bound):
+    """Behind a link that only asks whether a durable subscription exists; no message passes."""
 
     __slots__ = ()
 
     def close(self) -> None:
-        """The client's link is gone."""
+        """The client's link has ended."""
 
     def credit(self, event: object) -> None:
         """There is nothing to send."""
@@ -263,14 +268,11 @@ class LookUp:
     def outcome(self, event: object) -> None:
         """There is nothing to settle."""
 
-    def writable(self) -> None:
-        """There is nothing to write."""
 
+def find(link: "Link", frontend: LinkFrontend) -> tuple[Name, Name, bool]:
+    """(router, queue, shared) of the durable subscription that a link without a source asks for.
 
-def find(link: "Link", frontend: "Frontend") -> tuple[Name, Name, bool]:
-    """(router, queue, shared) of the durable subscription that a link without a source means.
-
-    Raises Refused.
+    Raises ConditionError.
     """
     frontend.directory.refresh()
     capabilities = symbols(link.attach.desired_capabilities if link.attach is not None else None)
@@ -282,28 +284,28 @@ def find(link: "Link", frontend: "Frontend") -> tuple[Name, Name, bool]:
                 queue = frontend.directory.get(each.target)
                 if queue.role is Role.QUEUE:
                     return frontend.directory.get(each.router), queue, shared
-    raise Refused(
+    raise ConditionError(
         conditions.NOT_FOUND,
         f"expected a source, or the name of a durable subscription; there is none of {label_of(link)}",
     )
 
 
-async def _demand_unused(frontend: "Frontend", queue: Name, shared: bool) -> None:
-    """Raises Refused where others receive from a shared subscription that is about to end."""
+async def _demand_unused(frontend: LinkFrontend, queue: Name, shared: bool) -> None:
+    """Raises ConditionError where others receive from a shared subscription that is to be ended."""
     try:
         links = await _links(frontend, queue) if shared else 0
         for _ in range(limits.UNUSED_TRIES):
             if not links:
                 return
-            # A link that was detached at another frontend a moment ago: its shard may not have heard of it.
+            # Perhaps a link was detached at another frontend, and the shard does not know of it yet.
             await asyncio.sleep(limits.UNUSED_AGAIN_MS / 1000)
             links = await _links(frontend, queue)
     except (ShardAway, ShardRefused) as error:
-        raise Refused(
+        raise ConditionError(
             conditions.INTERNAL_ERROR, f"who receives from the subscription can't be known now: {error}"
         ) from None
     if links:
-        raise Refused(conditions.RESOURCE_LOCKED, _in_use(queue, links))
+        raise ConditionError(conditions.RESOURCE_LOCKED, _in_use(queue, links))
 
 
 def _in_use(queue: Name, links: int) -> str:
@@ -311,10 +313,10 @@ def _in_use(queue: Name, links: int) -> str:
     return f"expected a subscription without receivers, found {where}; close them first"
 
 
-async def look_up(attach: "Attach", queue: Name, shared: bool) -> None:
+async def look_up(attach: Attach, queue: Name, shared: bool) -> None:
     """Answers with the source of a durable subscription; a detach with closed ends it.
 
-    Raises Refused when others receive from it: they would lose it (JMS 2.0, 8.3.3 forbids it, too).
+    Raises ConditionError when others receive from it: they would lose it, which JMS 2.0, 8.3.3 forbids.
     """
     frontend = attach.frontend
     await _demand_unused(frontend, queue, shared)
@@ -324,4 +326,4 @@ async def look_up(attach: "Attach", queue: Name, shared: bool) -> None:
     attach.terms.outlives = True
     attach.terms.at_close = lambda: unsubscribe(frontend, queue, shared, by_name=True)
     attach.bind(LookUp())
-    attach.connection.accept_outgoing(attach.link)
+    attach.connection.links.accept_outgoing(attach.link)

@@ -1,4 +1,4 @@
-"""Outcomes whose client waits for us to settle (receiver-settle-mode second) until they are on disk."""
+"""Outcomes that the client wants settled by us (receiver-settle-mode second), until they are on disk."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -10,7 +10,7 @@ UNCONFIRMED: Final = (
 """To a client whose outcomes can't be confirmed."""
 
 Range = tuple[int, int, Any]
-"""First and last delivery number, and the state that the client said of all of them."""
+"""First and last delivery number, and the state that the client sent for all of them."""
 
 
 class Unconfirmed:
@@ -25,27 +25,27 @@ class Unconfirmed:
         return len(self._states)
 
     def add(self, first: int, last: int, state: Any) -> list[Range]:
-        """The client waits for these; gives those that the shard has to hear of: the first state counts."""
+        """The client waits for these. Returns those that the shard does not know: the first state counts."""
         new = self._others(first, last, state)
         for number in range(first, last + 1):
             self._states.setdefault(number, state)
         return new
 
     def drop(self, first: int, last: int, state: Any) -> list[Range]:
-        """The client settles these itself; gives those that the shard has not heard of."""
+        """The client settles these itself. Returns those that the shard does not know yet."""
         others = self._others(first, last, state)
         for number in range(first, last + 1):
             self._states.pop(number, None)
         return others
 
     def take(self, first: int, count: int) -> list[Range]:
-        """The shard has answered for these; gives those that the client waits for."""
+        """The shard has stored these. Returns those that the client waits for."""
         states = self._states
         there = (number for number in range(first, first + count) if number in states)
         return list(_ranges((number, states.pop(number)) for number in there))
 
     def all(self) -> list[Range]:
-        """Everything that the shard has not answered."""
+        """All outcomes that the shard has not answered."""
         return list(_ranges(sorted(self._states.items(), key=lambda each: each[0])))
 
     def clear(self) -> None:

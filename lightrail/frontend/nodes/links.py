@@ -1,55 +1,67 @@
-"""Nodes that the frontend serves itself, such as $management: requests in, answers out, no shard between.
+"""The links of clients to nodes of the frontend: requests in, answers out.
 
-A client attaches a sender to the node, and tells in each request's reply-to where its answer goes:
+A client attaches a sender to the node, and names in each request's reply-to the destination of its answer:
 
-- to a receiver of the same connection whose source is the node and whose target address is the reply-to;
-- with no reply-to, the node's own address, or `$me`, to the receiver with the request link's name, else to
-  the only receiver of the node on the connection;
-- else to the queue of that name, such as the dynamic source of a receiver.
+- a receiver of the same connection whose source is the node and whose target address is the reply-to;
+- with no reply-to, the node's own address, or `$me`: the receiver with the request link's name, else the only
+  receiver of the node on the connection;
+- else the queue of that name, such as the dynamic source of a receiver.
 
 Requests of one link are answered one after the other. What waits is bounded: a link has credit for
 limits.NODE_REQUESTS_MAX requests, and none while more than limits.NODE_REPLY_BYTES of answers wait for the
-client. A request that can't be answered anywhere is rejected and not carried out.
+client. A request that can't be answered anywhere is rejected and not executed.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome, Transfers
-from lightrail.amqp.link import SETTLE_FIRST, SETTLE_SETTLED, Link
+from lightrail.amqp.link import SETTLE_SETTLED
 from lightrail.amqp.messages import Message, write_message
-from lightrail.amqp.performatives import AmqpError, Rejected, Source, Target
+from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.sections import decode_properties
-from lightrail.amqp.types import DecodeError, Symbol
-from lightrail.frontend.attaching import Terms
-from lightrail.frontend.posting import NotPosted, Posting
-from lightrail.frontend.routes import Refused
+from lightrail.amqp.values import DecodeError, Symbol
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.bound import Bound
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidName, queue_name
 
 if TYPE_CHECKING:
-    from lightrail.frontend.connection import ClientConnection
+    from lightrail.amqp.connection import Connection
+    from lightrail.amqp.link import Link
 
 log = logging.getLogger("lightrail.frontend.nodes")
 
 PAIRED: Final = "$me"
-"""Reply-to that means the receiver with the name of the request link, as RabbitMQ's clients say it."""
+"""Reply-to for the receiver with the name of the request link, as RabbitMQ's clients send it."""
+
+
+class NodeContext(LinkContext, Protocol):
+    """The connection of a client that uses nodes."""
+
+    node_links: "NodeLinks | None"
+    """Its links to nodes, once it has any."""
+
+    @property
+    def amqp(self) -> "Connection | None":
+        """The engine, which knows all links; None when the socket is closed."""
 
 
 class Node(Protocol):
-    """What answers requests at an address."""
+    """Answers requests at an address."""
 
     def silent(self, payload: bytes) -> bool:
         """Whether this request gets no answer but its outcome."""
 
-    async def answer(self, connection: "ClientConnection", payload: bytes) -> Message | None:
+    async def answer(self, connection: NodeContext, payload: bytes) -> Message | None:
         """The answer without its address and correlation-id; None for one that only has an outcome.
 
         Raises:
-            Refused: the request is rejected.
+            ConditionError: the request is rejected.
         """
 
 
@@ -60,8 +72,8 @@ class _Waiting(NamedTuple):
     message_format: int
 
 
-class Inside:
-    """What one connection has at the nodes of its frontend."""
+class NodeLinks:
+    """All links of one connection to nodes."""
 
     __slots__ = ("replies", "requests", "waiting_bytes")
 
@@ -72,84 +84,38 @@ class Inside:
         """Of answers that wait for credit, or for the socket."""
 
     def relieved(self) -> None:
-        """Fewer answers wait: there may be new requests."""
+        """Fewer answers wait: grants credit for new requests."""
         for each in self.requests:
             each.top_up()
 
 
-class Nodes:
-    """All nodes of one frontend by address."""
-
-    def __init__(self, by_address: Mapping[str, Node]) -> None:
-        self._by_address = dict(by_address)
-
-    def attach(self, connection: "ClientConnection", link: Link) -> bool:
-        """Serve a link whose attach came, if it is one to a node: it is accepted, or refused, at once.
-
-        Returns:
-            False when the link is for somebody else.
-        """
-        terminus = link.source if link.is_sender else link.target
-        if not isinstance(terminus, Source | Target) or terminus.dynamic:
-            return False
-        address = terminus.address
-        if not isinstance(address, str) or "$" not in address:
-            return False
-        path = _path(address)
-        node = self._by_address.get(path)
-        if node is None:
-            return False
-        inside = connection.inside
-        if inside is None:
-            inside = connection.inside = Inside()
-        if len(inside.requests) + len(inside.replies) >= limits.NODE_LINKS_MAX:
-            connection.frontend.counts.links_refused += 1
-            link.refuse(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"this connection has {limits.NODE_LINKS_MAX} links to {path} and its like, the most",
-            )
-            return True
-        terminus.durable, terminus.timeout = 0, 0
-        terminus.expiry_policy = Symbol("link-detach")
-        number = connection.frontend.next_link()
-        terms = Terms(f"{connection.session_owner(link.session)}/{number}")
-        if isinstance(terminus, Source):
-            terminus.filter = None
-            link.accept()
-            reply = ReplyLink(connection, inside, link, node)
-            inside.replies.append(reply)
-            link.context = reply
-            connection.bound(reply, terms)
-            return True
-        link.accept(max_message_size=limits.NODE_REQUEST_BYTES, rcv_settle_mode=SETTLE_FIRST)
-        request = RequestLink(connection, inside, link, node, path)
-        inside.requests.append(request)
-        link.context = request
-        connection.bound(request, terms)
-        request.top_up()
-        return True
-
-
-class RequestLink:
-    """The client's link to a node: a line of requests and, while there are any, a task that answers them."""
+class RequestLink(Bound):
+    """The client's link to a node: waiting requests and, while there are any, a task that answers them."""
 
     __slots__ = (
         "_address",
         "_busy",
         "_closed",
         "_connection",
-        "_inside",
+        "_frontend",
         "_line",
         "_link",
         "_node",
+        "_node_links",
         "_postings",
     )
 
     def __init__(
-        self, connection: "ClientConnection", inside: Inside, link: Link, node: Node, address: str
+        self,
+        connection: NodeContext,
+        node_links: NodeLinks,
+        link: "Link",
+        node: Node,
+        address: str,
     ) -> None:
         self._connection = connection
-        self._inside = inside
+        self._frontend = connection.frontend
+        self._node_links = node_links
         self._link = link
         self._node = node
         self._address = address
@@ -159,30 +125,26 @@ class RequestLink:
         self._postings: OrderedDict[str, Posting] = OrderedDict()
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
-        """Requests came."""
+        """Requests of the client."""
         for place, payload in enumerate(event.payloads):
             self._line.append(
                 _Waiting(event.first_delivery_id + place, payload, event.settled, event.message_format)
             )
         if not self._busy:
             self._busy = True
-            self._connection.frontend.spawn(self._work())
+            self._frontend.spawn(self._work())
 
     def close(self) -> None:
-        """The client's link has ended; requests that came before are still carried out, in their order."""
+        """The client's link has ended; requests that came before are still executed, in their order."""
         self._closed = True
-        self._inside.requests.remove(self)
+        self._node_links.requests.remove(self)
         if not self._busy:
             self._end_postings()
 
     def top_up(self) -> None:
         """Grants credit when at least half of the window is free."""
-        inside = self._inside
-        if (
-            self._closed
-            or self._connection.frontend.stopping
-            or inside.waiting_bytes > limits.NODE_REPLY_BYTES
-        ):
+        too_much = self._node_links.waiting_bytes > limits.NODE_REPLY_BYTES
+        if too_much or self._closed or self._frontend.stopping:
             return
         credit = limits.NODE_REQUESTS_MAX - len(self._line) - self._busy
         if credit - self._link.credit >= limits.NODE_REQUESTS_MAX >> 1:
@@ -194,7 +156,7 @@ class RequestLink:
             while self._line:
                 request = self._line.popleft()
                 refusal = await self._answer(request)
-                if self._closed or self._connection.amqp is None:
+                if self._closed or not self._connection.is_open:
                     continue
                 if not request.settled:
                     state = ACCEPTED if refusal is None else Rejected(error=refusal)
@@ -211,37 +173,37 @@ class RequestLink:
     async def _answer(self, request: _Waiting) -> AmqpError | None:
         try:
             if request.message_format:
-                raise Refused(
+                raise ConditionError(
                     conditions.NOT_IMPLEMENTED,
                     f"expected a message of format 0, found {request.message_format:#x}",
                 )
-            await self._carry_out(request.payload)
-        except Refused as refusal:
-            return _error(refusal.condition, refusal.description)
+            await self._execute(request.payload)
+        except ConditionError as error:
+            return _error(error.condition, error.description)
         except DecodeError as error:
             return _error(conditions.DECODE_ERROR, str(error))
         except asyncio.CancelledError:
             raise
         except Exception:
             log.exception("a request to %s could not be answered", self._address)
-            return _error(conditions.INTERNAL_ERROR, "a mistake of the broker; its log says more")
+            return _error(conditions.INTERNAL_ERROR, "internal error; the broker's log has more")
         return None
 
-    async def _carry_out(self, payload: bytes) -> None:
+    async def _execute(self, payload: bytes) -> None:
         if self._node.silent(payload):
             await self._node.answer(self._connection, payload)
             return
-        asked = decode_properties(payload)
-        reply_to = asked.reply_to
+        properties = decode_properties(payload)
+        reply_to = properties.reply_to
         if reply_to is not None and not isinstance(reply_to, str):
-            raise Refused(conditions.INVALID_FIELD, "expected a string as reply-to")
+            raise ConditionError(conditions.INVALID_FIELD, "expected a string as reply-to")
         to = self._reply_link(reply_to) or await self._posting(str(reply_to))
         answer = await self._node.answer(self._connection, payload)
         if answer is None:
             return
         answer.properties.to = reply_to
         answer.properties.correlation_id = (
-            asked.correlation_id if asked.correlation_id is not None else asked.message_id
+            properties.message_id if properties.correlation_id is None else properties.correlation_id
         )
         encoded = write_message(answer)
         if isinstance(to, ReplyLink):
@@ -249,44 +211,44 @@ class RequestLink:
             return
         try:
             await to.post(encoded)
-        except NotPosted as error:
-            # It has been carried out; nobody but the log hears what came of it.
-            log.warning("an answer to %s is lost: %s", self._connection.peer, error)
+        except PostingError as error:
+            # The request has been executed; its result is lost.
+            log.warning("an answer to %s is lost: %s", self._connection.client.peer, error)
 
     def _reply_link(self, reply_to: str | None) -> "ReplyLink | None":
-        """The receiver of this connection that answers go to; None where the reply-to is a queue."""
-        here = [each for each in self._inside.replies if each.node is self._node]
+        """The receiver of this connection that the answer is for; None where the reply-to is a queue."""
+        here = [each for each in self._node_links.replies if each.node is self._node]
         if reply_to is not None:
             for each in here:
                 if each.address == reply_to:
                     return each
-            if reply_to != PAIRED and _path(reply_to) != self._address:
+            if reply_to != PAIRED and path_of(reply_to) != self._address:
                 return None
         for each in here:
             if each.name == self._link.name:
                 return each
         if len(here) == 1:
             return here[0]
-        raise Refused(
+        raise ConditionError(
             conditions.NOT_FOUND,
             f"reply-to is {reply_to!a:.80}; expected the target address of a receiver from {self._address} "
             f"on this connection ({len(here)} are there), or the name of a queue",
         )
 
     async def _posting(self, address: str) -> Posting:
-        """The way to a queue that answers go to."""
+        """The producer for a queue that answers are sent to."""
         try:
             name = queue_name(address)
         except InvalidName as error:
-            raise Refused(conditions.NOT_FOUND, f"reply-to: {error}") from None
+            raise ConditionError(conditions.NOT_FOUND, f"reply-to: {error}") from None
         found = self._postings.get(name)
         if found is not None and not found.closed:
             self._postings.move_to_end(name)
             return found
         try:
             found = await Posting.open(self._connection, name)
-        except NotPosted as error:
-            raise Refused(error.condition, f"reply-to: {error}") from None
+        except PostingError as error:
+            raise ConditionError(error.condition, f"reply-to: {error}") from None
         self._postings[name] = found
         if len(self._postings) > limits.NODE_ADDRESSES_MAX:
             self._postings.popitem(last=False)[1].close()
@@ -298,19 +260,19 @@ class RequestLink:
         self._postings.clear()
 
 
-class ReplyLink:
+class ReplyLink(Bound):
     """The client's link from a node: answers that wait for its credit."""
 
-    __slots__ = ("_connection", "_drain", "_inside", "_line", "_link", "_settled", "node")
+    __slots__ = ("_connection", "_drain", "_line", "_link", "_node_links", "_settled", "node")
 
-    def __init__(self, connection: "ClientConnection", inside: Inside, link: Link, node: Node) -> None:
+    def __init__(self, connection: NodeContext, node_links: NodeLinks, link: "Link", node: Node) -> None:
         self.node = node
         self._connection = connection
-        self._inside = inside
+        self._node_links = node_links
         self._link = link
         self._line: deque[bytes] = deque()
         self._drain = False
-        # Nothing is done with the outcome, but clients that settle what they received expect to be able to.
+        # Outcomes have no effect, but clients that settle deliveries expect to be able to.
         self._settled = link.snd_settle_mode == SETTLE_SETTLED
 
     @property
@@ -319,15 +281,15 @@ class ReplyLink:
 
     @property
     def address(self) -> str | None:
-        """What clients say as reply-to to mean this link."""
+        """The reply-to of requests whose answers are for this link."""
         address = getattr(self._link.target, "address", None)
         return address if isinstance(address, str) else None
 
     def put(self, message: bytes) -> None:
-        """An answer for the client; dropped when the link went meanwhile."""
-        if self in self._inside.replies:
+        """Sends an answer to the client; discards it when the link has ended in the meantime."""
+        if self in self._node_links.replies:
             self._line.append(message)
-            self._inside.waiting_bytes += len(message)
+            self._node_links.waiting_bytes += len(message)
             self.writable()
 
     def credit(self, event: Credit) -> None:
@@ -336,7 +298,7 @@ class ReplyLink:
         self.writable()
 
     def outcome(self, event: Outcome) -> None:
-        """What the client made of answers; it may wait for us to settle."""
+        """The client's outcome for answers; it may wait for us to settle."""
         if not event.settled and event.state is not None:
             self._link.settle_sent(event.first, event.last, event.state)
             self._connection.touch()
@@ -357,20 +319,20 @@ class ReplyLink:
             link.drained()
             self._connection.touch()
         if sent:
-            self._inside.waiting_bytes -= sent
-            self._inside.relieved()
+            self._node_links.waiting_bytes -= sent
+            self._node_links.relieved()
 
     def close(self) -> None:
-        """The client's link is gone, and with it the answers that it did not take."""
-        self._inside.replies.remove(self)
-        self._inside.waiting_bytes -= sum(map(len, self._line))
+        """The client's link has ended; its waiting answers are discarded."""
+        self._node_links.replies.remove(self)
+        self._node_links.waiting_bytes -= sum(map(len, self._line))
         self._line.clear()
         self._connection.starved.pop(self, None)
-        self._inside.relieved()
+        self._node_links.relieved()
 
 
-def _path(address: str) -> str:
-    """`$management` for `/$management` and `amqp://host/$management`, too; others as they are."""
+def path_of(address: str) -> str:
+    """`$management` for `/$management` and `amqp://host/$management`, too; other addresses unchanged."""
     try:
         scheme, separator, rest = address.partition("://")
         if separator and scheme.lower() in ("amqp", "amqps"):

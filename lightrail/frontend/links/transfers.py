@@ -3,29 +3,26 @@
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
-from lightrail.amqp.performatives import AmqpError, Modified, Rejected
+from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.survey import survey
-from lightrail.amqp.types import Symbol
-from lightrail.frontend.incoming import IncomingLink, said_by
+from lightrail.amqp.values import Symbol
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.incoming import IncomingLink, header_attributes
+from lightrail.frontend.links.outcomes import FAILED
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.wire.frames import Kind, enqueue, frame
 from lightrail.wire.messages import ProducerOpen, Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.owner import Owner
 
 
-FAILED: Final = Modified(delivery_failed=True)
-"""The outcome of messages that a shard may have stored before it went away."""
-
-
 class Batch:
-    """What was sent to the shard and not yet answered."""
+    """Messages that were sent to the shard in one frame and are not answered yet."""
 
     __slots__ = ("count", "first_id", "part", "settled", "size")
 
@@ -40,11 +37,11 @@ class Batch:
 class ProducerLink(IncomingLink):
     """One incoming link (the client sends) bound to a queue."""
 
-    __slots__ = ("_is_held", "_label", "_next", "_owner", "_said_to", "_unanswered", "queue")
+    __slots__ = ("_directory", "_is_held", "_label", "_next", "_owner", "_sent_below", "_unanswered", "queue")
 
     def __init__(
         self,
-        connection: "ClientConnection",
+        connection: LinkContext,
         link: "Link",
         owner: "Owner",
         *,
@@ -56,18 +53,19 @@ class ProducerLink(IncomingLink):
         self.queue = queue
         self._label = label
         self._owner = owner
+        self._directory = connection.frontend.directory
         self._next = 1
         self._is_held = False
-        """The next answer frees no credit."""
-        self._said_to = 0
-        """Batches numbered below it may have reached a shard; of use only while none is there."""
+        """The credit for the next answered batches is held."""
+        self._sent_below = 0
+        """Batches numbered below it may have reached a shard; only used while no shard is connected."""
         self._unanswered: dict[int, Batch] = {}
 
     # --- from the client -------------------------------------------------------------------------------
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
-        """A batch came: it goes to the shard as one frame, or one for each priority where they count."""
-        if event.mixed and self._connection.frontend.directory.get(self.queue).policy["priorities"] > 1:
+        """Sends a batch to the shard as one frame, or one per priority where the queue orders by it."""
+        if event.mixed and self._directory.get(self.queue).policy["priorities"] > 1:
             for part in _by_priority(event):
                 self._send(part, now_ms)
         else:
@@ -106,7 +104,7 @@ class ProducerLink(IncomingLink):
     # --- from the shard --------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """Opens this producer at the shard and sends what was never answered, in order and unchanged."""
+        """Opens this producer at the shard and repeats its unanswered batches, in order and unchanged."""
         self._owner.post(
             frame(
                 Kind.PRODUCER_OPEN,
@@ -120,16 +118,16 @@ class ProducerLink(IncomingLink):
             self._owner.post(batch.part)
         if self._closed:
             self._abandon()
-        self._said_to = self._next
+        self._sent_below = self._next
         self._free_credit()
-        self._connection.frontend.counts.batches_repeated += len(self._unanswered)
+        self._counts.batches_repeated += len(self._unanswered)
 
     def ready(self) -> None:
-        """The shard took the producer: the client's attach is answered and gets its first credit."""
+        """The shard has opened the producer: the client's attach is answered, with the first credit."""
         self._attach()
 
     def answered(self, number: int, count: int) -> None:
-        """The batches number .. number+count-1 are where they have to be: accepted."""
+        """The batches number .. number+count-1 are stored: accepted."""
         unanswered = self._unanswered
         before = len(unanswered)
         accepted = 0
@@ -152,7 +150,7 @@ class ProducerLink(IncomingLink):
             last = first + batch.count - 1
         if first >= 0:
             self._link.settle(first, last, ACCEPTED)
-        self._connection.frontend.counts.messages_accepted += accepted
+        self._counts.messages_accepted += accepted
         if self._is_held:
             self._is_held = False
             self._keep_credit(accepted)
@@ -167,7 +165,7 @@ class ProducerLink(IncomingLink):
         self._free_credit(count)
 
     def refused(self, number: int, refusal: Refusal) -> None:
-        """A batch could not be stored, or only its first messages: the rest is rejected, with the reason."""
+        """A batch could not be stored, or only its first messages: the others are rejected."""
         batch = self._unanswered.pop(number, None)
         if batch is None:
             return
@@ -179,13 +177,13 @@ class ProducerLink(IncomingLink):
             if first < end:
                 error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
                 self._link.settle(first, end - 1, Rejected(error=error))
-        self._connection.frontend.counts.messages_accepted += accepted
-        self._connection.frontend.counts.messages_refused += batch.count - accepted
+        self._counts.messages_accepted += accepted
+        self._counts.messages_refused += batch.count - accepted
         self._hold_back(refusal)
         self._done(1, batch.count, batch.size)
 
     def gone(self, refusal: Refusal) -> None:
-        """The shard will not have this producer (any more)."""
+        """The shard refuses this producer, or has closed it."""
         self._unanswered.clear()
         self._end(refusal)
 
@@ -193,12 +191,14 @@ class ProducerLink(IncomingLink):
 
     def away(self) -> None:
         """See Producer."""
-        self._said_to = self._next
+        self._sent_below = self._next
 
     def give_up(self) -> None:
-        """What was sent and not answered is the client's again: released where no shard can have it. There is
-        no credit until the shard is back. What was sent settled still waits: nobody could be told; so does
-        what a client left behind when it went."""
+        """Unanswered messages go back to the client: released where no shard can have stored them.
+
+        There is no credit until the shard is back. Messages that came settled still wait, since they have no
+        outcome to send; so do those of a client that has gone.
+        """
         if self._closed:
             return
         batches = count = size = 0
@@ -209,9 +209,9 @@ class ProducerLink(IncomingLink):
             batches += 1
             count += batch.count
             size += batch.size
-            state = FAILED if number < self._said_to else RELEASED
+            state = FAILED if number < self._sent_below else RELEASED
             self._link.settle(batch.first_id, batch.first_id + batch.count - 1, state)
-        self._connection.frontend.counts.messages_refused += count
+        self._counts.messages_refused += count
         self._wait()
         if batches:
             self._done(batches, count, size)
@@ -223,8 +223,9 @@ class ProducerLink(IncomingLink):
     # --- the end ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The client's link is gone. What it sent still reaches the shard before the producer goes, and is
-        stored if there is room for it: nobody is there any more who would know what came of it later.
+        """The client's link has ended. Its messages still reach the shard before the producer is closed.
+
+        They are stored if there is room: without a link, nobody could be told of an outcome later.
         """
         self._closed = True
         if self._unanswered:
@@ -246,7 +247,7 @@ def _by_priority(event: Transfers) -> Iterator[Transfers]:
     first, id = 0, event.first_delivery_id
     payloads = event.payloads
     heads = [payload[: survey(payload).head_end] for payload in payloads]
-    for _priority, run in groupby(heads, key=lambda head: said_by(head)[1]):
+    for _priority, run in groupby(heads, key=lambda head: header_attributes(head)[1]):
         some = list(run)
         last = first + len(some)
         yield Transfers(
@@ -255,7 +256,7 @@ def _by_priority(event: Transfers) -> Iterator[Transfers]:
             payloads[first:last],
             event.settled,
             event.message_format,
-            max(some, key=lambda head: said_by(head)[2] or 0),
+            max(some, key=lambda head: header_attributes(head)[2] or 0),
             event.absolute_expiry_ms,
         )
         first = last

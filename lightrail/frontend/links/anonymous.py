@@ -1,11 +1,11 @@
-"""A link that sends without a target: each message says in its properties where it goes (ANONYMOUS-RELAY).
+"""A link that sends without a target: each message has its address in its properties (ANONYMOUS-RELAY).
 
-Behind the link is one producer per address that was used lately, opened at the first message for it. Outcomes
-come per message; one that can't be routed is rejected with the reason, and the link goes on. Where the sender
-can't be sent that outcome (the message came settled, or the source does not list rejected), the link is
-detached with the reason (Anonymous Terminus 2.2.2).
+Behind the link is one producer per recently used address, opened at the first message for it. Outcomes come
+per message; one that can't be routed is rejected with the reason, and the link goes on. Where that outcome
+can't be sent (the message came settled, or the source does not list rejected), the link is detached with the
+reason (Anonymous Terminus 2.2.2).
 
-What a client has sent when its link ends, for whatever reason, is sent on all the same: messages that still
+Messages that a client has sent before its link ends, for whatever reason, are still forwarded: those that
 wait for their address to be opened are sent when it is.
 """
 
@@ -17,20 +17,21 @@ from lightrail.amqp.decoder import Buffer
 from lightrail.amqp.events import Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected, Source
 from lightrail.amqp.sections import decode_properties
-from lightrail.amqp.types import DecodeError, Symbol
-from lightrail.frontend.incoming import IncomingLink
-from lightrail.frontend.routes import Refused
-from lightrail.frontend.routing import RouterLink
-from lightrail.frontend.transfers import ProducerLink
+from lightrail.amqp.values import DecodeError, Symbol
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.guard import Hold
+from lightrail.frontend.links.bound import Bound
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.incoming import IncomingLink
+from lightrail.frontend.links.routing import RouterLink
+from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
-    from lightrail.frontend.guard import Hold
 
-log = logging.getLogger("lightrail.frontend.anonymous")
+log = logging.getLogger("lightrail.frontend.links.anonymous")
 
 ANONYMOUS_RELAY: Final = "ANONYMOUS-RELAY"
 """Capability of a connection: links may send without a target (Anonymous Terminus for Message Routing)."""
@@ -40,30 +41,30 @@ DELIVERY_TAG: Final = Symbol("delivery-tag")
 
 
 class ToAddress(IncomingLink):
-    """What such a link sends to one address: outcomes go to the link, credit is counted there."""
+    """The producer for one address: outcomes go to the link, credit is counted there."""
 
     owner: "AnonymousLink"
-    hold: "Hold | None"
+    hold: Hold | None
     most: int
     """Largest message, in bytes."""
     retired: bool
-    """No more is sent by it: it is closed when everything is answered."""
+    """Nothing more is sent by it: it is closed when everything is answered."""
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
         """Some messages for the address."""
         raise NotImplementedError
 
-    def belongs(self, owner: "AnonymousLink", hold: "Hold", most: int) -> None:
-        """Once, before anything is sent."""
+    def belong(self, owner: "AnonymousLink", hold: Hold, most: int) -> None:
+        """Called once, before anything is sent."""
         self.owner, self.hold, self.most, self.retired = owner, hold, most, False
 
     @property
     def held_back(self) -> bool:
-        """There is no room for its messages just now."""
+        """Its shard has no room for messages at present."""
         return self._held_back
 
     def _attach(self) -> None:
-        """The link was attached long ago."""
+        """The link's attach was answered before."""
         self._attached = True
 
     def _lose(self, refusal: Refusal) -> None:
@@ -71,13 +72,13 @@ class ToAddress(IncomingLink):
         self.owner.gone(self)
 
     def _take_back(self) -> None:
-        """The link's credit is small; what is too much in bytes keeps the socket from being read."""
+        """The link's credit is small; too many bytes keep the socket from being read."""
 
     def _wait(self) -> None:
-        """The link goes on: its other addresses may be at shards that are there."""
+        """The link goes on: its other addresses may be at shards that are not away."""
 
     def _keep_credit(self, count: int) -> None:
-        """The link's credit is for all of its addresses: a queue that is behind does not hold it."""
+        """The link's credit is for all of its addresses: a queue that is behind does not hold it back."""
 
     def _top_up(self, least: int | None = None) -> None:
         self.owner.answered(self)
@@ -90,7 +91,7 @@ class AddressProducer(ToAddress, ProducerLink):
         ProducerLink.transfers(self, event, now_ms)
 
     def gone(self, refusal: Refusal) -> None:
-        """The shard will not have this producer (any more): what it had no answer for is rejected."""
+        """The shard refuses this producer, or has closed it: unanswered messages are rejected."""
         for number in list(self._unanswered):
             self.refused(number, refusal)
         super().gone(refusal)
@@ -104,16 +105,17 @@ class AddressRouter(ToAddress, RouterLink):
 
 
 Open = Callable[["AnonymousLink", str, Buffer], Awaitable[ToAddress]]
-"""Opens what an address means, for its first message, also when the client's link has ended meanwhile. Raises
-Refused."""
+"""Opens the producer of an address for its first message, also after the client's link has ended. Raises
+ConditionError."""
 
 
-class AnonymousLink:
-    """One incoming link (the client sends) that is bound to nothing, or to everything."""
+class AnonymousLink(Bound):
+    """One incoming link (the client sends) without a target."""
 
     __slots__ = (
         "_can_reject",
         "_closed",
+        "_frontend",
         "_open",
         "_producers",
         "_retired",
@@ -123,16 +125,17 @@ class AnonymousLink:
         "link",
     )
 
-    def __init__(self, connection: "ClientConnection", link: "Link", open: Open) -> None:
+    def __init__(self, connection: LinkContext, link: "Link", open: Open) -> None:
         self.connection = connection
         self.link = link
+        self._frontend = connection.frontend
         self._open = open
         self._closed = False
         self._producers: dict[str, ToAddress] = {}
-        """By address, the one that was used last at the end."""
+        """By address, in order of their latest use."""
         self._retired: set[ToAddress] = set()
         self._waiting: dict[str, list[Transfers]] = {}
-        """What came for addresses that are being opened."""
+        """Messages for addresses that are being opened."""
         self._unresolved = 0
         """Messages that wait there."""
         self._can_reject = _lists_rejected(link.source)
@@ -141,14 +144,14 @@ class AnonymousLink:
     # --- from the client -------------------------------------------------------------------------------
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
-        """A batch came: neighbours with one address go on together."""
-        # What was deleted, or deleted and made again, is let go of first: see `lose`.
-        self.connection.frontend.poll()
+        """Sends a batch on, neighbours with one address together."""
+        # Producers of names that were deleted, or deleted and made again, are retired first: see `retire`.
+        self._frontend.poll()
         for address, part in _runs(event):
             if self._closed and not event.settled:
-                # One before it ended the link. It has no outcome, so the client sends it again.
+                # An earlier message ended the link. This one has no outcome, so the client sends it again.
                 break
-            if isinstance(address, Refused):
+            if isinstance(address, ConditionError):
                 self._reject(part, address.condition, address.description)
             else:
                 self._send(address, part, now_ms)
@@ -161,13 +164,13 @@ class AnonymousLink:
             self._pass(producer, event, now_ms)
             return
         self._unresolved += len(event.payloads)
-        self.connection.frontend.intake.took(self.connection, _size(event))
+        self._frontend.intake.received(self.connection, _size(event))
         waiting = self._waiting.get(address)
         if waiting is not None:
             waiting.append(event)
             return
         self._waiting[address] = [event]
-        self.connection.frontend.spawn(self._resolve(address))
+        self._frontend.spawn(self._resolve(address))
 
     def _pass(self, producer: ToAddress, event: Transfers, now_ms: int) -> None:
         if max(map(len, event.payloads)) <= producer.most:
@@ -185,13 +188,13 @@ class AnonymousLink:
                 )
 
     def _reject(self, event: Transfers, condition: str, description: str) -> None:
-        """These messages have nowhere to go."""
-        self.connection.frontend.counts.messages_refused += len(event.payloads)
+        """These messages can't be routed."""
+        self._frontend.counts.messages_refused += len(event.payloads)
         if self._closed:
             return
         tags = event.tags or [b""] * len(event.payloads)
         if event.settled or not self._can_reject:
-            self.connection.lose(self.link, condition, description, {DELIVERY_TAG: tags[0]})
+            self.connection.links.detach(self.link, condition, description, {DELIVERY_TAG: tags[0]})
             return
         for number, tag in enumerate(tags, event.first_delivery_id):
             error = AmqpError(condition=Symbol(condition), description=description, info={DELIVERY_TAG: tag})
@@ -201,21 +204,22 @@ class AnonymousLink:
     # --- addresses -------------------------------------------------------------------------------------
 
     async def _resolve(self, address: str) -> None:
-        """Opens what an address means, and sends there what came meanwhile."""
-        refusal: Refused | None = None
+        """Opens the producer of an address, and sends the messages that wait for it."""
+        refusal: ConditionError | None = None
         producer: ToAddress | None = None
         try:
             producer = await self._open(self, address, self._waiting[address][0].payloads[0])
-        except Refused as refused:
+        except ConditionError as refused:
             refusal = refused
         except Exception:
             log.exception("%s, which a message is addressed to, could not be opened", address)
-            refusal = Refused(conditions.INTERNAL_ERROR, f"internal error: {address} could not be opened")
+            description = f"internal error: {address} could not be opened"
+            refusal = ConditionError(conditions.INTERNAL_ERROR, description)
         waiting = self._waiting.pop(address, ())
-        now_ms = self.connection.frontend.now_ms()
+        now_ms = self._frontend.now_ms()
         for event in waiting:
             self._unresolved -= len(event.payloads)
-            self.connection.frontend.intake.answered(self.connection, _size(event))
+            self._frontend.intake.answered(self.connection, _size(event))
         if producer is not None and not self._closed:
             self._producers[address] = producer
             if len(self._producers) > limits.ANONYMOUS_ADDRESSES_MAX:
@@ -226,13 +230,13 @@ class AnonymousLink:
             elif refusal is not None:
                 self._reject(event, refusal.condition, refusal.description)
         if producer is not None and self._producers.get(address) is not producer:
-            # The client's link has ended: what it had sent is on its way, and nothing more comes.
+            # The client's link has ended, or its address was retired: these were the last messages.
             self._end(producer)
         self._top_up()
         self.connection.touch()
 
-    def lose(self, address: str) -> None:
-        """The address may not be used as it was: the next message for it asks anew."""
+    def retire(self, address: str) -> None:
+        """The address was deleted, or the right to it revoked: the next message opens it again."""
         if address in self._producers:
             self._retire(address)
 
@@ -247,7 +251,7 @@ class AnonymousLink:
 
     def _let_go(self, producer: ToAddress) -> None:
         if producer.hold is not None:
-            self.connection.frontend.guard.release(producer.hold)
+            self._frontend.guard.release(producer.hold)
             producer.hold = None
 
     def _end(self, producer: ToAddress) -> None:
@@ -257,14 +261,14 @@ class AnonymousLink:
     # --- from the producers ----------------------------------------------------------------------------
 
     def answered(self, producer: ToAddress) -> None:
-        """Some of its messages have their outcome."""
+        """Some messages of a producer have their outcomes."""
         if producer.retired and not producer.unanswered and producer in self._retired:
             self._retired.remove(producer)
             producer.close()
         self._top_up()
 
     def gone(self, producer: ToAddress) -> None:
-        """Its shard does not have it any more."""
+        """The shard has closed a producer."""
         self._retired.discard(producer)
         self._let_go(producer)
         for address, each in list(self._producers.items()):
@@ -274,16 +278,16 @@ class AnonymousLink:
     # --- the end, and credit ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The client's attach is answered, with the first credit."""
-        self.connection.accept_incoming(self.link)
+        """Answers the client's attach, with the first credit."""
+        self.connection.links.accept_incoming(self.link)
         self._top_up()
 
     def relieved(self) -> None:
-        """The connection's messages are not refused any more."""
+        """The connection's messages are no longer refused."""
         self._top_up()
 
     def close(self) -> None:
-        """The client's link has ended; what it sent still reaches its queues, see `_resolve`."""
+        """The client's link has ended; messages that it sent still reach their queues, see `_resolve`."""
         self._closed = True
         for producer in (*self._producers.values(), *self._retired):
             self._end(producer)
@@ -292,7 +296,7 @@ class AnonymousLink:
 
     def _top_up(self) -> None:
         everyone = (*self._producers.values(), *self._retired)
-        if self._closed or self.connection.frontend.stopping or any(each.held_back for each in everyone):
+        if self._closed or self._frontend.stopping or any(each.held_back for each in everyone):
             return
         window = limits.ANONYMOUS_CREDIT_MAX
         credit = window - self._unresolved - sum(each.unanswered for each in everyone)
@@ -307,7 +311,7 @@ def _lists_rejected(source: object) -> bool:
     return not outcomes or REJECTED in outcomes
 
 
-def _runs(event: Transfers) -> Iterator[tuple[str | Refused, Transfers]]:
+def _runs(event: Transfers) -> Iterator[tuple[str | ConditionError, Transfers]]:
     """The batch in parts of one address each, in order."""
     start = 0
     address = _address(event, 0)
@@ -319,17 +323,18 @@ def _runs(event: Transfers) -> Iterator[tuple[str | Refused, Transfers]]:
     yield address, _part(event, start, len(event.payloads))
 
 
-def _address(event: Transfers, index: int) -> str | Refused:
-    """Where a message goes, or why nobody knows."""
+def _address(event: Transfers, index: int) -> str | ConditionError:
+    """The address of a message, or why it can't be known."""
     if event.message_format:
-        return Refused(conditions.NOT_IMPLEMENTED, "expected message-format 0, to find an address in it")
+        description = "expected message-format 0, to find an address in it"
+        return ConditionError(conditions.NOT_IMPLEMENTED, description)
     try:
         to = decode_properties(event.payloads[index]).to
     except DecodeError as error:
-        return Refused(conditions.DECODE_ERROR, str(error))
+        return ConditionError(conditions.DECODE_ERROR, str(error))
     if isinstance(to, str) and to:
         return to
-    return Refused(conditions.NOT_FOUND, "expected an address in the properties' field to, none came")
+    return ConditionError(conditions.NOT_FOUND, "expected an address in the properties' field to, none came")
 
 
 def _part(event: Transfers, start: int, stop: int) -> Transfers:

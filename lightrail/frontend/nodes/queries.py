@@ -1,4 +1,4 @@
-"""Queries of AMQP management: lists of entities in pages, and what the node tells of itself."""
+"""Queries of AMQP management: pages of entities, and the types, attributes and operations that exist."""
 
 import asyncio
 from bisect import bisect_left, insort
@@ -7,9 +7,9 @@ from typing import Any
 
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.messages import Message
-from lightrail.amqp.types import Int
-from lightrail.frontend import entities
-from lightrail.frontend.entities import (
+from lightrail.amqp.values import Int
+from lightrail.frontend.nodes import entities
+from lightrail.frontend.nodes.entities import (
     FIGURES,
     NAME,
     OPERATIONS,
@@ -19,7 +19,7 @@ from lightrail.frontend.entities import (
     TYPE_OF,
     Entity,
 )
-from lightrail.frontend.requests import Fault, Request, reply
+from lightrail.frontend.nodes.requests import Request, RequestError, reply
 from lightrail.model import limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name, Right, Subscription
@@ -33,7 +33,7 @@ class Queries:
     """The operations of the management node itself.
 
     Args:
-        with_figures: gives an entity's attributes, those of a queue with what its shard says.
+        with_figures: returns an entity's attributes, those of a queue with the figures of its shard.
     """
 
     def __init__(self, service: Service, with_figures: Callable[[Entity], Awaitable[dict[str, Any]]]) -> None:
@@ -92,7 +92,7 @@ class Queries:
         return answer
 
     async def _records(self, request: Request, wanted: str) -> AsyncIterator[Name | Subscription]:
-        """What the caller may know of, of one type or a subtype of it: names in order, then subscriptions."""
+        """The entities of a type, or of its subtypes, that the caller may see: names, then subscriptions."""
         directory = self._directory
         if wanted in (*EVERYTHING, NAME) or wanted in ROLE_OF:
             for place, key in enumerate(self._sorted.keys()):
@@ -137,7 +137,7 @@ class Queries:
 
 
 class Sorted:
-    """All names that have a role, in order, kept so as names come and go."""
+    """All names that have a role, in order, updated as names are created and deleted."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -175,7 +175,7 @@ def _key(name: str) -> str:
 def _entity_type(request: Request) -> str:
     type = request.text("entityType")
     if type and type not in SUPERTYPES and type != entities.ENTITY:
-        raise Fault(404, f"entityType is {type!a:.80}; expected one of {', '.join(SUPERTYPES)}")
+        raise RequestError(404, f"entityType is {type!a:.80}; expected one of {', '.join(SUPERTYPES)}")
     return type
 
 
@@ -185,12 +185,12 @@ def _types(wanted: str) -> list[str]:
 
 
 def _attribute_names(body: Any) -> list[str]:
-    """What a QUERY asks for; empty for everything. Raises Fault."""
+    """The attributes that a QUERY asks for; empty for all. Raises RequestError."""
     if body is None:
         return []
     names = body.get("attributeNames") if isinstance(body, dict) else body
     if names is None:
         return []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise Fault(400, "expected the body to be a map with attributeNames, a list of texts")
+        raise RequestError(400, "expected the body to be a map with attributeNames, a list of texts")
     return [str(name) for name in names]

@@ -1,7 +1,7 @@
-"""What JMS clients say of a destination: whether it is a queue or a topic (AMQP Binding for JMS, 5.3).
+"""How JMS clients mark a destination as a queue or as a topic (AMQP Binding for JMS, 5.3).
 
-They say so in the capabilities of a terminus, and of a message that is sent without one in its annotation
-`x-opt-jms-dest`. A topic is a router. ADR 26 has what follows from it.
+The mark is in the capabilities of a terminus; for a message that is sent without a terminus it is in the
+annotation `x-opt-jms-dest`. A topic is a router. ADR 26 has what follows from it.
 """
 
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from typing import Any, Final
 from lightrail.amqp.decoder import Buffer
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.sections import decode_annotations
-from lightrail.amqp.types import DecodeError
+from lightrail.amqp.values import DecodeError
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 
 NODES: Final[Mapping[Role, str]] = {Role.QUEUE: "queue", Role.ROUTER: "topic"}
-"""The roles that these words are about, and the word for each."""
+"""The roles that have a word in JMS, and the word for each."""
 _BY_CAPABILITY: Final[Mapping[str, Role]] = {
     "queue": Role.QUEUE,
     "temporary-queue": Role.QUEUE,
@@ -40,13 +40,13 @@ def symbols(value: Any) -> frozenset[str]:
 
 
 def node_of(terminus: Source | Target) -> Role | None:
-    """The role that the capabilities of a terminus ask for; None where they say nothing, or both."""
+    """The role that the capabilities of a terminus ask for; None where they ask for none, or for both."""
     asked = {_BY_CAPABILITY[each] for each in symbols(terminus.capabilities) if each in _BY_CAPABILITY}
     return asked.pop() if len(asked) == 1 else None
 
 
 def node_of_message(message: Buffer) -> Role | None:
-    """The same for where a message goes, by its annotation."""
+    """The role that a message's annotation asks for at its address; None without one."""
     try:
         found = decode_annotations(message).get(_ANNOTATION)
     except DecodeError:
@@ -55,7 +55,7 @@ def node_of_message(message: Buffer) -> Role | None:
 
 
 def another_node(record: Name) -> str:
-    """Why a name can't be attached to as what the client takes it for, and what to do."""
+    """Why a client can't use a name in the role that it expects, and what to do."""
     name, role = record.name, record.role
     other = Role.ROUTER if role is Role.QUEUE else Role.QUEUE
     return (

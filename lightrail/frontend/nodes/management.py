@@ -1,22 +1,31 @@
-"""$management: what AMQP clients read and change of the namespace (AMQP Management 1.0, working draft 15).
+"""$management: AMQP clients read and change the namespace (AMQP Management 1.0, working draft 15).
 
 Requests carry the operation, the type and the name of an entity as application properties, and attributes as
-a map in the body; answers carry statusCode and statusDescription. Everything goes through the same service
-as HTTP, with the caller of the connection, so that rights and errors are the same.
+a map in the body; answers carry statusCode and statusDescription. Every request calls the same service as
+HTTP, with the caller of the connection, so that rights and errors are the same.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import lightrail
 from lightrail.amqp.messages import Message
-from lightrail.frontend import entities
-from lightrail.frontend.entities import FIGURES, MANAGEMENT, NAME, ROLE_OF, SUBSCRIPTION, TYPE_OF, Entity
-from lightrail.frontend.queries import Queries
-from lightrail.frontend.renewing import OPERATION as RENEW_LOCKS
-from lightrail.frontend.renewing import renew_locks
-from lightrail.frontend.requests import Fault, Request, fault_of, parse, reply
+from lightrail.frontend.nodes import entities
+from lightrail.frontend.nodes.entities import (
+    FIGURES,
+    MANAGEMENT,
+    NAME,
+    ROLE_OF,
+    SUBSCRIPTION,
+    TYPE_OF,
+    Entity,
+)
+from lightrail.frontend.nodes.links import NodeContext
+from lightrail.frontend.nodes.queries import Queries
+from lightrail.frontend.nodes.renewing import OPERATION as RENEW_LOCKS
+from lightrail.frontend.nodes.renewing import renew_locks
+from lightrail.frontend.nodes.requests import Request, RequestError, error_of, parse, reply
 from lightrail.model import limits
 from lightrail.model.names import check, is_dead_letter
 from lightrail.model.policy import Role
@@ -26,23 +35,20 @@ from lightrail.namespace.service import Service
 from lightrail.wire.messages import Answer
 from lightrail.wire.requests import ShardAway, ShardRefused
 
-if TYPE_CHECKING:
-    from lightrail.frontend.connection import ClientConnection
-
-log = logging.getLogger("lightrail.frontend.management")
+log = logging.getLogger("lightrail.frontend.nodes.management")
 
 ADDRESS: Final = "$management"
 
 
 class Queues(Protocol):
-    """How shards are asked about their queues: the frontend."""
+    """Sends requests to the shards of queues: the frontend."""
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
         """Raises ShardAway, ShardRefused."""
 
 
 class Management:
-    """The node. See frontend/nodes.py for how requests and answers get here and away."""
+    """The node; requests come and answers leave by nodes/links.py."""
 
     def __init__(self, service: Service, queues: Queues) -> None:
         self._service = service
@@ -63,19 +69,19 @@ class Management:
         """Every request has an answer."""
         return False
 
-    async def answer(self, connection: "ClientConnection", payload: bytes) -> Message:
-        """Carries a request out; what is wrong with it is in the answer."""
-        caller_for = connection.caller_for
+    async def answer(self, connection: NodeContext, payload: bytes) -> Message:
+        """Executes a request; its errors are in the answer."""
+        caller_for = connection.client.caller_for
         try:
-            request = parse(payload, caller_for, connection.owner)
+            request = parse(payload, caller_for, connection.client.owner)
             self._directory.refresh()
             if request.operation == RENEW_LOCKS:
-                # Of the connection's own links, not of a name.
+                # It concerns the connection's own links, and no name.
                 return await renew_locks(connection, request)
             return await self._operations[request.operation](request)
         except Exception as error:
-            fault = fault_of(error, caller_for)
-            return reply(fault.status, str(fault), None)
+            known = error_of(error, caller_for)
+            return reply(known.status, str(known), None)
 
     # --- entities --------------------------------------------------------------------------------------
 
@@ -84,10 +90,10 @@ class Management:
         if request.type == SUBSCRIPTION:
             return await self._create_subscription(request, attributes)
         if request.type not in ROLE_OF:
-            raise Fault(400, f"a {request.type} can't be created")
+            raise RequestError(400, f"a {request.type} can't be created")
         name = request.name
         if not name:
-            raise Fault(400, "expected the application property name, found none")
+            raise RequestError(400, "expected the application property name, found none")
         policy = entities.policy_of(request.type, attributes, {})
         owner = request.connection if policy["lifetime"] == "connection" else ""
         record = await self._service.give(request.caller_for(name), name, policy, owner=owner)
@@ -100,16 +106,16 @@ class Management:
         id = fields.pop("id", None) or id
         target = fields.pop("target", None)
         if not router or not target:
-            raise Fault(400, "expected the attributes router and target, found none")
+            raise RequestError(400, "expected the attributes router and target, found none")
         made = await self._service.subscribe(request.caller_for(router), router, target, id=id, **fields)
         shown = entities.subscription_entity(made).attributes
-        # The key of the signatures of pushes is shown to who makes them, and not again.
+        # The key of the signatures of pushes is shown when the subscription is made, and not again.
         return reply(201, "Created", shown | ({"secret": made.secret} if made.secret else {}))
 
     async def _read(self, request: Request) -> Message:
         if request.type == MANAGEMENT:
             if request.name not in ("", "self"):
-                raise Fault(404, f"there is no {MANAGEMENT} {request.name!a:.80}; it is called self")
+                raise RequestError(404, f"there is no {MANAGEMENT} {request.name!a:.80}; it is called self")
             own = {"name": "self", "identity": "self", "type": MANAGEMENT, "version": lightrail.__version__}
             return reply(200, "OK", own)
         if request.type == SUBSCRIPTION:
@@ -130,14 +136,15 @@ class Management:
             found = self._subscription(request)
             revision = request.revision
             if revision is not None and revision != found.revision:
-                raise Fault(
+                raise RequestError(
                     412,
                     f"the subscription is at revision {found.revision}, and {revision} was expected; "
                     "read it again",
                 )
             fields = entities.subscription_fields(attributes)
             if {fields.pop("router", found.router), fields.pop("id", found.id)} != {found.router, found.id}:
-                raise Fault(400, "router and id of a subscription stay as they are; create another one")
+                text = "router and id of a subscription stay as they are; create another one"
+                raise RequestError(400, text)
             kept = {key: getattr(found, key) for key in ("target", "filter", "action", "expires_at")} | fields
             made = await self._service.subscribe(
                 request.caller_for(found.router),
@@ -175,7 +182,7 @@ class Management:
         return reply(200, "OK", answer.fields)
 
     async def _peek(self, request: Request) -> Message:
-        """Messages of a queue as they are, from a sequence on; nothing is locked or taken."""
+        """Messages of a queue from a sequence on, without locking or removing them."""
         fields = {
             "from": request.number("from", 0, 1 << 62, 0),
             "count": request.number("count", 1, limits.MANAGEMENT_PAGE_MAX, 20),
@@ -187,10 +194,10 @@ class Management:
     async def _cancel(self, request: Request) -> Message:
         sequence = request.number("sequence", 0, 1 << 62, -1)
         if sequence < 0:
-            raise Fault(400, "expected the application property sequence, found none")
+            raise RequestError(400, "expected the application property sequence, found none")
         answer = await self._ask(request, Right.SEND, {"sequences": [sequence]})
         if not answer.fields.get("cancelled"):
-            raise Fault(404, f"{request.name} has no scheduled message {sequence} (any more)")
+            raise RequestError(404, f"{request.name} has no scheduled message {sequence} (any more)")
         return reply(200, "OK", answer.fields)
 
     async def _ask(self, request: Request, right: Right, fields: dict[str, Any]) -> Answer:
@@ -201,7 +208,7 @@ class Management:
         else:
             demand(self._directory, caller, right, record)
         if record.role is not Role.QUEUE:
-            raise Fault(404, f"{request.name} has role {record.role}; expected a queue")
+            raise RequestError(404, f"{request.name} has role {record.role}; expected a queue")
         op = "cancel" if request.operation == "cancel-scheduled" else request.operation
         return await self._queues.ask_shard(record.name, op, fields)
 
@@ -218,35 +225,35 @@ class Management:
     # --- inside ----------------------------------------------------------------------------------------
 
     def _known(self, request: Request, right: Right | None = None) -> Name:
-        """The name that a request is about. Raises Fault, Forbidden: it must be one that may be known of."""
+        """The name that a request is about. Raises RequestError; Forbidden: the caller may not see it."""
         name = request.name
         if not name:
-            raise Fault(400, "expected the application property name or identity, found neither")
+            raise RequestError(400, "expected the application property name or identity, found neither")
         directory = self._directory
         record = directory.find(name)
         if record is None and is_dead_letter(name) and right is None:
-            # It is there as long as its queue is.
+            # A dead-letter queue exists as long as its queue does.
             record = directory.get(name) if directory.get(name).role is Role.QUEUE else None
         caller = request.caller_for(name)
         if record is None:
             check(name)
             demand(directory, caller, Right.MANAGE, directory.get(name))
-            raise Fault(404, f"{name} has no role")
+            raise RequestError(404, f"{name} has no role")
         if right is not None or not self._service.visible(caller, record):
             demand(directory, caller, Right.MANAGE, record)
         if request.type != NAME and ROLE_OF.get(request.type) is not record.role:
-            raise Fault(404, f"{name} is a {TYPE_OF[record.role]}, no {request.type}")
+            raise RequestError(404, f"{name} is a {TYPE_OF[record.role]}, no {request.type}")
         return record
 
     def _subscription(self, request: Request) -> Subscription:
         router, _, id = request.name.rpartition("//")
         found = self._directory.subscription(router, id) if router else None
         if found is None:
-            # Who may not manage the router learns nothing of its subscriptions.
+            # A caller that may not manage the router learns nothing of its subscriptions.
             if router:
                 check(router)
                 demand(self._directory, request.caller_for(router), Right.MANAGE, self._directory.get(router))
-            raise Fault(404, f"there is no subscription {request.name!a:.200}; expected ROUTER//ID")
+            raise RequestError(404, f"there is no subscription {request.name!a:.200}; expected ROUTER//ID")
         return found
 
 

@@ -1,8 +1,8 @@
-"""A link that sends to a connection point: its messages go straight to a listener, whose credit and outcomes
-come back; nothing is stored.
+"""A link that sends to a connection point: its messages are passed to a listener, and nothing is stored.
 
-The client's credit is what the listeners have given, told by GRANT; no window of ours is added. When the
-shard goes away, whatever has no outcome is released: the listener may have got it, but nobody will ever say.
+Credit and outcomes are the listener's. The client's credit is the sum of what listeners have granted (GRANT),
+without a window of ours. When the shard is away, messages without an outcome are released: the listener may
+have received them, but its outcome will never come.
 """
 
 from array import array
@@ -10,16 +10,18 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
-from lightrail.amqp.performatives import AmqpError, Modified, Rejected
+from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.sections import decode_header
-from lightrail.amqp.types import Symbol, decode
+from lightrail.amqp.values import Symbol
+from lightrail.frontend.links.bound import Bound
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.outcomes import decode_outcome
 from lightrail.wire.frames import Kind, OutcomeCode, enqueue, frame
 from lightrail.wire.links import Producer
 from lightrail.wire.messages import ProducerOpen, Refusal, SettleDetail
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.owner import Owner
 
 
@@ -37,7 +39,7 @@ class Passing:
         """Messages without an outcome."""
 
 
-class RelayLink(Producer):
+class RelayLink(Bound, Producer):
     """One incoming link (the client sends) bound to a connection point."""
 
     __slots__ = (
@@ -45,6 +47,9 @@ class RelayLink(Producer):
         "_base",
         "_closed",
         "_connection",
+        "_counts",
+        "_frontend",
+        "_intake",
         "_label",
         "_limit",
         "_link",
@@ -57,7 +62,7 @@ class RelayLink(Producer):
 
     def __init__(
         self,
-        connection: "ClientConnection",
+        connection: LinkContext,
         link: "Link",
         owner: "Owner",
         *,
@@ -67,6 +72,9 @@ class RelayLink(Producer):
     ) -> None:
         self.number = number
         self._connection = connection
+        self._frontend = connection.frontend
+        self._counts = connection.frontend.counts
+        self._intake = connection.frontend.intake
         self._link = link
         self._owner = owner
         self._name = name
@@ -76,7 +84,7 @@ class RelayLink(Producer):
         self._sent = 0
         """Messages that came, over the life of the link."""
         self._base = 0
-        """How many had come when it was last opened at the shard, which counts from there."""
+        """Messages that had come when the link was last opened at the shard, which counts from there."""
         self._limit = 0
         self._next = 1
         self._passing: dict[int, Passing] = {}
@@ -84,7 +92,7 @@ class RelayLink(Producer):
     # --- from the client -------------------------------------------------------------------------------
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
-        """A batch came: it goes to the shard as one frame."""
+        """Sends a batch to the shard as one frame."""
         payloads = event.payloads
         count = len(payloads)
         header = decode_header(event.head)
@@ -94,10 +102,9 @@ class RelayLink(Producer):
         self._next = number + 1
         self._sent += count
         self._passing[number] = Passing(event.first_delivery_id, count, size, event.settled)
-        frontend = self._connection.frontend
-        frontend.counts.messages_received += count
-        frontend.counts.message_bytes_received += size
-        frontend.intake.took(self._connection, size)
+        self._counts.messages_received += count
+        self._counts.message_bytes_received += size
+        self._intake.received(self._connection, size)
         self._owner.post(
             enqueue(
                 self.number,
@@ -117,7 +124,7 @@ class RelayLink(Producer):
     # --- from the shard --------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """Opens this relay at the shard; what has no outcome will never get one."""
+        """Opens this relay at the shard; messages without an outcome are released."""
         for number in list(self._passing):
             self._end(number, RELEASED)
         self._base = self._limit = self._sent
@@ -136,24 +143,24 @@ class RelayLink(Producer):
         )
 
     def ready(self) -> None:
-        """The shard took the relay: the attach is answered; credit comes when there is a listener."""
+        """The shard has opened the relay: the attach is answered; credit comes when there is a listener."""
         if not self._closed and not self._attached:
             self._attached = True
-            self._connection.accept_incoming(self._link)
+            self._connection.links.accept_incoming(self._link)
             self._grant()
 
     def granted(self, limit: int) -> None:
-        """The listeners take messages numbered below `limit`, counted since it was opened at the shard."""
+        """Listeners accept messages numbered below `limit`, counted since the opening at the shard."""
         self._limit = self._base + limit
         self._grant()
 
     def outcome(self, number: int, first: int, count: int, code: int, detail: SettleDetail) -> None:
-        """What a listener made of some messages of a batch."""
+        """A listener's outcome for some messages of a batch."""
         batch = self._passing.get(number)
         if batch is None:
             return
-        self._settle(batch.first_id + first, count, _state(code, detail), batch.settled)
-        counts = self._connection.frontend.counts
+        self._settle(batch.first_id + first, count, decode_outcome(code, detail), batch.settled)
+        counts = self._counts
         if code == OutcomeCode.ACCEPTED:
             counts.messages_accepted += count
         else:
@@ -169,20 +176,20 @@ class RelayLink(Producer):
             self._end(each, ACCEPTED)
 
     def refused(self, number: int, refusal: Refusal) -> None:
-        """The shard could not pass a batch on."""
+        """The shard could not pass a batch to a listener."""
         error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
         self._end(number, Rejected(error=error))
 
     def gone(self, refusal: Refusal) -> None:
-        """The shard will not have this relay (any more)."""
+        """The shard refuses this relay, or has closed it."""
         for number in list(self._passing):
             self._end(number, RELEASED)
         if not self._closed:
             self._closed = True
-            self._connection.refuse_link(self._link, self._attached, refusal)
+            self._connection.links.refuse(self._link, self._attached, refusal)
 
     def give_up(self) -> None:
-        """The shard is away for too long: what has no outcome will hardly get one."""
+        """The shard is away for too long: messages without an outcome are released."""
         for number in list(self._passing):
             self._end(number, RELEASED)
         self._limit = self._sent
@@ -191,7 +198,7 @@ class RelayLink(Producer):
     # --- the end ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The client's link is gone, and with it whoever waits for outcomes."""
+        """The client's link has ended: nobody waits for outcomes."""
         if not self._closed:
             self._closed = True
             for number in list(self._passing):
@@ -199,7 +206,7 @@ class RelayLink(Producer):
             self._owner.close_producer(self.number)
 
     def _grant(self) -> None:
-        if not self._attached or self._closed or self._connection.frontend.stopping:
+        if not self._attached or self._closed or self._frontend.stopping:
             return
         credit = max(0, self._limit - self._sent)
         if credit != self._link.credit:
@@ -210,9 +217,9 @@ class RelayLink(Producer):
         batch = self._passing.pop(number, None)
         if batch is None:
             return
-        # Some of it may have its outcome already; the engine passes over what is settled.
+        # Some messages may have their outcomes already; the engine passes over settled ones.
         self._settle(batch.first_id, batch.count, state, batch.settled)
-        counts = self._connection.frontend.counts
+        counts = self._counts
         if state is ACCEPTED:
             counts.messages_accepted += batch.open
         else:
@@ -225,30 +232,7 @@ class RelayLink(Producer):
             self._connection.touch()
 
     def _answered(self, batch: Passing) -> None:
-        self._connection.frontend.intake.answered(self._connection, batch.size)
-
-
-def _state(code: int, detail: SettleDetail) -> Any:
-    """The outcome as the sender is told it (messaging 3.4)."""
-    if code == OutcomeCode.ACCEPTED:
-        return ACCEPTED
-    if code == OutcomeCode.RELEASED:
-        return RELEASED
-    if code == OutcomeCode.REJECTED:
-        if not detail.condition:
-            return Rejected()
-        return Rejected(error=AmqpError(condition=Symbol(detail.condition), description=detail.description))
-    annotations = _annotations(detail.annotations) if detail.annotations else None
-    return Modified(
-        delivery_failed=detail.delivery_failed,
-        undeliverable_here=detail.undeliverable_here,
-        message_annotations=annotations,
-    )
-
-
-def _annotations(encoded: str) -> Any:
-    data = bytes.fromhex(encoded)
-    return decode(data, 0, len(data))[0]
+        self._intake.answered(self._connection, batch.size)
 
 
 def _expiry(ttl: int | None, absolute_ms: int | None, now_ms: int) -> int:

@@ -1,7 +1,8 @@
-"""What every link on which a client sends has: its credit, and what it sent that nobody has answered yet.
+"""What every link on which a client sends has: its credit, and the messages that are not answered yet.
 
 Backpressure is the sum of three numbers that never exceeds the window: credit that is out, messages that
-came and were not answered. A shard that is slow, full or away answers nothing, so nothing more is granted.
+came and are not answered, and answered messages whose credit is held. A shard that is slow, full or away
+answers nothing, so nothing more is granted.
 """
 
 from functools import lru_cache
@@ -9,35 +10,39 @@ from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Transfers
 from lightrail.amqp.sections import decode_header
+from lightrail.frontend.links.bound import Bound
+from lightrail.frontend.links.context import LinkContext
 from lightrail.model import conditions, limits
 from lightrail.wire.links import Producer
 from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
 
 
 @lru_cache(maxsize=limits.HEADERS_CACHED)
-def said_by(head: bytes) -> tuple[bool, int, int | None]:
+def header_attributes(head: bytes) -> tuple[bool, int, int | None]:
     """(durable, priority, ttl) of a header section, or of none."""
     header = decode_header(head)
     return header.durable, header.priority, header.ttl
 
 
-class IncomingLink(Producer):
-    """One incoming link (the client sends), whatever becomes of its messages."""
+class IncomingLink(Bound, Producer):
+    """One incoming link (the client sends), wherever its messages go."""
 
     __slots__ = (
         "_attached",
         "_closed",
         "_connection",
+        "_counts",
+        "_frontend",
         "_head",
         "_head_attributes",
         "_held_back",
         "_held_messages",
         "_held_since_ms",
         "_held_timer",
+        "_intake",
         "_link",
         "_mean_size",
         "_unanswered_batches",
@@ -46,9 +51,12 @@ class IncomingLink(Producer):
         "_waits",
     )
 
-    def __init__(self, connection: "ClientConnection", link: "Link", number: int) -> None:
+    def __init__(self, connection: LinkContext, link: "Link", number: int) -> None:
         self.number = number
         self._connection = connection
+        self._frontend = connection.frontend
+        self._counts = connection.frontend.counts
+        self._intake = connection.frontend.intake
         self._link = link
         self._attached = False
         self._closed = False
@@ -59,17 +67,13 @@ class IncomingLink(Producer):
         self._unanswered_bytes = 0
         self._unanswered_batches = 0
         self._held_messages = 0
-        """Messages that were answered, and in whose place no credit was granted yet (shard/pacing.py)."""
+        """Answered messages for which no new credit was granted yet (shard/pacing.py)."""
         self._held_since_ms = 0
-        """Since when, or since credit for some of them was freed."""
+        """Since when they are held, or since credit for some of them was freed."""
         self._held_timer = False
         self._mean_size = 1024.0
         self._head: bytes | None = None
         self._head_attributes: tuple[bool, int, int | None] = (False, 4, None)
-
-    def close(self) -> None:
-        """The client's link is gone."""
-        raise NotImplementedError
 
     @property
     def unanswered(self) -> int:
@@ -77,62 +81,62 @@ class IncomingLink(Producer):
         return self._unanswered_messages
 
     def _attributes(self, event: Transfers, now_ms: int) -> tuple[bool, int, int]:
-        """(durable, priority, when the last of them expires or 0) of the messages that came.
+        """(durable, priority, when the last message expires or 0) of a batch.
 
-        The ttl and the absolute-expiry-time of an event are the latest of its messages', which are within
+        The ttl and the absolute-expiry-time of an event are the latest of its messages, which are within
         EXPIRY_SPAN_MS. So the earlier of both is no earlier than any message's end, and as near to it.
         """
         head = event.head
         if head != self._head:
-            # Every message with this header section has the same; the engine has checked it.
+            # Equal header sections have equal attributes; the engine has checked this one.
             self._head = head
-            self._head_attributes = said_by(bytes(head))
+            self._head_attributes = header_attributes(bytes(head))
         durable, priority, ttl = self._head_attributes
         expires = 0
         if ttl is not None:
             expires = now_ms + ttl
         if event.absolute_expiry_ms is not None:
-            # The earlier of both: whichever says that the message is of no more use (messaging 3.2.1, 3.2.4).
+            # The earlier of both ends the message (messaging 3.2.1, 3.2.4).
             expires = min(expires, event.absolute_expiry_ms) if expires else event.absolute_expiry_ms
             expires = max(expires, 1)
         return durable, priority, expires
 
     def _take(self, count: int, size: int) -> None:
-        """A batch of messages came: they count until they are answered."""
+        """A batch came: its messages count until they are answered."""
         self._unanswered_batches += 1
         self._unanswered_messages += count
         self._unanswered_bytes += size
-        # One byte more than there is: the mean of messages without any must not come near 0.
+        # One byte more than received: the mean size of empty messages must not come near 0.
         self._mean_size += ((size + 1) / count - self._mean_size) * 0.25
-        counts = self._connection.frontend.counts
+        counts = self._counts
         counts.messages_received += count
         counts.message_bytes_received += size
-        self._connection.frontend.intake.took(self._connection, size)
+        self._intake.received(self._connection, size)
         if self._unanswered_bytes > limits.LINK_UNANSWERED_BYTES:
             self._take_back()
 
     def _take_back(self) -> None:
-        """The messages are larger than those that the credit was meant for: what is left of it shrinks."""
+        """The messages are larger than those that the credit was meant for: the remaining credit shrinks."""
         if self._link.credit > limits.LINK_CREDIT_MIN:
             self._link.grant(limits.LINK_CREDIT_MIN)
             self._connection.touch()
 
     def _attach(self) -> None:
-        """The client's attach is answered and gets its first credit; once."""
+        """Answers the client's attach and grants the first credit; once."""
         if self._closed or self._attached:
             return
         self._attached = True
-        self._connection.accept_incoming(self._link)
+        self._connection.links.accept_incoming(self._link)
         self._top_up()
 
     def _hold_back(self, refusal: Refusal) -> None:
-        """A full disk: the sender knows, and goes on at the pace of our asking."""
+        """After a refusal for lack of room, new credit waits for a pause: the sender may try again then."""
         if refusal.condition == conditions.RESOURCE_LIMIT_EXCEEDED and not self._held_back:
             self._held_back = True
-            self._connection.frontend.later(limits.REFUSED_PAUSE_MS, self._go_on)
+            self._frontend.later(limits.REFUSED_PAUSE_MS, self._go_on)
 
     def relieved(self) -> None:
-        """The connection's messages are not refused any more."""
+        """The connection's messages are no longer refused."""
         if self._attached and not self._closed:
             self._top_up()
             self._connection.touch()
@@ -144,7 +148,7 @@ class IncomingLink(Producer):
             self._connection.touch()
 
     def _wait(self) -> None:
-        """No more is taken until the shard is back; what a client sends all the same waits for it."""
+        """Takes the credit back until the shard is back; messages that come all the same wait for it."""
         self._waits = True
         if self._attached and not self._closed and self._link.credit:
             self._link.grant(0)
@@ -158,22 +162,22 @@ class IncomingLink(Producer):
                 self._connection.touch()
 
     def _keep_credit(self, count: int) -> None:
-        """Credit in the place of so many answered messages waits for `_free_credit`."""
-        frontend = self._connection.frontend
+        """Credit for so many answered messages is held until `_free_credit`."""
+        frontend = self._frontend
         if not self._held_messages:
             self._held_since_ms = frontend.now_ms()
             if not self._held_timer:
                 self._held_timer = True
                 frontend.later(limits.CREDIT_HELD_MS, self._check_held_credit)
         self._held_messages += count
-        frontend.counts.credit_held += count
+        self._counts.credit_held += count
 
     def _check_held_credit(self) -> None:
-        """Without FREED for long, a few more messages make the shard compare the rates anew."""
+        """Long without FREED, credit for a few messages makes the shard compare the rates anew."""
         self._held_timer = False
         if self._closed:
             return
-        frontend = self._connection.frontend
+        frontend = self._frontend
         left_ms = self._held_since_ms + limits.CREDIT_HELD_MS - frontend.now_ms()
         if left_ms <= 0:
             self._free_credit(limits.PACE_FREED_MIN)
@@ -189,42 +193,40 @@ class IncomingLink(Producer):
             return
         count = min(count or held, held)
         self._held_messages = held - count
-        self._held_since_ms = self._connection.frontend.now_ms()
+        self._held_since_ms = self._frontend.now_ms()
         if not self._closed:
             self._top_up(count)
             self._connection.touch()
 
     def _give(self, batches: int, count: int, size: int) -> None:
-        """So many batches, messages and bytes have their answer, or will get none."""
+        """So many batches, messages and bytes are answered, or will get no answer."""
         self._unanswered_batches -= batches
         self._unanswered_messages -= count
         self._unanswered_bytes -= size
-        self._connection.frontend.intake.answered(self._connection, size, batches)
+        self._intake.answered(self._connection, size, batches)
         if not self._closed:
             self._top_up()
             self._connection.touch()
 
     def _end(self, refusal: Refusal) -> None:
-        """Nothing that was sent will get an answer: the link ends with the reason."""
-        self._connection.frontend.intake.answered(
-            self._connection, self._unanswered_bytes, self._unanswered_batches
-        )
+        """Ends the link with a reason: its unanswered messages will get no answer."""
+        self._intake.answered(self._connection, self._unanswered_bytes, self._unanswered_batches)
         self._unanswered_messages = self._unanswered_bytes = self._unanswered_batches = 0
         self._lose(refusal)
 
     def _lose(self, refusal: Refusal) -> None:
-        """What the link sends to is gone, and so is the link."""
+        """Ends the link, whose queue or router was deleted or refuses it."""
         if not self._closed:
             self._closed = True
-            self._connection.refuse_link(self._link, self._attached, refusal)
+            self._connection.links.refuse(self._link, self._attached, refusal)
 
     def _top_up(self, least: int | None = None) -> None:
         """Grants credit when at least half of the window is free, or `least`: one flow for many messages."""
-        if self._connection.frontend.stopping or self._held_back or self._waits:
+        if self._frontend.stopping or self._held_back or self._waits:
             return
         window = int(limits.LINK_UNANSWERED_BYTES / self._mean_size)
         window = max(limits.LINK_CREDIT_MIN, min(limits.LINK_CREDIT_MAX, window))
-        if self._connection.frontend.counts.unanswered_bytes > limits.FRONTEND_UNANSWERED_BYTES:
+        if self._counts.unanswered_bytes > limits.FRONTEND_UNANSWERED_BYTES:
             window = limits.LINK_CREDIT_MIN
         credit = window - self._unanswered_messages - self._held_messages
         half = window >> 1

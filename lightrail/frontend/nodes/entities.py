@@ -52,11 +52,11 @@ OPERATIONS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     QUEUE: {**_CRUD, "purge": (), "peek": ("from", "count"), "cancel-scheduled": ("sequence",)},
     SUBSCRIPTION: _CRUD,
 }
-"""By type: operations, and the application properties that they know beside type, name and identity."""
+"""By type: operations, and their application properties beside type, name and identity."""
 
 
-class BadAttribute(ValueError):
-    """An attribute that can't be what it is asked to be; the message says what was expected and found."""
+class InvalidAttributeError(ValueError):
+    """An attribute can't have this value; the message says what was expected and found."""
 
 
 def attributes_of(type: str) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def attributes_of(type: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """One thing that can be read; `figures` are added by whoever asked the shard."""
+    """One entity; `figures` of a queue are added by a request to its shard."""
 
     type: str
     identity: str
@@ -122,12 +122,12 @@ def policy_of(type: str, attributes: Mapping[str, Any], given: Mapping[str, Any]
     """The policy `given` with these attributes over it; null takes a field back to its default.
 
     Raises:
-        BadAttribute, InvalidPolicy: an attribute that is none, is read only, or has a wrong value.
+        InvalidAttributeError, InvalidPolicy: an attribute that is none, is read only, or has a wrong value.
     """
     fields = dict(given)
     for name, value in attributes.items():
         if name in SHOWN or name == FIGURES:
-            raise BadAttribute(f"{name} is read only; leave it out")
+            raise InvalidAttributeError(f"{name} is read only; leave it out")
         if value is None and name in BY_NAME:
             fields.pop(name, None)
         else:
@@ -136,42 +136,46 @@ def policy_of(type: str, attributes: Mapping[str, Any], given: Mapping[str, Any]
 
 
 def subscription_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a subscription that a body gives. Raises BadAttribute."""
+    """The fields of a subscription that a body gives. Raises InvalidAttributeError."""
     fields: dict[str, Any] = {}
     for name, value in attributes.items():
         if name not in SUBSCRIPTION_FIELDS and name != "id":
             known = ", ".join(("id", *SUBSCRIPTION_FIELDS))
-            raise BadAttribute(f"{name} is no attribute of {SUBSCRIPTION} that can be set; those are {known}")
+            raise InvalidAttributeError(
+                f"{name} is no attribute of {SUBSCRIPTION} that can be set; those are {known}"
+            )
         kinds = (dict,) if name in ("filter", "action") else (str,)
         if value is not None and not isinstance(value, kinds):
             expected = "a map" if dict in kinds else "a text"
-            raise BadAttribute(f"{name} is {value!r:.80}; expected {expected}")
+            raise InvalidAttributeError(f"{name} is {value!r:.80}; expected {expected}")
         fields[name] = value
     return fields
 
 
 def body_attributes(body: Any, type: str, identity: str) -> dict[str, Any]:
-    """The attributes that a CREATE or UPDATE brings, as JSON would have them.
+    """The attributes in the body of a CREATE or UPDATE, as JSON would have them.
 
     `name`, `identity` and `type` may be among them if they repeat what the request says; they are left out.
-    Raises BadAttribute.
+    Raises InvalidAttributeError.
     """
     if body is None:
         return {}
     if not isinstance(body, dict):
-        raise BadAttribute("expected the body to be an amqp-value with a map of attributes")
+        raise InvalidAttributeError("expected the body to be an amqp-value with a map of attributes")
     attributes: dict[str, Any] = {}
     for key, value in body.items():
         if not isinstance(key, str):
-            raise BadAttribute(f"expected texts as names of attributes, found {key!r:.80}")
+            raise InvalidAttributeError(f"expected texts as names of attributes, found {key!r:.80}")
         try:
             attributes[str(key)] = plain(value)
         except ValueError as error:
-            raise BadAttribute(f"{key!s:.80}: {error}") from None
-    for name, said in (("name", identity), ("identity", identity), ("type", type)):
-        found = attributes.pop(name, said)
-        if said and found != said:
-            raise BadAttribute(f"{name} is {found!r:.80} in the body and {said!r:.80} in the request")
+            raise InvalidAttributeError(f"{key!s:.80}: {error}") from None
+    for name, expected in (("name", identity), ("identity", identity), ("type", type)):
+        found = attributes.pop(name, expected)
+        if expected and found != expected:
+            raise InvalidAttributeError(
+                f"{name} is {found!r:.80} in the body and {expected!r:.80} in the request"
+            )
     return attributes
 
 

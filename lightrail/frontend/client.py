@@ -1,0 +1,50 @@
+"""The client at the other end of a connection: its address, user, rights, and the owner ids of its names."""
+
+from typing import TYPE_CHECKING
+
+from lightrail.frontend.claims import Claims
+from lightrail.namespace.rights import Caller
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import SessionView
+
+UNKNOWN = Caller("")
+
+
+class Client:
+    """Known in part when the socket is accepted, and completely after the client's open."""
+
+    __slots__ = ("caller", "claims", "loopback", "owner", "peer", "tls", "user")
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        """Owner id of names that are deleted with the connection."""
+        self.peer = ""
+        """Address of the client's socket."""
+        self.loopback = True
+        """Whether the client is on this machine."""
+        self.tls = False
+        self.user: str | None = None
+        """Who has authenticated; None without SASL."""
+        self.caller = UNKNOWN
+        """Whose rights the client has at names without a token."""
+        self.claims: Claims | None = None
+        """Tokens that the client has put, once it has put one."""
+
+    @property
+    def user_name(self) -> str:
+        """The user for people; `anonymous` without one."""
+        return self.user or "anonymous"
+
+    def caller_for(self, name: str) -> Caller:
+        """Whose rights hold at a name: those of the token for that name, else those of the user."""
+        found = None if self.claims is None else self.claims.caller_for(name)
+        return self.caller if found is None else found
+
+    def session_owner(self, session: "SessionView") -> str:
+        """Owner id of names that are deleted with a session."""
+        return f"{self.owner}/{session.channel}"
+
+    def owns(self, owner: str) -> bool:
+        """Whether names of this owner are deleted with the connection, or with a part of it."""
+        return owner == self.owner or owner.startswith(self.owner + "/")

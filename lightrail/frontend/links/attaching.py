@@ -1,0 +1,322 @@
+"""What an attach becomes: by the role of the name that it addresses, and by the client's rights there.
+
+One function per role, in ROLES; each gets an Attach whose rights have been checked and opens the link at a
+shard, or raises ConditionError.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from lightrail.amqp.decoder import Buffer
+from lightrail.amqp.link import Link
+from lightrail.amqp.values import Symbol, UInt
+from lightrail.amqp.windows import MAPPED
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links import dynamic, subscribing
+from lightrail.frontend.links.anonymous import AddressProducer, AddressRouter, AnonymousLink, ToAddress
+from lightrail.frontend.links.attach import Attach, right_of
+from lightrail.frontend.links.bound import Terms
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.links.filters import source_filter
+from lightrail.frontend.links.jms import NODES, another_node, node_of, node_of_message
+from lightrail.frontend.links.relays import RelayLink
+from lightrail.frontend.links.routing import RouterLink
+from lightrail.frontend.links.terminus import consumer_options, label_of, name_of, terminus_of
+from lightrail.frontend.links.transfers import ProducerLink
+from lightrail.model import conditions, names
+from lightrail.model.policy import InvalidPolicy, Role
+from lightrail.namespace.errors import LimitExceeded, Refused
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.service import policy_at_first_use
+
+if TYPE_CHECKING:
+    from lightrail.wire.owner import Owner
+
+log = logging.getLogger("lightrail.frontend.links.attaching")
+
+DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
+"""Qpid JMS sends with a delivery delay only where this capability is offered."""
+
+
+async def attach(connection: LinkContext, link: Link) -> None:
+    """Answers the attach of a client, at the latest when the shard has answered."""
+    try:
+        await _attach(connection, link)
+        return
+    except ConditionError as error:
+        condition, description, info = error.condition, error.description, error.info
+    except (Refused, InvalidPolicy) as refusal:
+        condition, description, info = _condition_of(refusal), str(refusal), None
+    except CoordinatorError as error:
+        unknown = _unknown("this name", error)
+        condition, description, info = unknown.condition, unknown.description, unknown.info
+    except Exception:
+        log.exception("an attach could not be decided on")
+        condition, info = conditions.INTERNAL_ERROR, None
+        description = "what is at this name can't be known now; try again"
+    if connection.is_open:
+        connection.frontend.counts.links_refused += 1
+        link.refuse(condition, description, info)
+        connection.touch()
+
+
+def _condition_of(refusal: Refused | InvalidPolicy) -> str:
+    if isinstance(refusal, LimitExceeded):
+        return conditions.RESOURCE_LIMIT_EXCEEDED
+    return conditions.PRECONDITION_FAILED
+
+
+def _unknown(what: str, error: CoordinatorError) -> ConditionError:
+    """The error for a name that can't be looked up now; the log has the reason, with addresses."""
+    log.warning("what is at %s can't be decided on: %s", what, error)
+    if isinstance(error, CoordinatorFull):
+        return ConditionError(
+            conditions.RESOURCE_LIMIT_EXCEEDED,
+            f"{what} can't become anything now: etcd has no space left and takes no writes; an operator of "
+            "the broker has to make room there. Names that are in use go on",
+        )
+    return ConditionError(
+        conditions.INTERNAL_ERROR,
+        f"what is at {what} can't be known now: the coordinator can't be asked; try again",
+    )
+
+
+async def _attach(connection: LinkContext, link: Link) -> None:
+    frontend = connection.frontend
+    number = frontend.next_link()
+    terms = Terms(f"{connection.client.session_owner(link.session)}/{number}")
+    if link.is_sender and link.source is None:
+        router, queue, shared = subscribing.find(link, frontend)
+        frontend.guard.demand(connection.client, Right.LISTEN, router)
+        await subscribing.look_up(Attach(connection, link, router, number, terms), queue, shared)
+        return
+    terminus = terminus_of(link)
+    if terminus.dynamic:
+        record = await dynamic.make(connection, link, terminus, terms.owner)
+        if record.owner == terms.owner:
+            terms.at_close = lambda: dynamic.finish(frontend, record)
+        made = Attach(connection, link, record, number, terms)
+        try:
+            if made.open:
+                await ROLES[record.role](made)
+        finally:
+            if link.context is None:
+                frontend.lifetimes.expire(record)
+        return
+    if terminus.address in (None, "") and not link.is_sender:
+        anonymous = AnonymousLink(connection, link, open_address)
+        link.context = anonymous
+        connection.links.bind(anonymous, terms)
+        anonymous.start()
+        return
+    role = node_of(terminus)
+    try:
+        record = await resolve(connection, name_of(terminus.address), right_of(link), terms.owner, role)
+        if role is not None and record.role in NODES and record.role is not role:
+            raise ConditionError(conditions.NOT_ALLOWED, another_node(record))
+        made = Attach(connection, link, record, number, terms)
+        if made.open:
+            await ROLES[record.role](made)
+    finally:
+        if link.context is None:
+            # This first use perhaps made a name that is deleted with the link, or with what has ended since.
+            frontend.lifetimes.ended(terms.owner if connection.is_open else connection.client.owner)
+
+
+async def resolve(
+    connection: LinkContext, name: str, right: Right, owner: str, expected: Role | None = None
+) -> Name:
+    """What a name is, checked for a right; a free name becomes a queue where that is allowed.
+
+    Args:
+        owner: owner id for a new queue whose policy has a lifetime.
+        expected: the role by the client's marks; a free name becomes a router only where it is that.
+
+    Rights come first: a client without the right learns nothing about the name and creates nothing. Raises
+    ConditionError.
+    """
+    frontend = connection.frontend
+    directory = frontend.directory
+    directory.refresh()
+    record = directory.get(name)
+    if record.role is Role.NONE and not names.is_temporary(name):
+        template = directory.template(names.owner(name))
+        role = Role.ROUTER if expected is Role.ROUTER else Role.QUEUE
+        given = policy_at_first_use(role, template, record) if template else record.policy
+        frontend.guard.demand(connection.client, right, Name(name, given))
+        if template is not None:
+            record = await frontend.first_use(name, owner, role)
+    frontend.guard.demand(connection.client, right, record)
+    return record
+
+
+async def _to_nothing(attach: Attach) -> None:
+    name = attach.record.name
+    if names.is_temporary(name):
+        raise ConditionError(conditions.NOT_FOUND, f"the temporary name {name} is not there (any more)")
+    try:
+        names.check_spelling(name)
+    except names.InvalidName as error:
+        raise ConditionError(conditions.NOT_FOUND, f"{name} has no role, and {error}") from None
+    raise ConditionError(
+        conditions.NOT_FOUND,
+        f"{name} has no role, and names here get none by being used: give it one by posting a policy such as "
+        f'{{"role": "queue"}} to /{name} over HTTP',
+    )
+
+
+async def _to_metadata(attach: Attach) -> None:
+    """A reference to another place: the client is redirected (transport 2.8.18)."""
+    reference = attach.record.policy["reference"]
+    info: dict[Symbol, Any] = {Symbol("address"): reference}
+    try:
+        parts = urlsplit(reference)
+        port = parts.port
+    except ValueError:
+        pass
+    else:
+        if parts.scheme in ("amqp", "amqps") and parts.hostname:
+            info[Symbol("hostname")] = info[Symbol("network-host")] = parts.hostname
+            info[Symbol("port")] = UInt(port or (5671 if parts.scheme == "amqps" else 5672))
+    raise ConditionError(conditions.LINK_REDIRECT, f"{attach.record.name} is at {reference}", info)
+
+
+async def _to_queue(attach: Attach) -> None:
+    link, policy = attach.link, attach.record.policy
+    if link.is_sender:
+        await _consume(attach)
+        return
+    if policy["delay"]:
+        attach.terms.offered.append(DELAYED_DELIVERY)
+    queue_owner = await _to_send(attach)
+    if queue_owner is None:
+        return
+    producer = ProducerLink(
+        attach.connection,
+        link,
+        queue_owner,
+        number=attach.number,
+        queue=attach.record.name,
+        label=label_of(link),
+    )
+    link.mix_headers()
+    link.take_pieces()
+    attach.bind(producer)
+    queue_owner.open_producer(producer)
+
+
+async def _to_connection_point(attach: Attach) -> None:
+    if attach.link.is_sender:
+        await _consume(attach, relay=True)
+        return
+    queue_owner = await _to_send(attach)
+    if queue_owner is None:
+        return
+    relay = RelayLink(
+        attach.connection,
+        attach.link,
+        queue_owner,
+        number=attach.number,
+        name=attach.record.name,
+        label=label_of(attach.link),
+    )
+    attach.bind(relay)
+    queue_owner.open_producer(relay)
+
+
+async def _to_router(attach: Attach) -> None:
+    if attach.link.is_sender:
+        await subscribing.subscribe(attach)
+        return
+    _bound_size(attach)
+    router = RouterLink(
+        attach.connection,
+        attach.link,
+        number=attach.number,
+        router=attach.record.name,
+        label=label_of(attach.link),
+    )
+    attach.bind(router)
+    router.start()
+
+
+async def _to_send(attach: Attach) -> "Owner | None":
+    """The owner of the name that the client sends to."""
+    _bound_size(attach)
+    return await attach.place()
+
+
+def _bound_size(attach: Attach) -> None:
+    """The link accepts messages up to the policy's size."""
+    most = attach.record.policy["max_message_bytes"]
+    if most is not None:
+        attach.link.max_message_size = min(most, attach.link.max_message_size)
+
+
+async def _consume(attach: Attach, *, relay: bool = False) -> None:
+    link = attach.link
+    options = consumer_options(link, attach.record.name)
+    options.relay = relay
+    options.filter, attach.terms.filter = source_filter(link.source)
+    queue_owner = await attach.place()
+    if queue_owner is None:
+        return
+    consumer = ConsumerLink(attach.connection, link, queue_owner, number=attach.number, options=options)
+    attach.bind(consumer)
+    # Credit often comes with the attach, before the queue's shard is known.
+    consumer.start(link.limit, link.drain)
+    queue_owner.open_consumer(consumer)
+
+
+async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> ToAddress:
+    """Opens the producer of an address of a link without a target, also when the link has ended.
+
+    The first `message` for a free name decides what it becomes. Raises ConditionError.
+    """
+    connection, link = sender.connection, sender.link
+    frontend = connection.frontend
+    ended = link.session.state != MAPPED
+    owner = connection.client.owner if ended else connection.client.session_owner(link.session)
+    try:
+        record = await resolve(connection, name_of(address), Right.SEND, owner, node_of_message(message))
+        queue_owner = await frontend.place(record.name) if record.role is Role.QUEUE else None
+    except (Refused, InvalidPolicy) as refusal:
+        raise ConditionError(_condition_of(refusal), str(refusal)) from None
+    except CoordinatorError as error:
+        raise _unknown(address, error) from None
+    finally:
+        if not connection.is_open:
+            # A name with the lifetime of the connection was perhaps made after its end.
+            frontend.lifetimes.ended(connection.client.owner)
+    name, number, label = record.name, frontend.next_link(), label_of(link)
+    made: AddressProducer | AddressRouter
+    if queue_owner is not None:
+        made = AddressProducer(connection, link, queue_owner, number=number, queue=name, label=label)
+    elif record.role is Role.ROUTER:
+        made = AddressRouter(connection, link, number=number, router=name, label=label)
+    else:
+        condition = conditions.NOT_FOUND if record.role is Role.NONE else conditions.NOT_ALLOWED
+        raise ConditionError(
+            condition, f"{name} has role {record.role}; messages without a target go to queues and routers"
+        )
+    most = record.policy["max_message_bytes"]
+    hold = frontend.guard.hold(connection.client, Right.SEND, record, lambda *_: sender.retire(address))
+    made.belong(sender, hold, link.max_message_size if most is None else min(most, link.max_message_size))
+    if isinstance(made, AddressRouter):
+        made.start()
+    elif queue_owner is not None:
+        queue_owner.open_producer(made)
+    return made
+
+
+ROLES: Final[Mapping[Role, Callable[[Attach], Awaitable[None]]]] = {
+    Role.NONE: _to_nothing,
+    Role.METADATA: _to_metadata,
+    Role.CONNECTION_POINT: _to_connection_point,
+    Role.QUEUE: _to_queue,
+    Role.ROUTER: _to_router,
+}

@@ -1,0 +1,160 @@
+"""The bound links of one connection: answers their attaches, and ends what belongs to a link with it."""
+
+import logging
+from collections.abc import Awaitable, Iterator
+from typing import Any, Final
+
+from lightrail.amqp.events import Detached
+from lightrail.amqp.link import ATTACHING, SETTLE_FIRST, Link
+from lightrail.amqp.performatives import Source, Target
+from lightrail.amqp.values import Symbol
+from lightrail.frontend.links.bound import Bound, Terms
+from lightrail.frontend.links.context import LinkContext
+from lightrail.model import conditions
+from lightrail.wire.messages import Refusal
+
+log = logging.getLogger("lightrail.frontend.links")
+
+LINK_DETACH: Final = Symbol("link-detach")
+
+
+class BoundLinks:
+    """A LinkTable. Iterating gives the objects behind the links."""
+
+    __slots__ = ("_connection", "_terms")
+
+    def __init__(self, connection: LinkContext) -> None:
+        self._connection = connection
+        self._terms: dict[Bound, Terms] | None = None
+        """None before the first link: most idle connections have none."""
+
+    def __iter__(self) -> Iterator[Bound]:
+        return iter(list(self._terms or ()))
+
+    def delivered(self) -> int:
+        """Messages that all links were sent from queues."""
+        return sum(bound.delivered() for bound in self._terms or ())
+
+    # --- attaches --------------------------------------------------------------------------------------
+
+    def bind(self, bound: Bound, terms: Terms) -> None:
+        """A link is bound from now on, until it is detached or refused."""
+        if self._terms is None:
+            self._terms = {}
+        self._terms[bound] = terms
+        self._connection.frontend.counts.links_opened += 1
+
+    def accept_incoming(self, link: Link) -> None:
+        """Answers the attach of a link on which the client sends: receiver-settle-mode first (ADR 24)."""
+        target = link.target
+        assert isinstance(target, Target)
+        _forget_durability(target)
+        link.accept(
+            source=link.source,
+            target=target,
+            rcv_settle_mode=SETTLE_FIRST,
+            offered_capabilities=self._terms_of(link).offered,
+        )
+        self._connection.touch()
+
+    def accept_outgoing(self, link: Link) -> None:
+        """Answers the attach of a link on which the client receives, with the applied filters (3.5.3)."""
+        source = link.source
+        assert isinstance(source, Source)
+        terms = self._terms_of(link)
+        source.filter = terms.filter
+        if not terms.outlives:
+            _forget_durability(source)
+        link.accept(source=source, target=link.target, offered_capabilities=terms.offered)
+        self._connection.touch()
+
+    def _terms_of(self, link: Link) -> Terms:
+        assert self._terms is not None
+        return self._terms[link.context]
+
+    # --- ends ------------------------------------------------------------------------------------------
+
+    def refuse(self, link: Link, attached: bool, refusal: Refusal) -> None:
+        """Ends a link with its shard's reason, without closing the object behind it."""
+        bound = link.context
+        link.context = None
+        self._release(bound)
+        self._end(link, attached, refusal.condition, refusal.description)
+
+    def detach(
+        self, link: Link, condition: str, description: str, info: dict[Symbol, Any] | None = None
+    ) -> None:
+        """Ends a link with an error, and closes the object behind it."""
+        attached = link.state != ATTACHING
+        self.close(link)
+        self._end(link, attached, condition, description, info)
+
+    def _end(
+        self,
+        link: Link,
+        attached: bool,
+        condition: str,
+        description: str,
+        info: dict[Symbol, Any] | None = None,
+    ) -> None:
+        if not self._connection.is_open:
+            return
+        if attached:
+            link.detach(condition, description, info=info)
+        else:
+            link.refuse(condition, description, info)
+        self._connection.touch()
+
+    def detached(self, event: Detached) -> None:
+        """A link was detached, by the client or by us."""
+        terms = self._terms.get(event.link.context) if self._terms is not None else None
+        self.close(event.link)
+        if terms is not None and terms.at_close is not None and event.closed and event.by_peer:
+            self._connection.frontend.spawn(self._finish_close(event.link, terms.at_close()))
+
+    async def _finish_close(self, link: Link, work: Awaitable[Refusal | None]) -> None:
+        """Answers a closing detach when the work that belongs to it has ended, or failed."""
+        try:
+            refusal = await work
+        except Exception:
+            log.exception("the end of a link could not be completed")
+            refusal = Refusal(conditions.INTERNAL_ERROR, "internal error; whether it has ended is not known")
+        if refusal is None:
+            link.answer_close()
+        else:
+            link.answer_close(refusal.condition, refusal.description)
+        self._connection.touch()
+
+    def close(self, link: Link) -> None:
+        """Closes the object behind a link that has ended."""
+        bound = link.context
+        if bound is not None:
+            link.context = None
+            bound.close()
+            self._release(bound)
+
+    def close_all(self) -> None:
+        """The connection has ended."""
+        all_terms, self._terms = self._terms, None
+        for bound, terms in (all_terms or {}).items():
+            bound.close()
+            self._forget(terms)
+
+    def _release(self, bound: Bound) -> None:
+        terms = self._terms.pop(bound, None) if self._terms is not None else None
+        if terms is not None:
+            self._forget(terms)
+
+    def _forget(self, terms: Terms) -> None:
+        frontend = self._connection.frontend
+        frontend.counts.links_closed += 1
+        if terms.hold is not None:
+            frontend.guard.release(terms.hold)
+        frontend.lifetimes.ended(terms.owner)
+
+
+def _forget_durability(terminus: Source | Target) -> None:
+    """Nothing of the terminus stays when the link has ended, and the answer says so (3.5.3, 3.5.4)."""
+    terminus.durable = 0
+    terminus.expiry_policy = LINK_DETACH
+    terminus.timeout = 0

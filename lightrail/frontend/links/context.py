@@ -1,0 +1,135 @@
+"""What links use of their connection and of their frontend. Both are above; links know these protocols alone.
+
+A link binds what it needs per batch once, when it is made.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lightrail.amqp.values import Symbol
+from lightrail.frontend.client import Client
+from lightrail.frontend.guard import Guard
+from lightrail.frontend.intake import Intake, Sender
+from lightrail.frontend.lifetimes import Lifetimes
+from lightrail.frontend.links.bound import Bound, Terms
+from lightrail.frontend.links.routers import Routers
+from lightrail.frontend.outflow import Outflow, Receiver
+from lightrail.model.policy import Role
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name
+from lightrail.namespace.service import Service
+from lightrail.telemetry.frontend import FrontendCounts
+from lightrail.wire.messages import Answer, Refusal
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.cluster.fleet import Fleet
+    from lightrail.wire.owner import Owner
+    from lightrail.wire.shards import ShardPeer
+
+
+class LinkFrontend(Protocol):
+    """The frontend, which all links of the process share."""
+
+    counts: FrontendCounts
+    intake: Intake
+    outflow: Outflow
+    directory: Directory
+    service: Service
+    lifetimes: Lifetimes
+    guard: Guard
+    routers: Routers
+    fleet: "Fleet"
+    stopping: bool
+    """No more credit is granted: the process ends."""
+
+    def now_ms(self) -> int:
+        """Wall clock, in milliseconds since 1970."""
+
+    def later(self, wait_ms: int, call: Callable[[], None]) -> None:
+        """Calls back after a while; 0: in the next turn of the loop."""
+
+    def timer(self, wait_ms: int, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """The same for a call that can be cancelled, by the handle."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs work that has to wait."""
+
+    def next_link(self) -> int:
+        """A number for a link, unique over the life of the process."""
+
+    def poll(self) -> None:
+        """Applies changes of names, rights and places."""
+
+    async def first_use(self, name: str, client: str, role: Role) -> Name:
+        """What a name is that is used for the first time; see `Service.first_use`."""
+
+    async def place(self, queue: str) -> "Owner":
+        """The owner of a queue, for a link that is opened before the loop turns; a new queue is placed."""
+
+    async def find(self, queue: str) -> tuple[int, int]:
+        """The shard and the epoch of a queue; a new queue is placed by the coordinator."""
+
+    def placed(self, queue: str) -> "ShardPeer | None":
+        """The shard of a queue if both are known here, else None."""
+
+    def forget_route(self, name: str) -> None:
+        """Discards what is known of a name's place."""
+
+    async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
+        """Sends a request to the shard of a queue. Raises ShardAway, ShardRefused."""
+
+
+class LinkTable(Protocol):
+    """The links of one connection: attaches are answered and links are ended here."""
+
+    def bind(self, bound: Bound, terms: Terms) -> None:
+        """A link is bound from now on, until it is detached or refused."""
+
+    def accept_incoming(self, link: "Link") -> None:
+        """Answers the attach of a link on which the client sends."""
+
+    def accept_outgoing(self, link: "Link") -> None:
+        """Answers the attach of a link on which the client receives."""
+
+    def refuse(self, link: "Link", attached: bool, refusal: Refusal) -> None:
+        """Ends a link with its shard's reason, without closing the object behind it."""
+
+    def detach(
+        self, link: "Link", condition: str, description: str, info: dict[Symbol, Any] | None = None
+    ) -> None:
+        """Ends a link with an error, and closes the object behind it."""
+
+
+class LinkContext(Sender, Receiver, Protocol):
+    """The connection of a link."""
+
+    starved: dict[Bound, None]
+    """Links that get nothing until the client opens its session window or settles."""
+    unsettled_bytes: int
+    """Of messages that the client received and has not settled, and of the slices that they came in."""
+    window_bytes: int
+    """Bytes that shards may send ahead of what the client reads, over all receiving links."""
+
+    @property
+    def frontend(self) -> LinkFrontend:
+        """The frontend that accepted the connection."""
+
+    @property
+    def client(self) -> Client:
+        """Who is at the other end."""
+
+    @property
+    def links(self) -> LinkTable:
+        """All links of the connection."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the socket is there."""
+
+    def has_too_much_unsettled(self) -> bool:
+        """Whether the client has to settle before it receives more."""
+
+    def touch(self) -> None:
+        """Output is written at the end of this turn of the loop."""

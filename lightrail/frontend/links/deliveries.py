@@ -1,0 +1,386 @@
+"""A link that receives from a queue: slices from the shard to the client, credit from the client back.
+
+Delivery numbers count from 0 over the life of the link and are the same here, in the engine and at the shard.
+The shard never gets more credit than the client's socket keeps up with: a reader that stalls holds back a
+window, not its whole credit.
+
+A drain is one request to the shard: until its DRAINED has come, no further credit is sent. The shard takes
+all credit away when it answers, so credit that crossed the answer would be understood by one end and not by
+the other.
+"""
+
+from typing import TYPE_CHECKING
+
+from lightrail.amqp.events import Credit, Outcome
+from lightrail.frontend.links.bound import Bound
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.headers import send_with_new_headers
+from lightrail.frontend.links.settlements import Settlements
+from lightrail.model import limits
+from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, EXACT, HEADER_SIZE, MORE, Kind, frame
+from lightrail.wire.links import Consumer, DeliveriesMissing
+from lightrail.wire.messages import ConsumerOpen, Refusal
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.wire.owner import Owner
+
+
+class ConsumerLink(Bound, Consumer):
+    """One outgoing link (the client receives) bound to a queue."""
+
+    __slots__ = (
+        "_again",
+        "_attached",
+        "_closed",
+        "_counts",
+        "_credit_bytes",
+        "_drain",
+        "_draining",
+        "_frontend",
+        "_limit",
+        "_link",
+        "_mean_size",
+        "_options",
+        "_outflow",
+        "_owner",
+        "_presettled",
+        "_reserved",
+        "_sent",
+        "_sent_limit",
+        "_used_bytes",
+        "_wanted",
+        "connection",
+        "has_large",
+        "settlements",
+    )
+
+    def __init__(
+        self,
+        connection: LinkContext,
+        link: "Link",
+        owner: "Owner",
+        *,
+        number: int,
+        options: ConsumerOpen,
+    ) -> None:
+        self.number = number
+        self.connection = connection
+        self._frontend = connection.frontend
+        self._counts = connection.frontend.counts
+        self._outflow = connection.frontend.outflow
+        self.settlements = Settlements(connection, link, owner, number, options)
+        self._link = link
+        self._owner = owner
+        self._options = options
+        self._presettled = options.presettled
+        self._attached = False
+        self._closed = False
+        self._sent = 0
+        self._limit = 0
+        self._sent_limit = 0
+        """The latest CREDIT lets the shard send deliveries below this number."""
+        self._credit_bytes = 0
+        """The same CREDIT is used up when so many bytes were sent."""
+        self._used_bytes = 0
+        """Bytes that came since that CREDIT."""
+        self._drain = False
+        """The client drains: it wants the messages that are there, and its credit to end then."""
+        self._draining = False
+        """The shard has been sent the drain, up to `_sent_limit`, and has not answered."""
+        self._again = False
+        """The client's credit has changed since then."""
+        self._wanted = 0
+        """Bytes of the next message, which the shard reported instead of sending it; 0 for none."""
+        self._reserved = 0
+        """Bytes for that message which the latest CREDIT includes, and which have not come."""
+        self.has_large = False
+        """The message came, and room is reserved for it until the client has read it."""
+        self._mean_size = 0.0
+        """Of messages, in bytes; 0 before the first one."""
+        connection.consumers += 1
+
+    # --- from the client -------------------------------------------------------------------------------
+
+    def start(self, limit: int, drain: bool) -> None:
+        """The credit that came before the link was bound to its queue."""
+        self._limit = limit
+        self._drain = drain
+
+    def credit(self, event: Credit) -> None:
+        """The client lets us send deliveries numbered below `event.limit`."""
+        self._limit = event.limit
+        self._drain = event.drain
+        self._again = self._draining
+        self._send_credit(force=True)
+
+    def outcome(self, event: Outcome) -> None:
+        """The client's outcome for a range of deliveries."""
+        self.settlements.outcome(event)
+
+    # --- from the shard --------------------------------------------------------------------------------
+
+    def reopen(self) -> None:
+        """Opens this consumer at the shard with the credit that is left.
+
+        Where the queue has moved, the client keeps its unsettled deliveries. Where the shard was started
+        again, they are back in the queue.
+        """
+        if self._closed:
+            return
+        self._options.first = self._sent
+        resumes = self._options.resume = self._owner.resumes(self.number)
+        if not resumes:
+            self.settlements.forget(self._sent)
+        self._owner.post(
+            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=self._options.encode())
+        )
+        self.settlements.repeat()
+        self._sent_limit = self._sent
+        self._credit_bytes = self._used_bytes = 0
+        self._draining = self._again = False
+        self._wanted = 0
+        self._unreserve()
+        self._send_credit(force=True)
+
+    def ready(self) -> None:
+        """The shard has opened the consumer: the client's attach is answered."""
+        if not self._closed and not self._attached:
+            self._attached = True
+            self.connection.links.accept_outgoing(self._link)
+
+    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
+        """Sends a slice of the queue to the client."""
+        if self._closed:
+            return
+        if number != self._sent:
+            queue = self._options.queue
+            raise DeliveriesMissing(f"expected delivery {self._sent} of {queue}, found {number}")
+        _sequence, expires, _enqueued, attempts, message_format, base, size = DELIVER_COLUMNS.unpack_from(
+            part, HEADER_SIZE
+        )
+        blob_at = DELIVER_ENDS + 4 * count
+        ends = memoryview(part)[DELIVER_ENDS:blob_at].cast("I")
+        if message_format or not (attempts or expires):
+            # Nobody writes into the view, so that the engine may keep it as it is.
+            blob = part[blob_at:] if size < limits.COPIED_BYTES else memoryview(part)[blob_at:].toreadonly()
+            self._link.send(count, ends, blob, base, self._presettled, message_format)
+        else:
+            send_with_new_headers(
+                self._link,
+                part,
+                blob_at,
+                ends,
+                base,
+                attempts=attempts,
+                expires=expires,
+                now_ms=self._frontend.now_ms(),
+                presettled=self._presettled,
+            )
+        self._sent = number + count
+        # One byte more than received: the mean size of empty messages must not come near 0.
+        mean = (size + 1) / count
+        self._mean_size += (mean - self._mean_size) * 0.25 if self._mean_size else mean
+        if not self._presettled:
+            self.settlements.add(count, size)
+        counts = self._counts
+        counts.messages_delivered += count
+        counts.message_bytes_delivered += size
+        if attempts:
+            counts.messages_redelivered += count
+        if self._presettled:
+            counts.messages_presettled += count
+        self._used_bytes += size
+        self.connection.touch()
+        if self._reserved and self._used_bytes >= self._credit_bytes >> 1:
+            self._large_came()
+        if self._sent_limit < self._limit or self._used_bytes >= self._credit_bytes >> 1:
+            self._send_credit()
+
+    def larger(self, number: int, size: int) -> None:
+        """See Consumer: the shard sends the message when there is room for it."""
+        if self._closed or size <= self._credit_bytes - self._used_bytes:
+            # The latest CREDIT, which crossed this report, has room for the message.
+            return
+        if self._reserved:
+            # Smaller messages came instead, and used up a part of the room.
+            self._large_came()
+        self._wanted = size
+        self._sent_limit = self._sent
+        if not self._draining:
+            self._send_credit()
+
+    def _large_came(self) -> None:
+        """The message that room was reserved for is in the output, which this turn ends with writing."""
+        self._reserved = self._wanted = 0
+        self.has_large = True
+        connection = self.connection
+        self._frontend.later(0, lambda: self._outflow.reservations.read(connection))
+
+    def large_was_read(self) -> None:
+        """The socket is free again: releases the message's room, unless it waits for the session window."""
+        if self._link.backlog and not self._closed:
+            self.connection.starved[self] = None
+            return
+        self.has_large = False
+        self.connection.has_read_large = True
+        self._outflow.reservations.release(self)
+        self.writable()
+
+    def reserved(self, size: int) -> None:
+        """There is room for the message that this link waits for: sends credit for it."""
+        self._reserved = size
+        self._send_credit()
+        if self._sent_limit <= self._sent:
+            self._unreserve()
+
+    @property
+    def awaits_large(self) -> bool:
+        """Whether its credit has room for a large message that has not come."""
+        return self._reserved > 0
+
+    def take_back(self) -> None:
+        """Takes credit back that brought no message, whose room others wait for."""
+        self._wanted = 0
+        self._unreserve()
+        self._credit_bytes = self._used_bytes = 0
+        self._send_credit(force=True)
+
+    def _unreserve(self) -> None:
+        """No large message is expected; the room of one that came is kept until it is read."""
+        self._reserved = 0
+        if not self.has_large:
+            self._outflow.reservations.release(self)
+
+    def drained(self, number: int) -> None:
+        """The shard has no (more) messages for the credit that it had, and has taken that credit away."""
+        if self._closed or not self._draining:
+            return
+        self._draining = False
+        again, self._again = self._again, False
+        # The shard had no credit left for more, of messages or of bytes.
+        window_used_up = (
+            number >= self._sent_limit or self._used_bytes >= self._credit_bytes or self._wanted > 0
+        ) and number < self._limit
+        self._sent_limit = self._sent
+        if window_used_up:
+            # There may be more messages. A full socket's credit is sent when it is `writable`.
+            self._send_credit()
+        elif again or not self._drain:
+            self._send_credit(force=True)
+        else:
+            self._drain = False
+            self._limit = self._sent
+            self._link.drained()
+            self.connection.touch()
+
+    def settled(self, number: int, count: int, is_certain: bool) -> None:
+        """See Consumer."""
+        if not self._closed:
+            self.settlements.confirmed(number, count, is_certain)
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard refuses this consumer, or has closed it."""
+        if not self._closed:
+            self._leave()
+            self.connection.links.refuse(self._link, self._attached, refusal)
+
+    # --- credit towards the shard ----------------------------------------------------------------------
+
+    def writable(self) -> None:
+        """Sends credit again after a full socket, a closed session window, or too many unsettled messages."""
+        if self._closed:
+            return
+        if self.has_large and not self.connection.paused and not self._link.backlog:
+            self.large_was_read()
+        elif self._sent < self._limit:
+            self._send_credit()
+
+    def close(self) -> None:
+        """The client's link has ended: its unsettled deliveries go back to the queue."""
+        if not self._closed:
+            self._leave()
+        if not self._frontend.stopping:
+            self._owner.close_consumer(self.number)
+        # Else the end of our connection to the shard returns them, without counting a failed delivery.
+
+    def _leave(self) -> None:
+        self._closed = True
+        self._unreserve()
+        self.connection.consumers -= 1
+        self.connection.starved.pop(self, None)
+        self.settlements.close()
+
+    def delivered(self) -> int:
+        """Messages that the shard has sent, over the life of the link."""
+        return self._sent
+
+    def narrow(self) -> None:
+        """The shard may send less ahead from now on: credit beyond that is taken back."""
+        if not self._closed and not self._drain and self._sent_limit > self._sent + self._window():
+            self._send_credit(force=True)
+
+    def _window(self) -> int:
+        """Messages that the shard may send ahead; the links of a connection share the connection's window."""
+        whole = self.connection.window_bytes / self._mean_size if self._mean_size else 0.0
+        share = (whole or limits.DELIVERY_WINDOW_FIRST) / self.connection.consumers
+        return max(1, min(limits.DELIVERY_WINDOW_MAX, int(share)))
+
+    def _send_credit(self, *, force: bool = False) -> None:
+        """Sends a CREDIT frame if it is due, or `force`d, and the client's socket keeps up."""
+        if self._draining:
+            return
+        connection = self.connection
+        window = self._window()
+        ahead = self._sent_limit - self._sent
+        bytes_used = self._used_bytes >= self._credit_bytes >> 1
+        starved = bool(self._link.backlog) or connection.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES
+        if ahead > window >> 1 and not (bytes_used or force or starved or connection.paused):
+            return
+        # Runs are counted where credit is due, not with each slice.
+        starved = starved or connection.has_too_much_unsettled()
+        if starved or connection.paused or self.has_large:
+            if starved:
+                connection.starved[self] = None
+            if not force:
+                return
+            # The client's socket is full: the shard keeps what is left of its latest credit.
+            size = self._credit_bytes - self._used_bytes
+            limit = min(self._limit, max(self._sent_limit, self._sent) if size > 0 else self._sent)
+        else:
+            is_short = not force and self._mean_size and self._sent + window < self._limit
+            if is_short and self._outflow.grow(connection):
+                window = self._window()
+            size = connection.window_bytes // connection.consumers
+            limit = min(self._limit, self._sent + window)
+            if limit == self._sent and (self._wanted or self._reserved):
+                # The client wants nothing now.
+                self._wanted = 0
+                self._unreserve()
+            if not force and (limit == self._sent or (limit == self._sent_limit and not bytes_used)):
+                return
+            if self._wanted > size:
+                if not self._reserved and not self._outflow.reservations.reserve(self, self._wanted):
+                    return
+                size = self._reserved = self._wanted
+            elif self._reserved:
+                # The message may be on its way.
+                size = max(size, self._credit_bytes - self._used_bytes)
+            self._wanted = 0
+        self._post_credit(limit, max(1, size >> 10))
+
+    def _post_credit(self, limit: int, kib: int) -> None:
+        self._sent_limit = limit
+        self._credit_bytes = kib << 10
+        self._used_bytes = 0
+        self._draining = self._drain
+        self._owner.post(
+            frame(
+                Kind.CREDIT,
+                flags=EXACT | (DRAIN if self._drain else 0) | (MORE if limit < self._limit else 0),
+                link=self.number,
+                epoch=self._owner.epoch,
+                count=kib,
+                number=limit,
+            )
+        )

@@ -1,0 +1,86 @@
+"""New headers of messages that are delivered again, or that expire (messaging 3.2.1)."""
+
+from typing import TYPE_CHECKING, Final
+
+from lightrail.amqp.compiled import scanner
+from lightrail.amqp.sections import decode_header, with_header
+from lightrail.amqp.values import DecodeError
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+
+UINT_MAX: Final = 0xFFFFFFFF
+"""The highest delivery-count that a header can have."""
+
+
+def send_with_new_headers(
+    link: "Link",
+    part: bytes | memoryview,
+    blob_at: int,
+    ends: memoryview,
+    base: int,
+    *,
+    attempts: int,
+    expires: int,
+    now_ms: int,
+    presettled: bool,
+) -> None:
+    """Sends a slice whose messages get a delivery-count or the ttl that is left.
+
+    Args:
+        part: the DELIVER frame, whose messages begin at `blob_at` and end at `ends`, counted from `base`.
+        attempts: failed deliveries before this one.
+        expires: when the messages expire, in milliseconds since 1970; 0 for never.
+    """
+    left_ms = max(0, expires - now_ms) if expires else -1
+    if attempts:
+        found = scanner.redeliver(bytes(part), blob_at, ends, base, attempts, left_ms)
+        if found is not None:
+            blob, after = found
+            link.send(len(ends), after, blob, 0, presettled)
+            return
+    else:
+        shortened = bytearray(memoryview(part)[blob_at:])
+        if scanner.shorten_ttl(shortened, ends, base, left_ms):
+            link.send(len(ends), ends, memoryview(shortened).toreadonly(), base, presettled)
+            return
+    _send_one_by_one(link, part, blob_at, ends, base, attempts, expires, now_ms, presettled)
+
+
+def _send_one_by_one(
+    link: "Link",
+    part: bytes | memoryview,
+    blob_at: int,
+    ends: memoryview,
+    base: int,
+    attempts: int,
+    expires: int,
+    now_ms: int,
+    presettled: bool,
+) -> None:
+    """The same for messages in any encoding."""
+    start = blob_at
+    for end in ends:
+        stop = blob_at + end - base
+        message = bytes(part[start:stop])
+        start = stop
+        link.send_one(_with_new_header(message, attempts, expires, now_ms), 0, presettled)
+
+
+def _with_new_header(message: bytes, attempts: int, expires: int, now_ms: int) -> bytes:
+    try:
+        header = decode_header(message)
+    except DecodeError:
+        # Incoming messages are checked for sections that can be told apart and no further. An error here
+        # would end the link of each receiver that the message comes to.
+        return message
+    if attempts:
+        # A message may have failed elsewhere before it came to us (3.2.1).
+        header.delivery_count = min(header.delivery_count + attempts, UINT_MAX)
+        header.first_acquirer = False
+    if header.ttl is not None and expires:
+        header.ttl = max(0, min(header.ttl, expires - now_ms))
+    elif not attempts:
+        # The message expires at an absolute time (3.2.4), and keeps its header to the byte.
+        return message
+    return with_header(message, header)

@@ -1,0 +1,400 @@
+"""A link that sends to a router: a plan distributes its batches, and each is answered when all parts are.
+
+A batch goes through the plan when it comes, and becomes one frame per set of queues that live on one shard
+(wire/lanes.py). It is accepted when every frame with its messages is; messages of a frame that is refused are
+rejected with the frame's reason. While the shard of a queue has to be looked up, or nobody has subscribed yet
+and the policy lets senders wait, batches wait in their order; credit bounds how many.
+
+When a queue moves, its shard returns frames for it, with all that were behind them. They are sent to the
+queues' new shards, in their order, before anything else of the link.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from lightrail.amqp.events import ACCEPTED, Transfers
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.incoming import IncomingLink
+from lightrail.frontend.links.routed import AWAY, PERHAPS, RoutedBatch, left_over
+from lightrail.frontend.links.ways import Way, Ways
+from lightrail.model import conditions, limits
+from lightrail.namespace.router_plan import Plan, Routed
+from lightrail.namespace.routing import UNROUTABLE
+from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
+from lightrail.wire.messages import Refusal
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.wire.shards import ShardPeer
+
+log = logging.getLogger("lightrail.frontend.links.routing")
+
+NO_ROUTER: Final = "{router} is no router any more"
+
+
+class RouterLink(IncomingLink):
+    """One incoming link (the client sends) bound to a router."""
+
+    __slots__ = (
+        "_adrift",
+        "_has_timer",
+        "_label",
+        "_looking_up",
+        "_pause_ms",
+        "_plan",
+        "_routers",
+        "_waiting",
+        "_ways",
+        "router",
+    )
+
+    def __init__(
+        self, connection: LinkContext, link: "Link", *, number: int, router: str, label: str = ""
+    ) -> None:
+        super().__init__(connection, link, number)
+        self.router = router
+        self._routers = connection.frontend.routers
+        self._label = label
+        self._ways = Ways(self._frontend, self._open_lane)
+        self._plan: Plan | None = None
+        self._waiting: deque[RoutedBatch] = deque()
+        self._looking_up = False
+        self._has_timer = False
+        self._adrift: list[Load] = []
+        """Loads that shards returned, in order."""
+        self._pause_ms = limits.OWNER_RETRY_MS
+
+    def _open_lane(self, peer: "ShardPeer") -> Lane:
+        return Lane(
+            peer,
+            self._frontend.next_link(),
+            label=self._label,
+            stored=self._answered,
+            refused=self._refused,
+            displaced=self._displaced,
+            given_up=self._given_up,
+            returned=self._go_on_after_wait,
+        )
+
+    def start(self) -> None:
+        """Answers the attach: there is no shard to wait for."""
+        self._attach()
+
+    # --- from the client -------------------------------------------------------------------------------
+
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        """Distributes a batch as the plan says."""
+        durable, priority, expires = self._attributes(event, now_ms)
+        size = sum(map(len, event.payloads))
+        attributes = Attributes(durable, priority, expires, event.message_format)
+        batch = RoutedBatch(event, size, attributes, now_ms)
+        self._take(batch.count, size)
+        if self._waiting or self._adrift or not self._route(batch, now_ms):
+            self._waiting.append(batch)
+
+    def _route(self, batch: RoutedBatch, now_ms: int) -> bool:
+        """Sends a batch to its queues, or refuses it; False when it has to wait."""
+        self._frontend.poll()
+        ways = self._ways
+        if ways.moved != ways.fleet.moved:
+            ways.follow()
+        if ways.leaving and not ways.has_left:
+            return False
+        routers = self._routers
+        if not routers.routing.prepare(self.router, now_ms, routers.looks):
+            routers.wait_turn(self)
+            return False
+        plan = routers.routing.plan(self.router, now_ms)
+        if plan is not self._plan:
+            self._plan = plan
+            ways.plan_changed()
+        if plan is None:
+            self._end_with(batch)
+            return True
+        if plan.problem:
+            self._give_up(batch, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem))
+            return True
+        if plan.is_empty and self._may_wait(batch, plan, now_ms):
+            return False
+        routed = None if batch.walk is not None else plan.at_once(batch.payloads, routers.looks)
+        if routed is None:
+            routed = self._walked(batch, plan)
+            if routed is None:
+                return False
+        elif routers.looks.is_used:
+            routers.begin_turn()
+        return self._distribute(batch, plan, routed)
+
+    def _distribute(self, batch: RoutedBatch, plan: Plan, routed: Routed) -> bool:
+        """Sends the groups of a batch; False when the shard of a queue has to be looked up."""
+        groups, unroutable = routed
+        ways, known = self._ways, self._ways.known
+        unknown: list[str] = []
+        found = [(group, known.get(group.queues) or ways.find(group.queues, unknown)) for group in groups]
+        if unknown:
+            self._look_up(unknown)
+            return False
+        if unroutable:
+            self._unroutable(batch, unroutable, plan)
+        copies = 0
+        for group, its_ways in found:
+            copies += len(group.indices) * len(group.queues)
+            for way in its_ways:
+                way.send(batch, group.indices, group.payloads)
+        self._counts.messages_routed += copies
+        if self._closed:
+            ways.abandon()
+        if not batch.outstanding:
+            self._finish([batch])
+        return True
+
+    def _walked(self, batch: RoutedBatch, plan: Plan) -> Routed | None:
+        """The queues of each message by the plan's filters; None where the looks of this turn are used up."""
+        routers = self._routers
+        walk = batch.walk
+        if walk is None or walk.plan is not plan:
+            walk = batch.walk = plan.begin(batch.payloads, routers.looks)
+        routers.begin_turn()
+        if not walk.go_on():
+            routers.wait_turn(self)
+        return walk.routed
+
+    # --- queues that move ------------------------------------------------------------------------------
+
+    def _displaced(self, loads: list[Load]) -> None:
+        """A shard returned loads: they are sent again when their queues are found, or after a pause."""
+        self._ways.known.clear()
+        if not self._adrift:
+            self._frontend.spawn(self._send_again())
+        self._adrift += loads
+
+    async def _send_again(self) -> None:
+        frontend = self._frontend
+        await frontend.fleet.owners.change(self._pause_ms)
+        self._pause_ms = min(2 * self._pause_ms, limits.OWNER_RETRY_MS_MAX)
+        try:
+            for queue in {queue for load in self._adrift for queue in load.queues}:
+                await frontend.find(queue)
+        except Exception:
+            log.exception("where the queues of %s are now can't be known", self.router)
+            frontend.spawn(self._send_again())
+            return
+        loads, self._adrift = self._adrift, []
+        self._ways.follow()
+        for place, load in enumerate(loads):
+            unknown: list[str] = []
+            ways = self._ways.find(load.queues, unknown)
+            if unknown:
+                # The shard of one has not been announced yet.
+                self._adrift = loads[place:]
+                frontend.spawn(self._send_again())
+                return
+            self._send_elsewhere(load, ways)
+        self.go_on()
+
+    def _send_elsewhere(self, load: Load, ways: list[Way]) -> None:
+        batch: RoutedBatch = load.batch
+        indices = load.indices[load.accepted :]
+        payloads = [batch.payloads[index] for index in indices]
+        for way in ways:
+            way.send(batch, indices, payloads, is_repeated=load.is_repeated)
+            if self._closed:
+                way.lane.abandon()
+        batch.loads.remove(load)
+        self._stored([load])
+
+    def _given_up(self, loads: list[Load]) -> None:
+        """A shard is away for longer than senders wait: the client gets its messages back."""
+        for load in loads:
+            load.batch.refuse(load.indices, PERHAPS if load.may_be_stored else AWAY)
+        self._wait()
+        self._stored(loads)
+
+    # --- what has to wait ------------------------------------------------------------------------------
+
+    def _may_wait(self, batch: RoutedBatch, plan: Plan, now_ms: int) -> bool:
+        """Without any queue, a batch waits for a first subscriber for as long as the policy says."""
+        wait_ms = plan.policy.milliseconds("buffer_timeout") or 0
+        left = batch.came_ms + wait_ms - now_ms
+        if left <= 0:
+            return False
+        self._routers.wait(self)
+        if not self._has_timer:
+            self._has_timer = True
+            self._frontend.later(left, self._end_wait)
+        return True
+
+    def _end_wait(self) -> None:
+        self._has_timer = False
+        self.go_on()
+
+    def _look_up(self, queues: list[str]) -> None:
+        if not self._looking_up:
+            self._looking_up = True
+            self._frontend.spawn(self._place(queues))
+
+    async def _place(self, queues: list[str]) -> None:
+        """Looks up the shards of queues, then goes on with the batches that wait for them."""
+        refusal: Refusal | None = None
+        try:
+            for queue in queues:
+                await self._frontend.find(queue)
+                if self._frontend.placed(queue) is None:
+                    # Its shard has not been announced yet.
+                    await self._ways.fleet.owners.change(limits.OWNER_RETRY_MS_MAX)
+        except Exception:
+            log.exception("the coordinator could not say where the queues of %s are", self.router)
+            refusal = Refusal(conditions.INTERNAL_ERROR, "the place of a queue is not known; try again")
+        self._looking_up = False
+        if refusal is not None and self._waiting:
+            self._give_up(self._waiting.popleft(), refusal)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Tries the waiting batches again: something has changed."""
+        if self._looking_up or self._adrift:
+            return
+        waiting = self._waiting
+        while waiting and self._route(waiting[0], self._frontend.now_ms()):
+            waiting.popleft()
+
+    # --- from the shards -------------------------------------------------------------------------------
+
+    def _answered(self, loads: list[Load]) -> None:
+        """Loads are stored."""
+        self._pause_ms = limits.OWNER_RETRY_MS
+        self._stored(loads)
+
+    def _stored(self, loads: list[Load]) -> None:
+        finished = []
+        for load in loads:
+            batch: RoutedBatch = load.batch
+            batch.outstanding -= 1
+            if not batch.outstanding:
+                finished.append(batch)
+        if finished:
+            self._finish(finished)
+        ways = self._ways
+        if ways.leaving and ways.has_left:
+            ways.leaving.clear()
+            # Not in the middle of a lane's answers.
+            self._frontend.later(0, self.go_on)
+
+    def _refused(self, load: Load, refusal: Refusal) -> None:
+        if refusal.condition in QUEUE_AWAY and not load.is_repeated and not refusal.accepted:
+            self._frontend.spawn(self._repeat(load, refusal))
+            return
+        self._fail(load, refusal)
+
+    def _fail(self, load: Load, refusal: Refusal) -> None:
+        batch: RoutedBatch = load.batch
+        batch.refuse(load.indices[refusal.accepted :], refusal)
+        self._hold_back(refusal)
+        self._stored([load])
+
+    async def _repeat(self, load: Load, refusal: Refusal) -> None:
+        """A queue of a load was deleted: the present plan distributes its messages again, once."""
+        try:
+            plan = await self._plan_anew(load)
+            if plan is None:
+                deleted = Refusal(conditions.RESOURCE_DELETED, NO_ROUTER.format(router=self.router))
+                self._fail(load, deleted)
+                return
+            await self._distribute_again(load, plan)
+        except Exception:
+            log.exception("messages for %s could not be resolved anew", self.router)
+            self._fail(load, refusal)
+            return
+        load.batch.loads.remove(load)
+        self._stored([load])
+
+    async def _plan_anew(self, load: Load) -> Plan | None:
+        frontend, routers = self._frontend, self._routers
+        for queue in load.queues:
+            frontend.forget_route(queue)
+        self._ways.known.clear()
+        frontend.poll()
+        while not routers.routing.prepare(self.router, frontend.now_ms(), routers.looks):
+            await routers.turn()
+        return routers.routing.plan(self.router, frontend.now_ms())
+
+    async def _distribute_again(self, load: Load, plan: Plan) -> None:
+        """Sends messages of a load to the queues that no other load of the batch has for them."""
+        batch: RoutedBatch = load.batch
+        carried = batch.carried_beside(load)
+        places = sorted(set(load.indices))
+        walk = plan.begin([batch.payloads[place] for place in places], self._routers.looks)
+        while not walk.go_on():
+            await self._routers.turn()
+        assert walk.routed is not None
+        groups, unroutable = walk.routed
+        if unroutable:
+            self._unroutable(batch, [each for i in unroutable if (each := places[i]) not in carried], plan)
+        for group in groups:
+            for queue in group.queues:
+                await self._frontend.find(queue)
+        for queues, indices, payloads in left_over(groups, places, carried):
+            for way in self._ways.find(queues, []):
+                way.send(batch, indices, payloads, is_repeated=True)
+        if self._closed:
+            self._ways.abandon()
+
+    # --- answers to the client -------------------------------------------------------------------------
+
+    def _unroutable(self, batch: RoutedBatch, indices: Sequence[int], plan: Plan) -> None:
+        self._counts.messages_unroutable += len(indices)
+        if plan.policy["unroutable"] == "reject":
+            batch.refuse(indices, Refusal(conditions.NOT_FOUND, UNROUTABLE.format(router=self.router)))
+
+    def _give_up(self, batch: RoutedBatch, refusal: Refusal) -> None:
+        batch.refuse(range(batch.count), refusal)
+        self._finish([batch])
+
+    def _end_with(self, batch: RoutedBatch) -> None:
+        """The name is no longer a router: the link ends."""
+        refusal = Refusal(conditions.RESOURCE_DELETED, NO_ROUTER.format(router=self.router))
+        self._give_up(batch, refusal)
+        self._lose(refusal)
+
+    def _finish(self, batches: list[RoutedBatch]) -> None:
+        """Settles batches that have all their answers, neighbours in one range."""
+        counts = self._counts
+        count = size = 0
+        first = last = -1
+        for batch in batches:
+            count += batch.count
+            size += batch.size
+            counts.messages_accepted += batch.count
+            if batch.refused is not None:
+                counts.messages_accepted -= len(batch.refused)
+                counts.messages_refused += len(batch.refused)
+            if batch.settled or self._closed:
+                continue
+            if batch.refused is not None:
+                for ids in batch.outcomes():
+                    self._link.settle(*ids)
+                continue
+            if first >= 0 and batch.first_id == last + 1:
+                last += batch.count
+                continue
+            if first >= 0:
+                self._link.settle(first, last, ACCEPTED)
+            first = batch.first_id
+            last = first + batch.count - 1
+        if first >= 0:
+            self._link.settle(first, last, ACCEPTED)
+        self._give(len(batches), count, size)
+        if self._closed and not self._unanswered_messages:
+            self._ways.close()
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The client's link has ended. Messages that it sent are still stored, if there is room for them."""
+        self._closed = True
+        if not self._unanswered_messages:
+            self._ways.close()
+            return
+        self._ways.abandon()

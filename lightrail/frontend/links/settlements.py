@@ -1,0 +1,193 @@
+"""Settlements of one receiving link: its unsettled messages, and the client's outcomes for the shard.
+
+A client that waits for us to settle (receiver-settle-mode second) gets that when the shard has the outcome on
+disk: a delivery that was confirmed is never delivered again.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lightrail.amqp.events import Outcome
+from lightrail.amqp.link import SETTLE_SECOND
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.outcomes import OUTCOMES, encode_outcome
+from lightrail.frontend.links.unconfirmed import UNCONFIRMED, Unconfirmed
+from lightrail.model import conditions, limits
+from lightrail.wire.frames import ASKED, Kind, OutcomeCode, frame
+from lightrail.wire.messages import ConsumerOpen
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.wire.owner import Owner
+
+
+class Settlements:
+    """Deliveries are numbered from 0 over the life of the link."""
+
+    __slots__ = (
+        "_base",
+        "_bytes",
+        "_connection",
+        "_counts",
+        "_frontend",
+        "_is_closed",
+        "_link",
+        "_number",
+        "_options",
+        "_owner",
+        "_presettled",
+        "_unconfirmed",
+        "count",
+    )
+
+    def __init__(
+        self, connection: LinkContext, link: "Link", owner: "Owner", number: int, options: ConsumerOpen
+    ) -> None:
+        self._connection = connection
+        self._frontend = connection.frontend
+        self._counts = connection.frontend.counts
+        self._link = link
+        self._owner = owner
+        self._number = number
+        self._options = options
+        self._presettled = options.presettled
+        self._is_closed = False
+        self._base = 0
+        """Deliveries numbered below it came from a shard process that has ended since."""
+        self._unconfirmed: Unconfirmed | None = None
+        """Made when the client first waits for us to settle."""
+        self.count = 0
+        """Messages that the client has not settled."""
+        self._bytes = 0
+        """Their bytes, with what surrounds their slices."""
+
+    def add(self, count: int, size: int) -> None:
+        """A slice was sent unsettled."""
+        self.count += count
+        size += limits.UNSETTLED_SLICE_BYTES
+        self._bytes += size
+        self._connection.unsettled_bytes += size
+
+    def outcome(self, event: Outcome) -> None:
+        """Sends the client's outcome for a range of deliveries to the shard."""
+        first = event.first
+        last = event.last
+        if not event.settled and not isinstance(event.state, OUTCOMES):
+            # Not an outcome: how much was received (3.4.1), or nothing at all.
+            return
+        if self._presettled:
+            return
+        if first < self._base:
+            # Delivered by a shard process that has ended since: the message is back in its queue already.
+            if not event.settled:
+                self._can_not_confirm()
+            first = self._base
+            if first > last:
+                return
+        if not event.settled:
+            # The receiver waits for us to settle (receiver-settle-mode second, or it only sent its state).
+            if self._unconfirmed is None:
+                self._unconfirmed = Unconfirmed()
+            for each in self._unconfirmed.add(first, last, event.state):
+                self.settle(*each, ASKED)
+        elif self._unconfirmed:
+            for each in self._unconfirmed.drop(first, last, event.state):
+                self.settle(*each)
+        else:
+            self.settle(first, last, event.state)
+
+    def settle(self, first: int, last: int, state: object, asked: int = 0) -> None:
+        """Settles a range of deliveries at the shard, which confirms it when `asked`."""
+        self._remove(last - first + 1)
+        code = self._post(first, last, state, asked)
+        self._counts.outcomes[code] += last - first + 1
+
+    def _post(self, first: int, last: int, state: object, asked: int) -> OutcomeCode:
+        code, body = encode_outcome(state, self._options)
+        self._owner.post(
+            frame(
+                Kind.SETTLE,
+                flags=code,
+                link=self._number,
+                epoch=self._owner.epoch,
+                count=last - first + 1,
+                number=first,
+                body=body,
+                asked=asked,
+            )
+        )
+        return code
+
+    async def renew_locks(self, tags: Sequence[bytes]) -> list[int | None]:
+        """Locks deliveries with these delivery-tags anew, where the shard ends locks by time.
+
+        Returns, tag by tag: milliseconds for which it is locked from now on; 0 where its lock ran out or it
+        has an outcome, None where no time ends its lock. Raises ShardAway, ShardRefused.
+        """
+        numbers = [self._link.unsettled_number(tag) for tag in tags]
+        options = self._options
+        if options.relay or options.browse:
+            return [0 if number is None else None for number in numbers]
+        unsettled = [number for number in numbers if number is not None and number >= self._base]
+        locked: dict[int, int | None] = {}
+        if unsettled:
+            fields = {"link": self._number, "numbers": unsettled}
+            answer = await self._frontend.ask_shard(options.queue, "renew_deliveries", fields)
+            locked = dict(zip(unsettled, answer.fields["locked_ms"], strict=True))
+        return [0 if number is None else locked.get(number, 0) for number in numbers]
+
+    # --- from the shard --------------------------------------------------------------------------------
+
+    def forget(self, sent: int) -> None:
+        """The shard was started again: the deliveries numbered below `sent` are back in their queue."""
+        self._base = sent
+        self._remove(self.count)
+        if self._unconfirmed:
+            # The shard has perhaps stored these outcomes, and perhaps not.
+            self._unconfirmed.clear()
+            self._can_not_confirm()
+
+    def repeat(self) -> None:
+        """Another shard has the queue, and did not see the outcomes that the former one has not confirmed.
+
+        Sending an outcome twice does no harm.
+        """
+        if self._unconfirmed:
+            for each in self._unconfirmed.all():
+                self._post(*each, ASKED)
+
+    def confirmed(self, number: int, count: int, is_certain: bool) -> None:
+        """See Consumer.settled: the client gets the settlement that it waits for."""
+        if not self._unconfirmed:
+            return
+        found = self._unconfirmed.take(number, count)
+        if found and not is_certain:
+            self._can_not_confirm()
+            return
+        for each in found:
+            self._link.settle_sent(*each)
+            self._connection.touch()
+
+    def close(self) -> None:
+        """The link has ended."""
+        self._is_closed = True
+        self._remove(self.count)
+
+    def _can_not_confirm(self) -> None:
+        """A client that waits for us to settle would wait for ever: its link ends. Others need no answer."""
+        if self._link.rcv_settle_mode == SETTLE_SECOND:
+            self._frontend.later(0, self._detach)
+
+    def _detach(self) -> None:
+        if not self._is_closed:
+            self._connection.links.detach(self._link, conditions.DETACH_FORCED, UNCONFIRMED)
+
+    def _remove(self, count: int) -> None:
+        """So many messages are settled; the bytes of each are not known, only their sum."""
+        if count < self.count:
+            size = self._bytes * count // self.count
+        else:
+            count, size = self.count, self._bytes
+        self.count -= count
+        self._bytes -= size
+        self._connection.unsettled_bytes -= size

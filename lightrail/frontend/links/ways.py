@@ -1,0 +1,129 @@
+"""The ways of one sending link of a router: its lane to each shard, and the lanes of each set of queues."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from lightrail.frontend.links.context import LinkFrontend
+from lightrail.frontend.links.routed import RoutedBatch
+from lightrail.model import limits
+from lightrail.wire.lanes import Lane, Load
+from lightrail.wire.shards import ShardPeer
+
+
+class Way(NamedTuple):
+    """To queues of one shard."""
+
+    lane: Lane
+    queues: frozenset[str]
+    most: int
+    """Messages of one load: the shard looks into each, once for each queue that asks for it."""
+
+    def send(
+        self,
+        batch: RoutedBatch,
+        indices: Sequence[int],
+        payloads: Sequence[bytes],
+        *,
+        is_repeated: bool = False,
+    ) -> None:
+        """Sends messages of a batch, given by index and by content."""
+        lane, queues, most = self
+        for start in range(0, len(indices), most):
+            load = Load(batch, queues, indices[start : start + most], is_repeated)
+            batch.loads.append(load)
+            batch.outstanding += 1
+            lane.send(load, payloads[start : start + most], batch.attributes)
+
+
+class Ways:
+    """All ways of one link.
+
+    Args:
+        open_lane: opens the link's lane to a shard.
+    """
+
+    __slots__ = ("_frontend", "_lanes", "_open_lane", "fleet", "known", "leaving", "moved")
+
+    def __init__(self, frontend: LinkFrontend, open_lane: Callable[[ShardPeer], Lane]) -> None:
+        self._frontend = frontend
+        self._open_lane = open_lane
+        self._lanes: dict[int, Lane] = {}
+        """By shard."""
+        self.known: dict[frozenset[str], list[Way]] = {}
+        """By sets of queues of the current plan."""
+        self.fleet = frontend.fleet
+        self.moved = frontend.fleet.moved
+        """`Fleet.moved` when the ways were last changed: another value means that queues have moved."""
+        self.leaving: list[Lane] = []
+        """Lanes with messages on their way to a queue that has moved: later messages wait for these."""
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the messages on their way to former shards are answered."""
+        return all(lane.is_idle for lane in self.leaving)
+
+    def find(self, queues: frozenset[str], unknown: list[str]) -> list[Way]:
+        """The ways to these queues; queues whose shard is not known here are added to `unknown`."""
+        by_shard: dict[int, tuple[Lane, list[str]]] = {}
+        complete = True
+        for queue in queues:
+            peer = self._frontend.placed(queue)
+            if peer is None:
+                unknown.append(queue)
+                complete = False
+                continue
+            by_shard.setdefault(peer.shard, (self._lane(peer), []))[1].append(queue)
+        most = limits.ROUTE_TARGETS_MAX
+        found = [
+            self._way(lane, names[start : start + most])
+            for lane, names in by_shard.values()
+            for start in range(0, len(names), most)
+        ]
+        if complete:
+            self.known[queues] = found
+        return found
+
+    def _way(self, lane: Lane, queues: list[str]) -> Way:
+        directory = self._frontend.directory
+        looking = sum(directory.get(queue).policy.examines for queue in queues)
+        most = max(1, limits.ROUTED_LOOKS_AT_ONCE // looking) if looking else sys.maxsize
+        return Way(lane, frozenset(queues), most)
+
+    def _lane(self, peer: ShardPeer) -> Lane:
+        lane = self._lanes.get(peer.shard)
+        if lane is None or lane.peer is not peer:
+            lane = self._lanes[peer.shard] = self._open_lane(peer)
+        return lane
+
+    def plan_changed(self) -> None:
+        """Another plan has other sets of queues."""
+        self.known.clear()
+        for lane in self._lanes.values():
+            lane.forget_sets()
+
+    def follow(self) -> None:
+        """Queues have moved: messages on their way to them are answered before later ones are sent."""
+        fleet = self.fleet
+        self.moved = fleet.moved
+        self.known.clear()
+        self.leaving = [
+            lane
+            for lane in self._lanes.values()
+            if not lane.is_idle
+            and any(
+                place is not None and place[0] != lane.peer.shard
+                for queues in lane.sets_under_way()
+                for place in map(fleet.where, queues)
+            )
+        ]
+
+    def abandon(self) -> None:
+        """The client's link has ended: shards store what was sent if there is room, and wait for none."""
+        for lane in self._lanes.values():
+            lane.abandon()
+
+    def close(self) -> None:
+        """Everything is answered."""
+        for lane in self._lanes.values():
+            lane.close()

@@ -1,0 +1,63 @@
+"""Nodes that the frontend serves itself, such as $management, without a shard."""
+
+from collections.abc import Mapping
+
+from lightrail.amqp.link import SETTLE_FIRST, Link
+from lightrail.amqp.performatives import Source, Target
+from lightrail.amqp.values import Symbol
+from lightrail.frontend.links.bound import Terms
+from lightrail.frontend.nodes.links import Node, NodeContext, NodeLinks, ReplyLink, RequestLink, path_of
+from lightrail.model import conditions, limits
+
+
+class Nodes:
+    """All nodes of one frontend by address."""
+
+    def __init__(self, by_address: Mapping[str, Node]) -> None:
+        self._by_address = dict(by_address)
+
+    def attach(self, connection: NodeContext, link: Link) -> bool:
+        """Accepts or refuses a link at once, if its attach addresses a node.
+
+        Returns:
+            False when the link is for another address.
+        """
+        terminus = link.source if link.is_sender else link.target
+        if not isinstance(terminus, Source | Target) or terminus.dynamic:
+            return False
+        address = terminus.address
+        if not isinstance(address, str) or "$" not in address:
+            return False
+        path = path_of(address)
+        node = self._by_address.get(path)
+        if node is None:
+            return False
+        node_links = connection.node_links
+        if node_links is None:
+            node_links = connection.node_links = NodeLinks()
+        if len(node_links.requests) + len(node_links.replies) >= limits.NODE_LINKS_MAX:
+            connection.frontend.counts.links_refused += 1
+            link.refuse(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"this connection has {limits.NODE_LINKS_MAX} links to {path} and its like, the most",
+            )
+            return True
+        terminus.durable, terminus.timeout = 0, 0
+        terminus.expiry_policy = Symbol("link-detach")
+        number = connection.frontend.next_link()
+        terms = Terms(f"{connection.client.session_owner(link.session)}/{number}")
+        if isinstance(terminus, Source):
+            terminus.filter = None
+            link.accept()
+            reply = ReplyLink(connection, node_links, link, node)
+            node_links.replies.append(reply)
+            link.context = reply
+            connection.links.bind(reply, terms)
+            return True
+        link.accept(max_message_size=limits.NODE_REQUEST_BYTES, rcv_settle_mode=SETTLE_FIRST)
+        request = RequestLink(connection, node_links, link, node, path)
+        node_links.requests.append(request)
+        link.context = request
+        connection.links.bind(request, terms)
+        request.top_up()
+        return True

@@ -17,6 +17,8 @@ from typing import Final
 
 import pytest
 
+__all__ = ["RunningBroker", "lightrail_broker"]
+
 STOP_S: Final = 20.0
 
 

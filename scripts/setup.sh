@@ -176,7 +176,7 @@ if [ ! -e "$venv" ]; then
     echo "setup: making $venv with $("$python" --version)"
     "$python" -m venv "$venv"
 fi
-if [ "$goal" = test ]; then what='.[broker,dev,spark]'; else what='.[broker]'; fi
+if [ "$goal" = test ]; then what='.[broker,dev,docs,spark]'; else what='.[broker]'; fi
 echo "setup: installing the packages of constraints.txt"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$what"
 "$venv/bin/python" -c 'import sys; from lightrail.amqp.compiled import COMPILED; sys.exit(not COMPILED)' ||

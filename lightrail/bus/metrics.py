@@ -8,6 +8,8 @@ from lightrail.bus.bus import Bus
 from lightrail.bus.consumer import Handled
 from lightrail.bus.sending import Sending
 
+__all__ = ["Metrics"]
+
 BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 600.0)
 """Seconds that handlers take."""
 

@@ -46,6 +46,8 @@ from lightrail.bus.store import (
 from lightrail.transport.envelope import decode_head, encode_head
 from lightrail.transport.threads import Threads
 
+__all__ = ["PostgresqlStore"]
+
 CONNECTIONS: Final = 8
 """Transactions at once; the engine's pool has to have one more, for the lock of the forwarder."""
 INBOX_S: Final = 7 * 86_400.0

@@ -19,6 +19,8 @@ from lightrail.bus.sending import Scheduled, Sending
 from lightrail.bus.typed import converter
 from lightrail.transport import Broker, Clock, Envelope, ManualClock, MemoryBroker
 
+__all__ = ["TestBus"]
+
 Message = TypeVar("Message")
 TIMEOUT_S: Final = 5.0
 

@@ -14,6 +14,8 @@ from lightrail.bus.bus import Bus
 from lightrail.bus.context import Context
 from lightrail.bus.handlers import Next
 
+__all__ = ["Tracing"]
+
 SYSTEM: Final = "lightrail"
 
 

@@ -1,101 +1,151 @@
-"""ARCHITECTURE.md and CONTRIBUTING.md name only what exists: files, classes, functions, targets of make."""
+"""The documents name only files, functions, exports and targets of make that exist, and have four walks."""
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 from typing import Final
 
 import pytest
 
 from tests.support.broker import ROOT
 
-PAGES: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md")
-CODE: Final = ROOT / "lightrail"
+MAPS: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md")
+"""Pages whose folders and names of the code are checked, too."""
+PAGES: Final = sorted(
+    str(page.relative_to(ROOT))
+    for pattern in ("*.md", "docs/**/*.md", "deploy/**/*.md", "examples/**/*.md")
+    for page in ROOT.glob(pattern)
+)
+SOURCES: Final = [
+    str(path.relative_to(ROOT))
+    for top in ("lightrail", "tests", "scripts", "examples")
+    for path in (ROOT / top).rglob("*.py")
+]
 WALK: Final = re.compile(r"^\| [^|]+ \| `(lightrail/[\w/]+\.py)` \| `([\w.]+)` \|$")
-TERM: Final = re.compile(r"`([^`\s]+)`")
-SUFFIXES: Final = (".py", ".md", ".toml", ".yml", "/")
+IN_FILE: Final = re.compile(r"`([A-Za-z_][\w.]*)`(?:\(\))? (?:of|in) `((?:\w+/)*\w+\.py)`")
+MODULE: Final = re.compile(r"`((?:\w+/)*\w+\.py)`")
+METHOD: Final = re.compile(r"`([A-Z]\w+)\.([a-z_]\w*)(?:\([^`]*\))?`")
+IMPORT: Final = re.compile(r"(?m)^ *from (lightrail\.[\w.]+) import (\([^)]*\)|.*)$")
+PATH: Final = re.compile(r"`([a-z][\w./-]*(?:/|\.md|\.toml|\.yml))`")
 
 
 def lines(page: str) -> Iterator[tuple[str, str]]:
+    """Every line of a page, with its place as an editor opens it."""
     for number, line in enumerate((ROOT / page).read_text().splitlines(), 1):
         yield f"{page}:{number}", line
 
 
-def defined(path: Path) -> set[str]:
-    """Functions, classes, and methods as `Class.method`."""
+def files(name: str) -> list[str]:
+    """Sources whose path ends with that."""
+    return [path for path in SOURCES if path == name or path.endswith(f"/{name}")]
+
+
+@cache
+def defined(path: str) -> set[str]:
+    """Functions, classes and constants of a file, and what a class has as `Class.name`."""
     found: set[str] = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.ClassDef):
-            found.add(node.name)
-            parts = (ast.FunctionDef, ast.AsyncFunctionDef)
-            found |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, parts)}
+    for node in ast.parse((ROOT / path).read_text()).body:
+        found |= named_by(node)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{name}" for part in node.body for name in named_by(part)}
     return found
 
 
-ALL: Final = {name for path in CODE.rglob("*.py") for name in defined(path)}
-FILES: Final = {path.name for folder in (CODE, ROOT / "tests") for path in folder.rglob("*.py")}
+def named_by(node: ast.stmt) -> set[str]:
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return {node.name}
+        case ast.Assign():
+            return {target.id for target in node.targets if isinstance(target, ast.Name)}
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return {name}
+    return set()
 
 
-def exists(name: str) -> bool:
-    """Whether a file or folder is there: below the root or lightrail/, or anywhere by the end of its path."""
-    if (ROOT / name).exists() or (CODE / name).exists() or name in FILES:
-        return True
-    return any(path.match(name) for path in CODE.rglob(Path(name).name))
+def has(path: str, name: str) -> bool:
+    """Whether a file has a name; one without a class may be a method of any."""
+    return any(each == name or each.endswith(f".{name}") for each in defined(path))
 
 
-def test_every_file_that_is_named_exists() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_modules_that_it_names_exist(page: str) -> None:
     missing = [
-        f"{place}: {term}"
-        for page in PAGES
+        f"{place}: {name}"
         for place, line in lines(page)
-        for term in TERM.findall(line)
-        if term.endswith(SUFFIXES)
-        and not re.search(r"[<>*{}$=]|NAME|QUEUE|^\.|^/|://", term)
-        and not exists(term)
+        for name in MODULE.findall(line)
+        if not files(name)
     ]
-    assert missing == []
+    assert not missing, "\n".join(missing)
 
 
-def test_every_function_that_is_named_exists() -> None:
-    named = [
-        (place, term)
-        for page in PAGES
+@pytest.mark.parametrize("page", MAPS)
+def test_folders_and_pages_that_it_names_exist(page: str) -> None:
+    missing = [
+        f"{place}: {name}"
         for place, line in lines(page)
-        for term in TERM.findall(line)
-        if re.fullmatch(r"[A-Z]\w+\.[a-z_]\w+", term)
+        for name in PATH.findall(line)
+        if not (ROOT / name).exists() and not any(f"/{name}" in path for path in SOURCES)
     ]
-    assert len(named) > 20
-    assert [f"{place}: {term}" for place, term in named if term not in ALL] == []
+    assert not missing, "\n".join(missing)
 
 
-def test_the_walks_lead_through_the_files_that_they_name() -> None:
-    walked = [
-        (place, *found.groups()) for place, line in lines("ARCHITECTURE.md") if (found := WALK.match(line))
-    ]
-    assert len(walked) >= 20
-    wrong = [
+@pytest.mark.parametrize("page", MAPS)
+def test_names_that_it_says_a_file_has_are_there(page: str) -> None:
+    missing = [
         f"{place}: {path} has no {name}"
-        for place, path, name in walked
-        if not (ROOT / path).exists() or name not in defined(ROOT / path)
+        for place, line in lines(page)
+        for name, path in (*IN_FILE.findall(line), *((name, path) for path, name in WALK.findall(line)))
+        if not any(has(each, name) for each in files(path))
     ]
-    assert wrong == []
+    assert not missing, "\n".join(missing)
+
+
+@pytest.mark.parametrize("page", MAPS)
+def test_methods_that_it_names_exist(page: str) -> None:
+    code = {path: (ROOT / path).read_text() for path in SOURCES}
+    missing = [
+        f"{place}: {kind}.{name}"
+        for place, line in lines(page)
+        for kind, name in METHOD.findall(line)
+        if not any(f"class {kind}" in text and has(path, f"{kind}.{name}") for path, text in code.items())
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def imported() -> set[tuple[str, str]]:
+    """Modules of LightRail and names in them that pages for users and examples import."""
+    found = set()
+    pages = [page for page in PAGES if page not in MAPS]
+    for path in (*pages, *(each for each in SOURCES if each.startswith("examples/"))):
+        for module, names in IMPORT.findall((ROOT / path).read_text()):
+            found |= {(module, name.split()[0]) for name in names.strip("()").split(",") if name.strip()}
+    return found
+
+
+@pytest.mark.parametrize("module", sorted({module for module, _ in imported()}))
+def test_what_users_import_is_exported(module: str) -> None:
+    exports = importlib.import_module(module).__all__
+    assert {name for each, name in imported() if each == module} <= set(exports)
 
 
 @pytest.mark.parametrize(
-    "walk", ["a transfer is stored", "a queue is frozen", "a policy is checked", "a lease is"]
+    "walk", ["a transfer is stored", "a queue is frozen", "a policy is checked", "a lease is refreshed"]
 )
 def test_there_is_a_walk_to_where(walk: str) -> None:
-    assert any(line.startswith(f"| {walk}") for _, line in lines("ARCHITECTURE.md"))
+    """Its table has the heading, and steps of a file and a name each."""
+    _, _, table = (ROOT / "ARCHITECTURE.md").read_text().partition(f"| {walk} |")
+    rows = table.partition("\n\n")[0].splitlines()[2:]
+    assert len(rows) >= 4
+    assert [row for row in rows if not WALK.match(row)] == []
 
 
-def test_every_target_of_make_that_is_named_exists() -> None:
+@pytest.mark.parametrize("page", [*MAPS, "README.md"])
+def test_targets_of_make_that_it_names_exist(page: str) -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
-    for page in (*PAGES, "README.md"):
-        text = (ROOT / page).read_text()
-        fenced = "".join(re.findall(r"(?ms)^```sh$(.*?)^```$", text))
-        named = re.findall(r"(?m)^make ([a-z-]+)", fenced) + re.findall(r"`make ([a-z-]+)", text)
-        assert named
-        assert set(named) <= targets, page
+    text = (ROOT / page).read_text()
+    fenced = "".join(re.findall(r"(?ms)^```sh$(.*?)^```$", text))
+    named = re.findall(r"(?m)^make ([a-z-]+)", fenced) + re.findall(r"`make ([a-z-]+)", text)
+    assert named
+    assert set(named) <= targets

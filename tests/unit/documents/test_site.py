@@ -39,6 +39,11 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
     assert [each for each in loaded if re.match(r"([a-z]+:)?//", each)] == []
 
 
+def test_every_block_of_code_is_one_on_the_site(site: Path) -> None:
+    """Python-Markdown knows none in an item of a list."""
+    assert [page.name for page in site.rglob("*.html") if "```" in page.read_text()] == []
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -1,0 +1,45 @@
+"""CONTRIBUTING.md: its program that prints the records of a segment does so."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightrail.journal import layout
+from lightrail.journal.record import Close, Queue, QueueEvent
+from tests.support.broker import ROOT
+
+SALT = 7
+
+
+def printed(segment: bytes, directory: Path) -> subprocess.CompletedProcess[str]:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    file = directory / "000000000001.segment"
+    file.write_bytes(segment)
+    return subprocess.run([sys.executable, "-c", program, file], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.fixture
+def segment() -> bytes:
+    records = (Queue(QueueEvent.DECLARED, 1, "shop/orders", "{}"), Close())
+    return layout.encode_segment_header(1, 1, SALT) + b"".join(
+        layout.finished(layout.encode_small(record, lsn, 0, 0), SALT) for lsn, record in enumerate(records, 1)
+    )
+
+
+def test_it_prints_each_record_and_what_is_behind_the_last(segment: bytes, tmp_path: Path) -> None:
+    done = printed(segment + bytes(64), tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second, rest = done.stdout.splitlines()
+    assert first.startswith("1 Queue(")
+    assert "shop/orders" in first
+    assert second.startswith("2 Close(")
+    assert rest.startswith("then: no record")
+
+
+def test_it_says_that_a_segment_has_no_records_yet(tmp_path: Path) -> None:
+    done = printed(bytes(4096), tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "no records yet: the segment is prepared for later\n"

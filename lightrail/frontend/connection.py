@@ -195,7 +195,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._feed(amqp, data, now_ms)
         except Exception:
-            log.exception("a mistake of ours ends the connection from %s", self._peer)
+            log.exception("internal error: closes the connection from %s", self._peer)
             self.close(conditions.INTERNAL_ERROR, "a mistake of the broker ended this connection")
             self._drop_links()
         self.touch()

@@ -211,8 +211,8 @@ class Mover:
         except asyncio.CancelledError:
             raise
         except Exception:
-            log.exception("the move of %s ended by a mistake of ours; it is begun again", queue)
-            progress.error = "a mistake of ours; the shard's log says more"
+            log.exception("the move of %s ended with an internal error; it begins again", queue)
+            progress.error = "internal error; see the shard's log"
             self._drop(queue)
             await self._sleep(limits.MOVE_AGAIN_MS_MAX / 1000)
         finally:

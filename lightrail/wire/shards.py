@@ -580,7 +580,7 @@ class ShardPeer:
 
     def _give_up(self, link: int) -> None:
         """An error of ours with one link: it ends, and what it held goes back; the others go on."""
-        refusal = Refusal(conditions.INTERNAL_ERROR, "a mistake of ours ended this link; attach it again")
+        refusal = Refusal(conditions.INTERNAL_ERROR, "an internal error ended this link; attach it again")
         bound = self.producers.get(link) or self.consumers.get(link)
         if bound is not None:
             self.close_producer(link)

@@ -1,1 +1,1 @@
-"""What commands say: results on standard output, progress on standard error, for people and for scripts."""
+"""Output of commands: results on standard output, progress on standard error, for people and for scripts."""

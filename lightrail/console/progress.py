@@ -1,4 +1,4 @@
-"""Progress: what is said while something takes long; on standard error, so that results stay readable."""
+"""Progress of what takes long; on standard error, so that results stay readable."""
 
 import sys
 import time
@@ -27,7 +27,8 @@ class Progress:
     def __init__(
         self, out: TextIO | None = None, *, every_s: float = PLAIN_EVERY_S, begin_s: float | None = None
     ) -> None:
-        """`every_s`: how often without a terminal. `begin_s`: of the clock that `due` is asked by."""
+        """`every_s`: interval without a terminal. `begin_s`: start on the clock that `due` gets its time
+        from."""
         self._out = out or sys.stderr
         self._terminal = self._out.isatty()
         self._every_s = TERMINAL_EVERY_S if self._terminal else every_s
@@ -35,13 +36,13 @@ class Progress:
         self._drawn = False
 
     def update(self, text: str, part: float | None = None) -> None:
-        """Show it, with a bar where there is a part of a whole, when it is time to."""
+        """Show the line if it is due, with a bar where there is a part of a whole."""
         now_s = time.monotonic()
         if self.due(now_s):
             self.show(now_s, text, part)
 
     def due(self, now_s: float) -> bool:
-        """Whether it is time to show something."""
+        """Whether the line is due."""
         return now_s - self._last_s >= self._every_s
 
     def show(self, now_s: float, text: str, part: float | None = None) -> None:
@@ -56,7 +57,7 @@ class Progress:
         self._drawn = True
 
     def finish(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         if self._drawn:
             print("\r\x1b[K", end="", file=self._out, flush=True)
             self._drawn = False

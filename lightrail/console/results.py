@@ -9,12 +9,12 @@ from lightrail.console.text import printable
 
 
 def show_json(value: Any) -> None:
-    """One JSON document; what JSON has no form for (a time, a path) is its text."""
+    """One JSON document; values without a JSON form (a time, a path) become their text."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: TextIO | None = None) -> None:
-    """Rows under headings; numbers to the right. Nothing but the headings where there are no rows."""
+    """Rows under headings; numbers to the right. Only the headings where there are no rows."""
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
     heads = [column.replace("_", " ").upper() for column in columns]
     widths = [max(len(row[i]) for row in [heads, *cells]) for i in range(len(columns))]

@@ -7,7 +7,7 @@ _DRAWN: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
 def printable(text: str) -> str:
-    """What would move a terminal is written as an escape, a new line as \\n: names are other people's."""
+    """Text with control characters as escapes, a new line as \\n, because names come from other people."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -19,5 +19,5 @@ def counted(count: int, what: str) -> str:
 
 
 def one_line(text: object) -> str:
-    """What an error says, without the colours and the lines in which some libraries draw theirs."""
+    """The text of an error, without the colours and frames that some libraries add."""
     return " ".join(_DRAWN.sub("", str(text)).split())

@@ -1,1 +1,1 @@
-"""The namespace: what names are, who may do what with them, and where messages to them go."""
+"""The namespace: names and their policies, users' rights on them, and the routes of messages sent to them."""

@@ -1,8 +1,8 @@
-"""Directory: one process's view of all names, subscriptions and permissions, as new as it was last asked.
+"""Directory: one process's view of all names, subscriptions and permissions, as of its last refresh.
 
-`refresh()` takes in what changed since the last time and is called before each decision (an attach, a batch
-for a router, a request) and every limits.DIRECTORY_POLL_MS; it costs microseconds when nothing changed.
-Whoever has to act on changes registers with `listen` and is told which names, routers and users changed.
+`refresh()` applies what changed since the last call. It is called before each decision (an attach, a batch
+for a router, a request) and every limits.DIRECTORY_POLL_MS; it costs microseconds when nothing changed. Code
+that acts on changes registers a function with `listen`, which gets the changed names, routers and users.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,10 +28,10 @@ from lightrail.namespace.records import (
 
 @dataclass(slots=True)
 class Changes:
-    """What a refresh found changed; a name that is in `names` and not in the directory is gone."""
+    """Changes that one refresh found. A name in `names` that the directory does not have was deleted."""
 
     names: dict[str, Name | None] = field(default_factory=dict)
-    """By name: what it was before, or None."""
+    """By name: the record before the change, None for a new name."""
     routers: set[str] = field(default_factory=set)
     """Routers whose subscriptions changed."""
     users: set[str] = field(default_factory=set)
@@ -45,7 +45,7 @@ class Directory:
     """All names of the installation in memory.
 
     Args:
-        auto_create: whether a name below nothing that says otherwise becomes a queue when first used.
+        auto_create: whether a name becomes a queue at its first use where no policy above it decides.
         now_ms: milliseconds since 1970; tests inject it.
     """
 
@@ -59,12 +59,11 @@ class Directory:
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
         self._permissions: dict[str, dict[str, Permission]] = {}
         self._expiring: dict[str, int] = {}
-        """Names with an end, and when that is."""
+        """Names that expire, with the time."""
         self._expired: dict[str, Name] = {}
         """Names whose time is over and that nobody has deleted yet."""
         self.history = ""
-        """Of the coordinator; a name that is missing in another one than before need not have been
-        deleted.
+        """Id of the coordinator's history. A name that another history lacks need not have been deleted.
         """
 
     @property
@@ -134,7 +133,7 @@ class Directory:
             changes.users.add(permission.user)
 
     def _expire(self, changes: Changes) -> None:
-        """What has come to its end is as good as gone, even before somebody has written that down."""
+        """Treat an expired name as deleted, even before its entry is."""
         now_ms = self._now_ms()
         for name in [name for name, expires in self._expiring.items() if expires <= now_ms]:
             del self._expiring[name]
@@ -144,7 +143,8 @@ class Directory:
     # --- names -----------------------------------------------------------------------------------------
 
     def get(self, name: str) -> Name:
-        """What a name is. `NAME/$dlq` is a queue where NAME is one; a name without a role has role none."""
+        """The record of a name. `NAME/$dlq` is a queue where NAME is one; a name without an entry has role
+        none."""
         found = self._by_name.get(name)
         if found is not None:
             return found
@@ -162,7 +162,7 @@ class Directory:
         return undefined(name)
 
     def find(self, name: str) -> Name | None:
-        """The record of a name, or None where nobody gave it a role."""
+        """The record of a name; None for a name without an entry."""
         return self._by_name.get(name)
 
     def below(self, prefix: str) -> Iterator[Name]:
@@ -177,10 +177,9 @@ class Directory:
         return len(self._by_name)
 
     def template(self, name: str) -> Policy | None:
-        """The policy that a name gets when it is first used, or None where it must be given one.
-
-        The nearest name above that says `auto_create` decides; the installation's setting where none does.
-        The nearest one with a template gives the policy.
+        """The policy that a name gets at its first use; None where names are not created that way. The
+        nearest name above with `auto_create` decides, else the installation's setting. The nearest one with a
+        template supplies the policy.
         """
         policies = [self._by_name[above].policy for above in names.above(name) if above in self._by_name]
         says = next((p["auto_create"] for p in policies if p["auto_create"] is not None), self._auto_create)
@@ -190,13 +189,13 @@ class Directory:
         return QUEUE if template is None else Policy(Role.QUEUE, dict(template))
 
     def expired(self) -> list[Name]:
-        """Names whose time is over and that are still written down; whoever sweeps deletes them."""
+        """Expired names whose entries still exist, for the sweeper to delete."""
         return list(self._expired.values())
 
     # --- subscriptions ---------------------------------------------------------------------------------
 
     def subscriptions(self, router: str) -> list[Subscription]:
-        """Of one router, in the order they were made."""
+        """Subscriptions of a router, in the order of their creation."""
         return list(self._subscriptions.get(router, {}).values())
 
     def subscription(self, router: str, id: str) -> Subscription | None:
@@ -209,7 +208,7 @@ class Directory:
     # --- rights ----------------------------------------------------------------------------------------
 
     def permissions(self, user: str) -> list[Permission]:
-        """Of one user."""
+        """Permissions of a user."""
         return list(self._permissions.get(user, {}).values())
 
     def every_permission(self) -> Iterator[Permission]:
@@ -217,7 +216,7 @@ class Directory:
             yield from group.values()
 
     def rights(self, user: str, name: str) -> frozenset[Right]:
-        """What a user may do with a name: everything that is allowed at it or at any name above it."""
+        """Rights of a user on a name: all that are granted at the name or at any name above it."""
         granted = self._permissions.get(user)
         if granted is None:
             return frozenset()

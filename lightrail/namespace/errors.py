@@ -2,20 +2,20 @@
 
 
 class Refused(Exception):
-    """What was asked can't be done as it is; the message says what was expected and what was found."""
+    """The change can't be made as requested; the message says what was expected and what was found."""
 
 
 class LimitExceeded(Refused):
-    """There are as many names, or subscriptions, as there may be."""
+    """The number of names, or of a router's subscriptions, is at its limit."""
 
 
 class Taken(Refused):
-    """The name has a role already, or the subscription is there already."""
+    """The name has a role, or the subscription exists, already."""
 
 
 class Missing(Refused):
-    """The name has no role, or there is no such subscription."""
+    """The name has no role, or the subscription does not exist."""
 
 
 class Changed(Refused):
-    """Somebody else changed it since it was read (the If-Match does not hold)."""
+    """The entry changed since the caller read it (the If-Match does not hold)."""

@@ -18,7 +18,7 @@ log = logging.getLogger("lightrail.namespace.routing")
 
 
 class Compiled:
-    """The filter and the action of a subscription, or why it gets nothing."""
+    """The compiled filter and action of a subscription, or the error in them."""
 
     __slots__ = ("action", "filter", "is_new", "problem", "subscription")
 
@@ -28,7 +28,7 @@ class Compiled:
         self.action: Action | None = None
         self.problem: FilterError | None = None
         self.is_new = True
-        """It was not counted yet."""
+        """Its cost has not been counted yet."""
         try:
             if subscription.filter is not None:
                 self.filter = compile_filter(subscription.filter)
@@ -47,7 +47,7 @@ class _TooManyPaths(Exception):
 
 
 class Planner:
-    """Makes one plan."""
+    """Flattens one router into a plan."""
 
     def __init__(
         self, directory: Directory, now_ms: int, compiled: Callable[[Subscription], Compiled]
@@ -80,7 +80,7 @@ class Planner:
         )
 
     def _node(self, router: str) -> Node | None:
-        """A router that leads somewhere, or None."""
+        """The node of a router; None where no queue can be reached from it."""
         if router in self._nodes:
             return self._nodes[router]
         self._names.add(router)
@@ -113,7 +113,7 @@ class Planner:
         return node
 
     def _target(self, subscription: Subscription) -> str | Node | None:
-        """The queue or router that a subscription leads to, while it is there."""
+        """The queue, or the node of the router, that a subscription leads to; None while there is none."""
         name = subscription.target
         if subscription.push:
             name = rules.subscription_name(subscription.router, subscription.id)
@@ -125,7 +125,7 @@ class Planner:
         if role is not Role.ROUTER:
             return None
         if name in self._open:
-            # Two who subscribed in the same moment, each before seeing the other.
+            # Two subscriptions were made at once, each before the other one was visible.
             log.error(
                 "%s feeds itself by subscription %s of %s, which gets nothing: delete it",
                 name,

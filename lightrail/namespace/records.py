@@ -1,4 +1,4 @@
-"""Records of the namespace: names, subscriptions and permissions as the coordinator's entries hold them.
+"""Records of the namespace: names, subscriptions and permissions as entries of the coordinator.
 
 Keys are `names/NAME`, `subscriptions/ROUTER//ID` and `permissions/USER//PREFIX`: names have no empty
 segments, so two slashes end them; a user's name is percent-encoded. Values are JSON objects.
@@ -20,7 +20,7 @@ PERMISSIONS: Final = "permissions/"
 
 
 class Right(StrEnum):
-    """What a user may do with a name."""
+    """A right of a user on a name."""
 
     MANAGE = "manage"
     SEND = "send"
@@ -29,22 +29,24 @@ class Right(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name that was given a role."""
+    """A name with a role."""
 
     name: str
     policy: Policy
     created: int = 0
-    """Revision that gave it; another one after it was deleted and made again: then it is another queue."""
+    """Revision that created the entry. A name that was deleted and created again has another one: it is
+    another queue."""
     revision: int = 0
     created_at_ms: int = 0
     changed_at_ms: int = 0
     owner: str = ""
-    """Who it goes with, where its lifetime is not its own: `FRONTEND/BOOT/CONNECTION[/SESSION[/LINK]]`."""
+    """The client whose end deletes the name, as `FRONTEND/BOOT/CONNECTION[/SESSION[/LINK]]`; empty for
+    none."""
     automatic: bool = False
-    """It came into being by first use."""
+    """The name was created by its first use."""
     history: str = ""
-    """Of the coordinator, see cluster/history.py: only there is `created` a time before or after another
-    one.
+    """Id of the coordinator's history (cluster/history.py). Values of `created` compare only within one
+    history.
     """
 
     @property
@@ -52,7 +54,7 @@ class Name:
         return self.policy.role
 
     def is_another(self, before: "Name") -> bool:
-        """Whether the name was deleted and made again since; of another history that is not known."""
+        """Whether the name was deleted and created again since; unknown, hence False, across histories."""
         return self.history == before.history and self.created != before.created
 
     def to_value(self) -> str:
@@ -69,12 +71,13 @@ class Name:
 
     @classmethod
     def read(cls, entry: Entry) -> "Name":
-        """From the coordinator. Raises CoordinatorError when it is nothing that this version can read."""
+        """Decode an entry of the coordinator. Raises CoordinatorError for one that this version can't
+        read."""
         value = _value(entry)
         try:
             given = value["policy"]
             if given["role"] == Role.ROUTER and "capture" in given:
-                # Allowed before anything was captured, and without a meaning.
+                # Earlier versions allowed `capture` for routers, where it had no effect.
                 given = {key: found for key, found in given.items() if key != "capture"}
             policy = Policy.parse(given)
         except (InvalidPolicy, KeyError, TypeError) as error:
@@ -93,26 +96,26 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Messages of a router go to a queue, a router, or an HTTP endpoint."""
+    """A subscription: messages of a router go to a queue, a router, or an HTTP endpoint."""
 
     router: str
     id: str
     target: str
     """A name, or a URL that begins with http:// or https://."""
     filter: Mapping[str, Any] | None = None
-    """As lightrail/filters/filter.py reads it; None for every message."""
+    """JSON of a filter (lightrail/filters/filter.py); None for every message."""
     action: Mapping[str, Any] | None = None
-    """As lightrail/filters/action.py reads it."""
+    """JSON of an action (lightrail/filters/action.py)."""
     expires_at: str | None = None
     revision: int = 0
     owner: str = ""
-    """As of a name: it goes with this link, for the subscription of a receiver."""
+    """As of a name: the link whose end deletes the subscription of a receiver."""
     secret: str = ""
-    """Key of the signature that pushes carry; never shown again after it was made."""
+    """Key that signs pushes; shown only in the answer that creates the subscription."""
 
     @property
     def push(self) -> bool:
-        """Whether it is pushed to a URL."""
+        """Whether the target is a URL."""
         return self.target.startswith(("http://", "https://"))
 
     @property
@@ -120,7 +123,7 @@ class Subscription:
         return f"{SUBSCRIPTIONS}{self.router}//{self.id}"
 
     def shown(self) -> dict[str, Any]:
-        """What people and programs are shown; no secret."""
+        """The subscription as HTTP and commands show it, without the secret."""
         value: dict[str, Any] = {"id": self.id, "router": self.router, "target": self.target}
         for key in ("filter", "action", "expires_at"):
             if getattr(self, key) is not None:
@@ -136,7 +139,7 @@ class Subscription:
 
     @classmethod
     def read(cls, entry: Entry) -> "Subscription":
-        """From the coordinator. Raises CoordinatorError."""
+        """Decode an entry of the coordinator. Raises CoordinatorError."""
         router, _, id = entry.key.removeprefix(SUBSCRIPTIONS).partition("//")
         value = _value(entry)
         return cls(
@@ -170,7 +173,7 @@ class Permission:
 
     @classmethod
     def read(cls, entry: Entry) -> "Permission":
-        """From the coordinator. Raises CoordinatorError."""
+        """Decode an entry of the coordinator. Raises CoordinatorError."""
         user, _, prefix = entry.key.removeprefix(PERMISSIONS).partition("//")
         try:
             rights = frozenset(Right(each) for each in _value(entry)["rights"])
@@ -184,7 +187,7 @@ def permission_key(user: str, prefix: str) -> str:
 
 
 def undefined(name: str) -> Name:
-    """A name that nobody gave a role: it exists, as all do, and does nothing."""
+    """The record of a name without an entry."""
     return Name(name, NONE)
 
 

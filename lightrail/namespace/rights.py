@@ -9,18 +9,18 @@ from lightrail.namespace.records import Name, Right
 
 
 class Forbidden(Exception):
-    """The caller may not do this; the message says which right is missing and who gives it."""
+    """The caller lacks a right; the message says which one and how a manager grants it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: a user, with what a token of it was limited to."""
+    """A caller: a user, and the scope of its token."""
 
     user: str
     everything: bool = False
-    """Nobody is defined, and the caller is on this machine (or the installation was told to let all in)."""
+    """All rights: no user is defined, and the caller is on this machine (or insecure_no_users is set)."""
     scope: tuple[tuple[str, frozenset[Right]], ...] | None = None
-    """(prefix, rights) that a token was limited to; None for all that the user may do."""
+    """(prefix, rights) pairs that a token is limited to; None for all rights of the user."""
     tls: bool = False
     """The request or connection came over TLS."""
 
@@ -30,13 +30,13 @@ ANYBODY = Caller("anonymous", everything=True)
 
 
 ONLY_ITS_CONNECTION: Final = (
-    "{name} is a temporary name: only the AMQP connection that made it may receive from it; who may manage "
-    "it may look what is in it"
+    "{name} is a temporary name: only the AMQP connection that made it may receive from it; managers may "
+    "look into it"
 )
 
 
 def rights_of(directory: Directory, caller: Caller, name: str) -> frozenset[Right]:
-    """What the caller may do with a name."""
+    """Rights of the caller on a name."""
     rights = EVERY_RIGHT if caller.everything else directory.rights(caller.user, name)
     if caller.scope is not None:
         scoped: set[Right] = set()
@@ -48,9 +48,8 @@ def rights_of(directory: Directory, caller: Caller, name: str) -> frozenset[Righ
 
 
 def may(directory: Directory, caller: Caller, right: Right, record: Name) -> bool:
-    """Whether the caller may do this with a name; who may manage a name may also look what is in it.
-
-    Nobody has the right to listen at a dynamic node; the connection that made it may (frontend/guard.py).
+    """Whether the caller has a right on a name. Nobody has the right to listen at a dynamic node; its own
+    connection may listen without one (frontend/guard.py).
     """
     if right is Right.LISTEN and names.is_temporary(record.name):
         return False
@@ -62,10 +61,10 @@ def may(directory: Directory, caller: Caller, right: Right, record: Name) -> boo
 
 
 def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> None:
-    """Raise Forbidden unless the caller may do this."""
+    """Raise Forbidden unless the caller has the right."""
     what, prefix = (record.name, names.owner(record.name)) if record.name else ("all names", "/")
     if record.policy["transport_protection"] == "tls" and not caller.tls:
-        raise Forbidden(f"{record.name} asks for TLS, and this came without; use the TLS address")
+        raise Forbidden(f"{record.name} asks for TLS, and this connection has none; use the TLS address")
     if not may(directory, caller, right, record):
         if right is Right.LISTEN and names.is_temporary(record.name):
             raise Forbidden(ONLY_ITS_CONNECTION.format(name=record.name))
@@ -76,9 +75,8 @@ def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> 
 
 
 def demand_look(directory: Directory, caller: Caller, record: Name) -> None:
-    """Raise Forbidden unless the caller may look into a queue: who listens at it, or manages it.
-
-    How a name is protected on its way is asked of managers, too.
+    """Raise Forbidden unless the caller may peek into a queue: it may listen there, or manage it. The name's
+    transport_protection holds for managers, too.
     """
     right = Right.MANAGE if may(directory, caller, Right.MANAGE, record) else Right.LISTEN
     demand(directory, caller, right, record)

@@ -1,4 +1,4 @@
-"""Router nodes: routers as a graph, which a message that has to be looked at walks down to its queues."""
+"""Router nodes: routers as a graph that a message follows to its queues."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Final
@@ -18,7 +18,7 @@ Choose = Callable[[int], int]
 
 
 class Branch:
-    """A way on that has to be walked for each message: behind an action, or into a router that chooses."""
+    """An edge that is followed for each message: behind an action, or into a router that chooses."""
 
     __slots__ = ("action", "target")
 
@@ -29,11 +29,11 @@ class Branch:
 
 Key = str | Branch
 Contents = dict[bytes, dict[str, None]]
-"""The queues that get each content, in the order in which they were found."""
+"""By encoded message, which actions may have changed: the queues that get it, in the order of the walk."""
 
 
 class Node:
-    """A router: what its subscriptions lead to, those of plain routers behind it included."""
+    """A router and the targets of its subscriptions, including those of plain routers behind it."""
 
     __slots__ = ("chooses", "entries", "matcher", "paths")
 
@@ -42,12 +42,13 @@ class Node:
         self.entries = entries
         self.matcher: Matcher[Key] = Matcher(entries)
         self.paths = paths
-        """Ways from here to queues."""
+        """Number of paths from here to queues."""
 
     def spread(
         self, view: MessageView, contents: Contents, choose: Choose, looks: Looks
     ) -> Generator[None, None, bool]:
-        """Adds what becomes of a message; False when nobody gets it. Yields where the looks are used up."""
+        """Adds the queues of a message to `contents`; False when no queue gets it. Yields when the looks are
+        used up."""
         keys: Sequence[Key] = yield from self.matcher.search(view, looks)
         if self.chooses:
             left = list(keys)

@@ -17,30 +17,29 @@ Queues = frozenset[str]
 
 
 class Group:
-    """Messages of one batch that go to the same queues: their places in the batch and what they became."""
+    """Messages of one batch that go to the same queues: their indices in the batch, and their bytes."""
 
     __slots__ = ("indices", "is_closed", "payloads", "queues")
 
     def __init__(self, queues: Queues, indices: list[int], payloads: list[bytes]) -> None:
         self.queues = queues
         self.indices = indices
-        """Rising; one comes twice where an action made a second message of it for the same queues."""
+        """Rising; an index occurs twice where an action made a second message for the same queues."""
         self.payloads = payloads
         self.is_closed = False
 
 
 class Routed(NamedTuple):
-    """What a plan says of a batch."""
+    """The queues of each message of a batch."""
 
     groups: list[Group]
     """In the order in which they have to be sent."""
     unroutable: Sequence[int]
-    """Places of the messages that nobody gets."""
+    """Indices of the messages that no queue gets."""
 
 
 class Walk:
-    """A batch on its way through a plan; it stops where the looks of a turn are used up, and goes on
-    there."""
+    """Routing of one batch, which pauses when the looks of a turn are used up."""
 
     __slots__ = ("_steps", "plan", "routed")
 
@@ -48,10 +47,10 @@ class Walk:
         self.plan = plan
         self._steps = steps
         self.routed: Routed | None = None
-        """What the plan says of the batch, once `go_on` was true."""
+        """The result, once `go_on` has returned True."""
 
     def go_on(self) -> bool:
-        """Looks at messages; True when all of them have been looked at. Never raises for what is in them."""
+        """Routes further messages; True when all are routed. Never raises for the content of a message."""
         if self.routed is None:
             try:
                 next(self._steps)
@@ -87,17 +86,17 @@ class Plan:
         problem: str = "",
     ) -> None:
         self.policy = policy
-        """Of the router that messages are sent to."""
+        """Policy of the router."""
         self.names = names
-        """Everything that was looked at: a change of any of them makes the plan void."""
+        """Names that the plan depends on; a change of any of them makes it void."""
         self.until_ms = until_ms
         """When the first subscription on the way expires, or None."""
         self.problem = problem
-        """Why no message can be routed at all, for people; empty where there is no problem."""
+        """Error text where no message can be routed; else empty."""
         self._node = node
         self._choose = choose
         self._known: dict[int, tuple[Sequence[Key], Queues | None]] = {}
-        """By identity of what the matcher gave: the queues, or None where ways have to be walked."""
+        """By identity of the matcher's result: the queues, or None where edges have to be followed."""
         self._sets: dict[tuple[str, ...], Queues] = {}
         self._fixed: Queues | None = None
         self._is_light = False
@@ -108,18 +107,18 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is there who could get any message."""
+        """Whether no queue can be reached."""
         return self._node is None
 
     def route(self, payloads: list[bytes]) -> Routed:
-        """What becomes of the messages of a batch, all in one turn."""
+        """Routes a batch in one turn."""
         walk = self.begin(payloads, unlimited())
         assert walk.go_on()
         assert walk.routed is not None
         return walk.routed
 
     def at_once(self, payloads: list[bytes], looks: Looks) -> Routed | None:
-        """What becomes of the messages of a batch where that is cheap; None where a walk has to be begun."""
+        """Routes a batch where that is cheap; None where it takes a walk (`begin`)."""
         if self._fixed is not None:
             return Routed([Group(self._fixed, list(range(len(payloads))), payloads)], ())
         if self._node is None:
@@ -159,11 +158,11 @@ class Plan:
         return Routed(groups, unroutable)
 
     def begin(self, payloads: list[bytes], looks: Looks, choose: Choose | None = None) -> Walk:
-        """Sends a batch on its way.
+        """Begins to route a batch.
 
         Args:
-            looks: of the turn; a walk goes on with the same ones.
-            choose: what `one` chooses by, where that is not what the plan was made with.
+            looks: budget of the turn, which the walk keeps and spends in later turns.
+            choose: replaces the plan's random choice.
         """
         return Walk(self, self._steps(payloads, looks, choose or self._choose))
 
@@ -234,7 +233,7 @@ class Plan:
         choose: Choose,
         looks: Looks,
     ) -> Generator[None, None, bool]:
-        """Groups what becomes of one message behind actions and choices; False when no queue gets it."""
+        """Groups one message by its queues behind actions and choices; False when no queue gets it."""
         contents: Contents = {}
         is_routed = yield from node.spread(view, contents, choose, looks)
         for content, names in contents.items():
@@ -252,7 +251,7 @@ class Plan:
             self._known.clear()
         plain = all(type(key) is str for key in keys)
         queues = self._set(tuple(str(key) for key in keys)) if plain else None
-        # The keys are kept beside it: their identity can't become that of others.
+        # Keep a reference to the keys, so that their id is not reused.
         self._known[id(keys)] = keys, queues
         return queues
 
@@ -268,7 +267,7 @@ class Plan:
 def _begin(
     queues: Queues, index: int, payload: bytes, by_queues: dict[Queues, Group], by_queue: dict[str, Group]
 ) -> Group:
-    """A new group; the earlier ones that have a queue of it take no more, for the sake of order."""
+    """A new group. Closes earlier groups with one of its queues, which keeps each queue's order."""
     group = Group(queues, [index], [payload])
     by_queues[queues] = group
     for queue in queues:

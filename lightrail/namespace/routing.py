@@ -1,6 +1,6 @@
-"""Routing: what becomes of a batch that is sent to a router, from the subscriptions that the directory knows.
+"""Routing: the plans of all routers of a process.
 
-A router with everything behind it is flattened once, into a plan, and thrown away when a name or subscription
+A router with everything behind it is flattened once into a plan, which is dropped when a name or subscription
 on the way changes. The rules:
 
 - `all`: every subscription whose filter matches. `one`: one of them, chosen at random for each message among
@@ -33,18 +33,18 @@ def at_random(count: int) -> int:
 
 
 class Routing:
-    """The plans of all routers of one process; as new as the directory was last refreshed."""
+    """The plans of all routers of one process, as of the directory's last refresh."""
 
     def __init__(self, directory: Directory, choose: Choose = at_random) -> None:
         self._directory = directory
         self._choose = choose
         self._plans: dict[str, Plan] = {}
         self._compiled: dict[str, dict[str, Compiled]] = {}
-        """By router, and by subscription: what was compiled for the last plans."""
+        """By router and by id of a subscription."""
         directory.listen(self._changed)
 
     def plan(self, router: str, now_ms: int) -> Plan | None:
-        """The plan of a router; None for a name that is none."""
+        """The plan of a router; None for another name."""
         plan = self._plans.get(router)
         if plan is not None and (plan.until_ms is None or now_ms < plan.until_ms):
             return plan
@@ -56,10 +56,9 @@ class Routing:
         return plan
 
     def prepare(self, router: str, now_ms: int, looks: Looks) -> bool:
-        """Compiles filters that a plan of a router would need; False where the looks are used up before the
-        end.
-
-        `plan` compiles the others: whoever has no time for ten thousand filters asks here first.
+        """Compiles the filters of a router's next plan; False when the looks are used up before the end.
+        `plan` compiles all that are missing at once, which takes too long for one turn where there are ten
+        thousand.
         """
         plan = self._plans.get(router)
         if plan is not None and (plan.until_ms is None or now_ms < plan.until_ms):
@@ -81,7 +80,7 @@ class Routing:
         return True
 
     def _compiled_of(self, subscription: Subscription) -> Compiled:
-        """What a subscription asks for, compiled once as long as it stays as it is."""
+        """The compiled filter and action of a subscription, until it changes."""
         of_router = self._compiled.setdefault(subscription.router, {})
         compiled = of_router.get(subscription.id)
         if compiled is None or compiled.subscription is not subscription:
@@ -96,7 +95,7 @@ class Routing:
             del self._plans[router]
 
     def _forget(self, router: str) -> None:
-        """Forgets what was compiled for subscriptions that are there no more."""
+        """Forgets the filters of deleted subscriptions."""
         of_router = self._compiled.get(router)
         if of_router is not None:
             there = {each.id for each in self._directory.subscriptions(router)}

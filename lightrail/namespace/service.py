@@ -1,7 +1,7 @@
-"""Service: what may be done to the namespace, the same for HTTP, AMQP management and the broker itself.
+"""Service: all changes of the namespace, for HTTP, AMQP management and the broker itself.
 
-Every method checks first and writes in one transaction guarded by what it had read, so that two callers who
-change the same name can't both win; the loser gets Changed.
+Every method checks the change and writes it in one transaction, guarded by the revisions that it read. Of two
+callers that change the same name at once, one gets Changed.
 """
 
 import json
@@ -25,7 +25,7 @@ from lightrail.namespace.rights import Caller, Forbidden, demand, may, rights_of
 PLACED: Final = frozenset({Role.QUEUE, Role.CONNECTION_POINT})
 """Roles that live on a shard."""
 PUSHED: Final = Policy(Role.QUEUE, {"max_delivery_count": 0, "description": "messages on their way to a URL"})
-"""The queue of a subscription that is pushed: only the gateway says when a message has failed too often."""
+"""Policy of the queue of a pushed subscription. The gateway counts failures, so the queue does not."""
 
 
 class Service:
@@ -47,7 +47,8 @@ class Service:
     # --- names -----------------------------------------------------------------------------------------
 
     async def give(self, caller: Caller, name: str, policy: Policy, *, owner: str = "") -> Name:
-        """Give a name its role; `owner` is whom it goes with. Raises Taken, Forbidden, Refused."""
+        """Give a name its role; `owner` is the client whose end deletes it. Raises Taken, Forbidden,
+        Refused."""
         rules.check(name)
         if rules.is_dead_letter(name):
             raise Refused(f"{name} comes with its queue; give {rules.owner(name)} a policy")
@@ -61,15 +62,16 @@ class Service:
         return await self._make(name, policy, owner=owner, automatic=False)
 
     async def first_use(self, name: str, client: str = "", role: Role = Role.QUEUE) -> Name:
-        """The record of a name in use; where names above allow it, one without a role is given one.
+        """The record of a name at its use; a name without a role gets one where the names above it allow
+        that.
 
         Args:
-            client: the AMQP link that uses it, as an owner: what the template's lifetime says goes with it.
-            role: what it becomes, a queue or a router.
+            client: the AMQP link that uses the name, as an owner for templates with a client's lifetime.
+            role: of the new name, a queue or a router.
 
         Raises:
-            Refused: among others that the template wants such a client, and there is none; or that a name
-                without a role is not in composed form, where it may be meant for one that has one.
+            Refused: the template needs a client and there is none, the name is not in composed form, and
+            others.
         """
         self.directory.refresh()
         found = self.directory.get(name)
@@ -93,10 +95,10 @@ class Service:
             return self.directory.get(name)
 
     async def change(self, caller: Caller, name: str, policy: Policy, revision: int | None = None) -> Name:
-        """Another policy for a name that has one; `revision` is what the caller had read, or None.
+        """Change the policy of a name. `revision` is the one that the caller has read, or None for any.
 
         Raises:
-            Missing, Changed, Forbidden, Refused: among these that the role would be another one.
+            Missing, Changed, Forbidden, Refused: also for another role.
         """
         self.directory.refresh()
         record = self._known(caller, name, revision)
@@ -115,12 +117,13 @@ class Service:
         return self.directory.get(name)
 
     async def drop(self, caller: Caller, name: str, revision: int | None = None) -> None:
-        """Take the role of a name away, with everything in it; subscriptions from and to it go too."""
+        """Delete a name with its messages and the subscriptions from and to it."""
         self.directory.refresh()
         await self._drop(self._known(caller, name, revision))
 
     async def expire(self, record: Name) -> None:
-        """Delete a name whose time is over, or whose owner is gone. Another's change in between wins."""
+        """Delete a name that has expired, or whose owner has ended. A change by somebody else in between
+        wins."""
         try:
             await self._drop(record)
         except Changed:
@@ -224,7 +227,7 @@ class Service:
             await self._coordinator.place(queue)
 
     async def unsubscribe(self, caller: Caller, router: str, id: str, *, owner: str = "") -> None:
-        """Raises Missing, Forbidden. With the owner that made it no right is asked for."""
+        """End a subscription; its owner needs no right for that. Raises Missing, Forbidden."""
         self.directory.refresh()
         found = self.directory.subscription(router, id)
         if found is None:
@@ -242,7 +245,7 @@ class Service:
     # --- permissions -----------------------------------------------------------------------------------
 
     async def permit(self, caller: Caller, user: str, prefix: str, rights: frozenset[Right]) -> Permission:
-        """Set what a user may do at and below a prefix; no rights at all clear it."""
+        """Set a user's rights at and below a prefix; an empty set clears them."""
         self.check_permit(caller, prefix)
         granted = (each.prefix for each in self.directory.permissions(user))
         if rights and prefix not in granted and self.directory.find(prefix) is None:
@@ -254,7 +257,7 @@ class Service:
         return permission
 
     def check_permit(self, caller: Caller, prefix: str) -> None:
-        """Raises Forbidden unless the caller may say what users may do at and below a prefix."""
+        """Raises Forbidden unless the caller may grant rights at and below a prefix."""
         if prefix:
             rules.check(prefix)
         self.directory.refresh()
@@ -283,15 +286,15 @@ class Service:
         try:
             await self._coordinator.write([write])
         except Conflict:
-            # An expired name that nobody has swept yet is there for the coordinator, and for nobody else.
+            # The coordinator still has the entry of an expired name that the directory no longer shows.
             stale = next((each for each in self.directory.expired() if each.name == name), None)
             if stale is None:
                 self.directory.refresh()
-                raise Taken(f"{name} was given a role by somebody else a moment ago") from None
+                raise Taken(f"{name} got its role from somebody else a moment ago") from None
             await self.expire(stale)
             return await self._make(name, policy, owner=owner, automatic=automatic)
         if policy.role in PLACED:
-            # After the name: a shard that knows what is placed with it knows what it is, too.
+            # After the name: a shard that sees the placement knows the policy as well.
             await self._coordinator.place(name)
         self.directory.refresh()
         return self.directory.get(name)
@@ -300,7 +303,7 @@ class Service:
         name = record.name
         leaving = [record]
         if record.role is Role.ROUTER:
-            # The queues of its subscriptions have no other purpose.
+            # The queues of its subscriptions are deleted as well.
             leaving += self.directory.below(f"{name}/{rules.SUBSCRIPTIONS_SEGMENT}")
         gone = {each.name for each in leaving} | {rules.dead_letter_name(each.name) for each in leaving}
         writes = [Write(NAMES + each.name, None) for each in leaving[1:]]
@@ -311,7 +314,7 @@ class Service:
             or each.target in gone
             or (each.push and rules.subscription_name(each.router, each.id) in gone)
         ]
-        # The name itself goes in the last transaction: until then the deletion can be asked for again.
+        # The name itself is deleted in the last transaction, so that a deletion that fails can be repeated.
         writes.append(Write(NAMES + name, None, record.revision))
         first = len(writes) % WRITES_MAX or WRITES_MAX
         for end in range(first, len(writes) + 1, WRITES_MAX):
@@ -347,8 +350,8 @@ class Service:
 def policy_at_first_use(role: Role, template: Policy, before: Name) -> Policy:
     """The policy of a name without a role that is used as a queue, or as a router.
 
-    Templates are policies of queues: a router gets those of their fields that it has. It drops what nobody
-    subscribes to, as senders to a topic expect it (JMS 2.0, 4.2).
+    Templates are policies of queues: a router gets those of their fields that it has. It drops messages
+    without a subscriber, as senders to a topic expect it (JMS 2.0, 4.2).
     """
     given = {**template.given, **before.policy.given}
     if role is Role.ROUTER:

@@ -1,4 +1,4 @@
-"""Statuses: the number under which an error is told, the same for HTTP and for AMQP management."""
+"""Statuses: the number of each error, the same for HTTP and for AMQP management."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -27,11 +27,11 @@ STATUS_OF: Final[Mapping[str, int]] = {
     conditions.STOLEN: 503,
     conditions.NOT_IMPLEMENTED: 501,
 }
-"""Status for an AMQP error condition that a shard or frontend gave; 500 for others."""
+"""Status of an AMQP error condition of a shard or frontend; 500 for unknown ones."""
 
 
 def status_of(error: Exception) -> int | None:
-    """The status of an error that is no mistake of ours; None for the others."""
+    """The status of an expected error; None for an internal error."""
     match error:
         case InvalidPolicy():
             return 422

@@ -1,8 +1,7 @@
-"""Tokens: what a user may do, signed by the installation (JWT with HS256), for HTTP and for `$cbs`.
+"""Tokens: rights of a user, signed by the installation (JWT with HS256), for HTTP and for `$cbs`.
 
-A token names the user, a digest of the key that the user's password had when it was made, what it is limited
-to and its end. Whoever takes one must compare the digest with that of the user's present key: a token ends
-with the password or the user that it was made for.
+A token has the user, a digest of the user's key at its creation, its scope and its end. The receiver must
+compare the digest with that of the user's present key, so that a token ends with its user's password.
 """
 
 import hmac
@@ -20,35 +19,35 @@ from lightrail.namespace.records import Right
 ALGORITHM: Final = "HS256"
 AUDIENCE: Final = "lightrail"
 TOKEN_BYTES_MAX: Final = 8_192
-"""Longer ones are not looked at; HTTP servers and proxies stop at headers of this size."""
+"""Longer tokens are refused unread; HTTP servers and proxies stop at headers of this size."""
 
 Scope = tuple[tuple[str, frozenset[Right]], ...]
 """(prefix, rights) pairs, as namespace/rights.py reads them."""
 
 
 class InvalidToken(ValueError):
-    """A token, or the wish for one, that can't be used; the message says why."""
+    """A token, or a request for one, that can't be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token says."""
+    """The claims of a token."""
 
     user: str
     key_digest: str
     expires_s: int
     """Seconds since 1970."""
     scope: Scope | None = None
-    """None: everything that the user may do."""
+    """None for all rights of the user."""
 
 
 def key_of(secret: bytes) -> bytes:
-    """The signing key, from the coordinator's secret: that one serves other ends as well."""
+    """The signing key, derived from the coordinator's secret, which serves other purposes as well."""
     return hmac.digest(secret, b"lightrail tokens 1", "sha256")
 
 
 def key_digest(record: UserRecord) -> str:
-    """What binds a token to the password that its user had."""
+    """Digest that binds a token to its user's password."""
     stored_key = record.tokens_of or record.sha256.stored_key
     return sha256(b"lightrail token\0" + stored_key).hexdigest()[:32]
 
@@ -67,11 +66,11 @@ def make(secret: bytes, claims: Claims) -> str:
 
 
 def read(secret: bytes, token: str, now_ms: int) -> Claims:
-    """What a token says, once its signature and its end were checked. Raises InvalidToken."""
+    """The claims of a token after checking its signature and its end. Raises InvalidToken."""
     if len(token) > TOKEN_BYTES_MAX:
         raise InvalidToken(f"expected a token of at most {TOKEN_BYTES_MAX} bytes, found {len(token)}")
     try:
-        # Its end is checked here and not there: the time is an argument.
+        # Checked here and not by PyJWT, because the time is an argument.
         options: Any = {"verify_exp": False, "require": ["exp", "sub", "aud"]}
         body = jwt.decode(token, key_of(secret), [ALGORITHM], options=options, audience=AUDIENCE)
         scope = body.get("scope")
@@ -84,9 +83,9 @@ def read(secret: bytes, token: str, now_ms: int) -> Claims:
             else tuple((str(prefix), frozenset(map(Right, rights))) for prefix, rights in scope),
         )
     except (jwt.InvalidTokenError, ValueError, TypeError) as error:
-        raise InvalidToken(f"the token is none of this installation: {error}") from None
+        raise InvalidToken(f"the token is not from this installation: {error}") from None
     if claims.expires_s * 1000 <= now_ms:
-        raise InvalidToken("the token has run out; ask for another one")
+        raise InvalidToken("the token has expired; request another one")
     return claims
 
 

@@ -187,6 +187,6 @@ def _refusal(number: int, error: BaseException) -> bytes:
             condition, description = conditions.INTERNAL_ERROR, f"the shard's disk could not be read: {error}"
         case _:
             log.error("a reader could not be answered", exc_info=error)
-            condition, description = conditions.INTERNAL_ERROR, "a mistake of ours; the shard's log says more"
+            condition, description = conditions.INTERNAL_ERROR, "internal error; see the shard's log"
     body = encode_request({"error": {"condition": condition, "description": description}})
     return frame(Kind.RESPONSE, number=number, body=body)

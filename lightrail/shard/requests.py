@@ -121,7 +121,7 @@ class Requests:
             answer = _error(error.condition, str(error))
         except Exception:
             log.exception("a request of %s could not be answered", peer.frontend)
-            answer = _error(conditions.INTERNAL_ERROR, "a mistake of ours; the shard's log says more")
+            answer = _error(conditions.INTERNAL_ERROR, "internal error; see the shard's log")
         if answer is not None:
             peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(answer)))
 

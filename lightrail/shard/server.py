@@ -305,7 +305,7 @@ class Server:
     def _end_archiving(self, round: Round, error: BaseException | None) -> None:
         assert self._archiver is not None
         if error is not None:
-            log.error("a mistake of ours in the archive", exc_info=error)
+            log.error("internal error in the archive", exc_info=error)
         self._archiver.end(round, self.now_ms())
         if not self._closing:
             self._archive()

@@ -63,7 +63,7 @@ def test_requests_drawn_from_the_description(prepared: str, until: float, path: 
             for wait in {"timeout", "sample"} & (case.query or {}).keys():
                 case.query[wait] = 0
             response = case.call(base_url=prepared, timeout=20, allow_redirects=False)
-            assert response.status_code != 500, "a mistake of ours"
+            assert response.status_code != 500, "internal error"
             case.validate_response(response, checks=CHECKS)
 
     draw()

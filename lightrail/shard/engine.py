@@ -204,16 +204,16 @@ class Engine:
             # Dead letters touch further queues; each round takes what is there.
             touched, performer.touched = performer.touched, {}
             for queue in touched:
-                machine = queue.machine
+                contents = queue.machine.contents
                 was_over = looks.left <= 0 or work.deliveries <= 0
-                performer.perform(queue, machine.dispatch(now_ms), now_ms)
-                if machine.deliveries.seen_to > queue.mark_asked:
+                performer.perform(queue, queue.machine.dispatch(now_ms), now_ms)
+                if contents.deliveries.seen_to > queue.mark_asked:
                     self._queues.mark(queue, now_ms)
-                if was_over and machine.is_unfinished:
+                if was_over and queue.machine.is_unfinished:
                     self._late[queue] = None
                 pace = queue.pace
-                if pace.held_credit or machine.ready.count > limits.PACE_DEPTH_MIN:
-                    for producer, count in pace.step(machine, now_ms):
+                if pace.held_credit or contents.ready.count > limits.PACE_DEPTH_MIN:
+                    for producer, count in pace.step(queue.machine, now_ms):
                         if producer.is_open:
                             producer.free_credit(count)
                 if queue.delivered:
@@ -221,7 +221,7 @@ class Engine:
                 if queue.removed:
                     performer.journal_removed(queue, now_ms)
                     performer.touched.pop(queue, None)
-                if queue.parked or machine.policy.guarded:
+                if queue.parked or contents.policy.guarded:
                     self._keep_bounds(queue, now_ms)
                 self._queues.deadlines.note(queue)
                 memory.update(queue)
@@ -245,7 +245,7 @@ class Engine:
         if queue.parked and self._answers.failure is None:
             # What is let in makes it one that was touched again.
             self._admission.resume(queue, now_ms)
-        if queue.machine.policy.overflow == FLOW_TO_DISK:
+        if queue.machine.contents.policy.overflow == FLOW_TO_DISK:
             self._memory.update(queue)
             self._house.keep_within(queue, now_ms)
 

@@ -12,7 +12,7 @@ from lightrail.journal.record import Ids, Taken
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Record
 from lightrail.shard.queue.commands import Change
-from lightrail.shard.queue.machine import Policy
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Place
 from lightrail.wire.frames import Kind
 from tests.support.fake_files import Crash, FakeFiles
@@ -190,7 +190,7 @@ def test_the_scripts_do_something(monkeypatch: pytest.MonkeyPatch) -> None:
         taken = sum(isinstance(record, Taken) for record in written)
         ids = sum(isinstance(record, Ids) for record in written)
         if make is RepeatingLife:
-            assert queue.machine.counters.duplicates > 20
+            assert queue.machine.contents.counters.duplicates > 20
             assert ids > 20
         else:
             assert taken > 5

@@ -449,7 +449,7 @@ class Twins:
         for each in recovered.queues:
             queue = queue_of(self.source, each.name)
             assert queue is not None
-            assert each.next_sequence == queue.machine.next_sequence
+            assert each.next_sequence == queue.machine.contents.next_sequence
             there = [
                 (run.sequence + index, run.attempts, one)
                 for run in each.runs
@@ -510,7 +510,7 @@ def home_of(found: list[captured.Event]) -> tuple[dict[int, list[Any]], Counter[
 def contents(scene: Scene, queue: Queue) -> list[tuple[int, int, bytes]]:
     """(sequence, attempts, message) of all that is durable in a queue, wherever it lies."""
     found = []
-    for run in queue.machine.runs():
+    for run in queue.machine.contents.runs():
         if not run.batch.durable:
             continue
         pieces = [run]

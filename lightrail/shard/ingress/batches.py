@@ -59,7 +59,7 @@ class Batches:
         if self._answers.failure is not None or self._is_answered(producer, number, flags):
             return 0
         queue = producer.queue
-        machine = queue.machine
+        contents = queue.machine.contents
         expires, message_format, size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
         base = ENQUEUE_ENDS + 4 * count
         batch = Batch(
@@ -75,9 +75,9 @@ class Batches:
             None,
             message_format,
         )
-        special = machine.special
+        special = contents.special
         if (
-            machine.policy.guarded
+            contents.policy.guarded
             or queue.parked
             or producer.part
             or (
@@ -88,7 +88,7 @@ class Batches:
         ):
             if self._admission.enqueue(producer, number, batch, now_ms):
                 return limits.LOOKED_INTO_AT_ONCE
-            return count if machine.policy.examines else 0
+            return count if contents.policy.examines else 0
         waits = durable
         if durable or queue.captured:
             if not self._append(producer, number, batch, now_ms):
@@ -97,9 +97,9 @@ class Batches:
         producer.last_number = number
         producer.entered += count
         if producer.stored is not None:
-            producer.note(number, machine.next_sequence)
+            producer.note(number, contents.next_sequence)
         self._answers.accept(producer, number, waits)
-        effects = machine.apply(commands.Enqueue(batch), now_ms)
+        effects = queue.machine.apply(commands.Enqueue(batch), now_ms)
         if effects:
             self._performer.perform(queue, effects, now_ms)
         self._performer.touched[queue] = None
@@ -128,7 +128,9 @@ class Batches:
     def _append(self, producer: Producer, number: int, batch: Batch, now_ms: int) -> bool:
         """Write the record of a batch; False where the batch was refused. Raises StoreBusy."""
         queue = producer.queue
-        record = Append([(queue.id, queue.machine.next_sequence)], producer.id, number, batch, 0, batch.count)
+        record = Append(
+            [(queue.id, queue.machine.contents.next_sequence)], producer.id, number, batch, 0, batch.count
+        )
         if not batch.durable:
             record.flags = SPILLED
         try:

@@ -113,7 +113,7 @@ class Routes:
             self._route(producer, part, now_ms, self._hold)
             targets = producer.sets.get(set_)
             if isinstance(targets, list):
-                return int(count) * sum(queue.machine.policy.examines for queue in targets)
+                return int(count) * sum(queue.machine.contents.policy.examines for queue in targets)
         elif not self.holding.add(producer, part, None):
             self._no_room(producer, part)
         return 0
@@ -207,7 +207,7 @@ class Routes:
             return True
         batch = batch_in(part, durable, priority, count, now_ms)
         if any(
-            queue.machine.policy.guarded or queue.parked or looks_and_full(queue, self._memory)
+            queue.machine.contents.policy.guarded or queue.parked or looks_and_full(queue, self._memory)
             for queue in targets
         ):
             wait = wait_of(targets, batch, now_ms, self._memory)
@@ -224,7 +224,7 @@ class Routes:
         kept = targets if durable else [queue for queue in targets if queue.captured]
         if kept:
             try:
-                places = [(queue.id, queue.machine.next_sequence) for queue in kept]
+                places = [(queue.id, queue.machine.contents.next_sequence) for queue in kept]
                 flags = 0 if durable else SPILLED
                 batch.place = self._store.append(
                     Append(places, producer.id, number, batch, 0, count, 0, flags), now_ms
@@ -272,7 +272,7 @@ class Routes:
         if refusal is not None:
             refusal.accepted = taken
             if not taken:
-                full.machine.counters.refused += left
+                full.machine.contents.counters.refused += left
                 producer.refusing = True
                 self._refuse(producer, number, refusal, False)
                 return
@@ -293,17 +293,17 @@ class Routes:
         if refusal is None:
             self._answer(producer, number, waits)
         else:
-            full.machine.counters.refused += left
+            full.machine.contents.counters.refused += left
             producer.refusing = True
             self._refuse(producer, number, refusal, waits)
         for each in found:
-            machine = each.queue.machine
-            machine.counters.duplicates += each.duplicates
-            machine.counters.dropped += each.dropped
-            if each.digests and machine.duplicates is not None:
-                machine.duplicates.remember(each.digests, ids_until_ms(each.queue, now_ms))
+            contents = each.queue.machine.contents
+            contents.counters.duplicates += each.duplicates
+            contents.counters.dropped += each.dropped
+            if each.digests and contents.duplicates is not None:
+                contents.duplicates.remember(each.digests, ids_until_ms(each.queue, now_ms))
             if each.batch.count:
-                effects = machine.apply(commands.Enqueue(each.batch), now_ms)
+                effects = each.queue.machine.apply(commands.Enqueue(each.batch), now_ms)
                 self._performer.perform(each.queue, effects, now_ms)
             self._performer.touched[each.queue] = None
 

@@ -159,7 +159,7 @@ class Importing:
 
     def trim(self, below: int, now_ms: int) -> None:
         """Drops messages below this sequence, which have left the queue at the source."""
-        self._removed(copying.drop_below(self.queue.machine, below), now_ms)
+        self._removed(copying.drop_below(self.queue.machine.contents, below), now_ms)
 
     def _same(self, header: dict[str, Any]) -> None:
         if self._export is None:
@@ -184,7 +184,7 @@ class Importing:
                     now_ms,
                 )
                 self._performer.messages_unsynced += run.count
-            copying.add(queue.machine, run)
+            copying.add(queue.machine.contents, run)
             self.next = run.end
             self.messages += run.count
             self.bytes += run.size
@@ -196,7 +196,7 @@ class Importing:
     def _put_over(self, runs: list[Run], now_ms: int) -> None:
         """Replaces messages that were rewritten at the source."""
         for run in runs:
-            new, old = copying.put_over(self.queue.machine, run)
+            new, old = copying.put_over(self.queue.machine.contents, run)
             for piece in new:
                 # They may be evicted or settled apart, and a batch has one place.
                 piece.batch = replace(piece.batch) if len(new) > 1 else piece.batch
@@ -254,7 +254,9 @@ class Importing:
             raise ImportFailed(f"the state of queue {self.name} can't be used: {error!r}") from error
         self._state = state
         try:
-            removed, changed = copying.reconcile(self.queue.machine, state.stretches, state.next_sequence)
+            removed, changed = copying.reconcile(
+                self.queue.machine.contents, state.stretches, state.next_sequence
+            )
         except Incomplete as error:
             raise ImportFailed(f"the copy of queue {self.name} is not complete: {error}") from error
         self._removed(removed, now_ms)
@@ -325,7 +327,7 @@ class Importing:
             return
         self._queues.drop_copy(queue)
         self._memory.remove(queue)
-        for run in queue.machine.runs():
+        for run in queue.machine.contents.runs():
             if run.batch.place is not None:
                 self._store.release(run.batch.place.segment, run.size)
         try:

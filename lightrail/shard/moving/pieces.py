@@ -137,14 +137,14 @@ class Piece:
 
     def _header(self) -> dict[str, Any]:
         export = self._export
-        machine = export.contents.queue.machine
+        contents = export.contents.queue.machine.contents
         return {
             "export": export.identity,
             "lowest": export.contents.lowest,
             "next": self._next,
             "mark": self._mark,
-            "messages": machine.held,
-            "bytes": machine.held_bytes,
+            "messages": contents.held,
+            "bytes": contents.held_bytes,
             "rewritten": self._rewritten,
             "notes": export.selection.notes,
         }

@@ -79,7 +79,7 @@ def test_many_queues_share_the_mark() -> None:
         answered[answer.link] += answer.count
     assert answered == dict.fromkeys(range(1, 41), 5)
     queues = scene.engine._queues
-    assert sum(queue.machine.resident_message_bytes for queue in queues) <= 2 * MARK
+    assert sum(queue.machine.contents.resident_message_bytes for queue in queues) <= 2 * MARK
 
 
 def test_memory_is_taken_from_the_largest_first() -> None:

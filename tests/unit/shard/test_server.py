@@ -512,7 +512,8 @@ def test_while_the_disk_hangs_the_shard_says_nothing_and_then_everything(
         frontend.say(frame(Kind.PING), batch(1, 2, [b"b"], durable=False))
         queue = server._engine._queues.find("q")
         assert queue is not None
-        await asyncio.to_thread(wait.until, lambda: queue.machine.held == 2, "the second batch", WAIT_S)
+        contents = queue.machine.contents
+        await asyncio.to_thread(wait.until, lambda: contents.held == 2, "the second batch", WAIT_S)
         server._turn()
         assert len(frontend.heard) == heard
         store.go_on.set()
@@ -549,7 +550,7 @@ def test_what_comes_to_a_crowded_store_waits_in_the_socket_until_the_commit_has_
         store.go_on.set()
         await frontend.until(Kind.PONG, 2)
         await frontend.until(Kind.ACCEPTED, 2)
-        assert server._engine._queues.find("q").machine.gauges.ready == 8
+        assert server._engine._queues.find("q").machine.contents.gauges.ready == 8
 
     play(test, tmp_path)
 
@@ -603,7 +604,7 @@ def test_what_finds_no_room_before_the_commit_has_ended_waits_and_is_not_refused
         await frontend.until(Kind.PONG, 2)
         await frontend.until(Kind.ACCEPTED, 2)
         assert not [kind for kind, _, _ in frontend.heard if kind is Kind.REFUSED]
-        assert server._engine._queues.find("q").machine.gauges.ready == 8
+        assert server._engine._queues.find("q").machine.contents.gauges.ready == 8
 
     play(test, tmp_path)
 

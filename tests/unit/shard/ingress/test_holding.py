@@ -5,7 +5,7 @@ import pytest
 from lightrail.model import conditions, limits
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.queue.commands import Change
-from lightrail.shard.queue.machine import Policy
+from lightrail.shard.queue.policy import Policy
 from lightrail.wire.frames import Kind, frame
 from tests.support.shard_scene import Peer, Scene
 

@@ -195,7 +195,7 @@ def test_transient_messages_come_along_and_are_in_no_journal() -> None:
     move = Move(durable=False)
     move.begin()
     move.copy()
-    assert move.importing.queue.machine.held == 6
+    assert move.importing.queue.machine.contents.held == 6
     move.target.settle_down()
     (found,) = (
         Journal(move.files.after_crash(1, "all"), "test", 0, segment_bytes=SEGMENT_BYTES)
@@ -235,7 +235,7 @@ def test_a_copy_counts_as_memory_and_flows_to_disk_while_it_grows() -> None:
     def messages() -> int:
         """Bytes of messages in memory; what is kept beside them counts, too."""
         found = sum(
-            queue.machine.resident_message_bytes for queue in move.target.engine._queues.stored()
+            queue.machine.contents.resident_message_bytes for queue in move.target.engine._queues.stored()
         )
         assert found < memory.resident
         return found
@@ -379,11 +379,11 @@ def test_messages_that_can_not_be_read_now_stop_a_piece_before_them() -> None:
     scene.settle_down()
     queue = queue_of(scene, QUEUE)
     assert queue is not None
-    assert queue.machine.ready.evicted_runs
+    assert queue.machine.contents.ready.evicted_runs
     exporting = exporting_of(scene, QUEUE, "1")
     read, scene.store.read = scene.store.read, lambda *_: []  # type: ignore[method-assign]
     said, _blob = ask(scene, exporting, 0, EVERYTHING, EVERYTHING)
-    evicted = next(run for run in queue.machine.ready.waiting() if run.batch.evicted)
+    evicted = next(run for run in queue.machine.contents.ready.waiting() if run.batch.evicted)
     assert said["next"] == evicted.sequence
     assert "can't be read back now" in said["failed"]
     scene.store.read = read  # type: ignore[method-assign]

@@ -20,7 +20,7 @@ from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.ingress.admission import Admission
 from lightrail.shard.ingress.batches import Batches
 from lightrail.shard.ingress.routes import Routes
-from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreBroken
+from lightrail.shard.journal.store import JournalDamagedError, Recovered, Store, StoreBrokenError
 from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.links import Links
 from lightrail.shard.moving.answering import MoveRequests
@@ -231,7 +231,7 @@ class Engine:
             self._relays.step(now_ms)
         if store.failure and self._answers.failure is None:
             # Of a call that this step made; whoever made it may only have counted a refusal.
-            self.commit_failed(StoreBroken(store.failure))
+            self.commit_failed(StoreBrokenError(store.failure))
 
     def _late_first(self) -> None:
         """Queues that had no looks or deliveries left, for others had used up the turn, come first."""
@@ -303,7 +303,7 @@ class Engine:
             return
         self._counts.fetched_bytes += sum(run.size for run in read.runs)
         # Without any run the machine asks again in a second; what is damaged is given up, and said so.
-        damaged = isinstance(error, JournalDamaged)
+        damaged = isinstance(error, JournalDamagedError)
         fetched = commands.Fetched(read.run.sequence, read.runs, damaged)
         self._performer.perform(queue, queue.machine.apply(fetched, now_ms), now_ms)
         self._performer.touched[queue] = None

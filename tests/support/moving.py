@@ -16,7 +16,7 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.moving.exporting import Exporting
 from lightrail.shard.moving.exports import Exports
-from lightrail.shard.moving.importing import ImportFailed, Importing
+from lightrail.shard.moving.importing import ImportFailedError, Importing
 from lightrail.shard.queue import invariants
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import EverythingHere
@@ -524,4 +524,4 @@ def contents(scene: Scene, queue: Queue) -> list[tuple[int, int, bytes]]:
     return sorted(found)
 
 
-__all__ = ["Copying", "ImportFailed", "Side", "Twins", "ask", "contents", "exporting_of", "importing_of"]
+__all__ = ["Copying", "ImportFailedError", "Side", "Twins", "ask", "contents", "exporting_of", "importing_of"]

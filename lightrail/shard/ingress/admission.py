@@ -20,7 +20,7 @@ from lightrail.shard.ingress.parking import Parked, Parking
 from lightrail.shard.ingress.refusals import index_full, queue_full, too_large
 from lightrail.shard.ingress.selection import Chosen, conform
 from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.journal.store import Store, StoreBroken, StoreBusy, StoreError
+from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Producer
 from lightrail.shard.performer import Performer
@@ -182,9 +182,9 @@ class Admission:
         done = end if dropped else chosen.after(fits, end)
         if fits or done > entry.done:
             error = self._take(queue, entry, chosen, fits, done, now_ms)
-            if isinstance(error, StoreBroken):
+            if isinstance(error, StoreBrokenError):
                 return Progress.WAITS
-            if isinstance(error, StoreBusy):
+            if isinstance(error, StoreBusyError):
                 self.unfinished[queue] = None
                 return Progress.WAITS
             if error is not None:

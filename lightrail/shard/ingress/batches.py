@@ -5,7 +5,7 @@ from lightrail.model import conditions, limits
 from lightrail.shard.answers import Answers
 from lightrail.shard.ingress.admission import Admission
 from lightrail.shard.journal.record import Append
-from lightrail.shard.journal.store import Store, StoreBusy, StoreFull
+from lightrail.shard.journal.store import Store, StoreBusyError, StoreFullError
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer, Producer
 from lightrail.shard.performer import Performer
@@ -47,8 +47,8 @@ class Batches:
             How many of its messages the queue looked into.
 
         Raises:
-            NumberMissing: batches before this one were lost on their way.
-            StoreBusy: the batch has to wait for the commit under way; nothing has changed.
+            NumberMissingError: batches before this one were lost on their way.
+            StoreBusyError: the batch has to wait for the commit under way; nothing has changed.
         """
         _kind, flags, priority, _epoch, link, count, number = HEADER.unpack_from(part)
         producer = peer.producers.get(link)
@@ -126,7 +126,7 @@ class Batches:
         return False
 
     def _append(self, producer: Producer, number: int, batch: Batch, now_ms: int) -> bool:
-        """Write the record of a batch; False where the batch was refused. Raises StoreBusy."""
+        """Write the record of a batch; False where the batch was refused. Raises StoreBusyError."""
         queue = producer.queue
         record = Append(
             [(queue.id, queue.machine.contents.next_sequence)], producer.id, number, batch, 0, batch.count
@@ -135,9 +135,9 @@ class Batches:
             record.flags = SPILLED
         try:
             batch.place = self._store.append(record, now_ms)
-        except StoreBusy:
+        except StoreBusyError:
             raise
-        except (StoreFull, ValueError) as error:
+        except (StoreFullError, ValueError) as error:
             # No room, or more than a record may hold.
             self._counts.store_failures += 1
             producer.refusing = True

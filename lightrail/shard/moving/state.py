@@ -12,7 +12,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
 from lightrail.shard.awaited import Origin
 from lightrail.shard.links import Known, Links, options_of
-from lightrail.shard.moving.columns import BadColumns, Columns, pack, put, rows, unpack
+from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows, unpack
 from lightrail.shard.moving.contents import Contents
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.commands import ConsumerOptions, Holder, Past
@@ -201,7 +201,7 @@ def decode_state(
     """Reads a state; its consumers get numbers of this shard.
 
     Raises:
-        BadColumns: the blob is not what its JSON says.
+        ColumnsError: the blob is not what its JSON says.
         KeyError, IndexError, TypeError, ValueError: a field is missing, or is not what it should be.
     """
     columns = unpack(header, blob)
@@ -300,5 +300,5 @@ def _ids(columns: Columns) -> list[tuple[int, bytes]]:
         found.append((until_ms, bytes(digests[position : position + size])))
         position += size
     if position != len(digests) or any(len(each) % DIGEST_BYTES for _, each in found):
-        raise BadColumns(f"the digests have {position} bytes, {len(digests)} came")
+        raise ColumnsError(f"the digests have {position} bytes, {len(digests)} came")
     return found

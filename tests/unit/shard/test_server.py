@@ -23,7 +23,7 @@ from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
 from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.journal.store import Recovered, StoreBusy
+from lightrail.shard.journal.store import Recovered, StoreBusyError
 from lightrail.shard.queue.runs import Batch, Place, Run, batch_of
 from lightrail.shard.reading import Read
 from lightrail.shard.server import Server
@@ -70,7 +70,7 @@ class SlowStore(MemoryStore):
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         self._is_busy = self._in_flight is not None and self._records >= self.busy_from
         if self._is_busy:
-            raise StoreBusy("send again in a moment")
+            raise StoreBusyError("send again in a moment")
         return super().append(record, now_ms)
 
     def begin_commit(self) -> MemoryCommit:

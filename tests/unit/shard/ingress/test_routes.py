@@ -9,7 +9,7 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.sqlite import SqliteStore
-from lightrail.shard.journal.store import StoreFull
+from lightrail.shard.journal.store import StoreFullError
 from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.policy import Policy
@@ -459,7 +459,7 @@ def test_a_group_that_finds_no_room_for_its_end_is_taken_back(monkeypatch: pytes
         if isinstance(record, Append):
             left[0] -= 1
             if left[0] < 0:
-                raise StoreFull("there is no room")
+                raise StoreFullError("there is no room")
         return real(journal, record, now_ms)
 
     monkeypatch.setattr(Journal, "append", append)

@@ -126,7 +126,7 @@ class AwaitedConsumers:
         What it locked under a key stays locked.
         """
         self._by_key.pop(found.key, None)
-        attached = found.queue.machine.consumers.by_id.get(found.id)
+        attached = found.queue.machine.contents.consumers.by_id.get(found.id)
         if attached is not None and not attached.options.lock_key:
             if len(attached.in_flight):
                 found.queue.holder_lost()

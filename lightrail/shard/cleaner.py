@@ -83,7 +83,7 @@ class Cleaner:
         """All that lives in a segment, from its end to its beginning."""
         found = []
         for queue in self._queues.stored():
-            for run in queue.machine.runs_in(segment):
+            for run in queue.machine.contents.runs_in(segment):
                 place = run.batch.place
                 assert place is not None
                 found.append((place.offset, run.size, queue, run.sequence, run.end))
@@ -109,7 +109,7 @@ class Cleaner:
         for queue, ranges in wanted.items():
             if not self._queues.has(queue):
                 continue  # It was deleted in the meantime.
-            for run in queue.machine.runs_in(segment):
+            for run in queue.machine.contents.runs_in(segment):
                 if not any(run.sequence < last and first < run.end for first, last in ranges):
                     continue
                 place = run.batch.place
@@ -135,7 +135,7 @@ class Cleaner:
         )
         assert place is not None
         for queue, mine in copy.targets:
-            queue.machine.relocate(mine, place)
+            queue.machine.contents.relocate(mine, place)
 
     def _in_use(self, segment: int) -> bool:
         """Whether it is read now, is damaged, or has messages in no queue (see `Performer.unwritten`)."""

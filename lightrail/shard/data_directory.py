@@ -19,7 +19,7 @@ from lightrail.cluster.generations import Mark
 from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.segment import numbers
-from lightrail.shard.journal.store import StoreRefused
+from lightrail.shard.journal.store import StoreRefusedError
 
 NAME: Final = re.compile(r"shard-(0|[1-9][0-9]{0,8})")
 DISK_FILE: Final = "disk.json"
@@ -48,7 +48,7 @@ class DataDirectory:
 
     @property
     def disk(self) -> str | None:
-        """The id of the disk; None for a directory that holds nothing yet. Raises StoreRefused."""
+        """The id of the disk; None for a directory that holds nothing yet. Raises StoreRefusedError."""
         if not os.path.isdir(self.directory):
             return None
         files = RealFiles(self.directory)
@@ -64,7 +64,7 @@ class DataDirectory:
         try:
             return str(json.loads(data)["disk"])
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreRefused(
+            raise StoreRefusedError(
                 f"expected the id of a disk in {self.directory}/{DISK_FILE}, found {data[:80]!r} ({error}): "
                 "restore the file from a copy"
             ) from error
@@ -90,7 +90,7 @@ class DataDirectory:
 
     @property
     def mark(self) -> Mark | None:
-        """Of the last start on this directory; None where none is known. Raises StoreRefused."""
+        """Of the last start on this directory; None where none is known. Raises StoreRefusedError."""
         path = os.path.join(self.directory, MARK_FILE)
         try:
             with open(path, "rb") as file:
@@ -100,14 +100,14 @@ class DataDirectory:
         try:
             fields: dict[str, Any] = json.loads(data)
             if int(fields["format"]) > MARK_FORMAT:
-                raise StoreRefused(
+                raise StoreRefusedError(
                     f"{path} has format version {fields['format']}, this program knows {MARK_FORMAT}: start "
                     "it with the newer program that wrote it"
                 )
             previous = tuple(str(token) for token in fields["previous"])
             return Mark(int(fields["generation"]), str(fields["token"]), previous)
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreRefused(
+            raise StoreRefusedError(
                 f"expected the generation of a shard in {path}, found {data[:80]!r} ({error}): restore the "
                 "file from a copy"
             ) from error
@@ -127,7 +127,8 @@ class DataDirectory:
             files.unlock()
 
     def settle(self, store: str, cluster: str, disk: str | None = None) -> str:
-        """Gives the directory a disk id, `disk` or one that is drawn, unless it has one. Raises StoreRefused.
+        """Gives the directory a disk id, `disk` or one that is drawn, unless it has one. Raises
+        StoreRefusedError.
 
         One with a store in memory gets another one each time: it never is the disk that it was.
         """
@@ -179,7 +180,7 @@ async def find(data: str, store: str, cluster: str, allocate: Allocate) -> DataD
     """The first directory that nobody holds, or a new one; None while another process looks for a new one.
 
     Raises:
-        StoreRefused: a directory that is there can't be used.
+        StoreRefusedError: a directory that is there can't be used.
     """
     found = _first(data)
     if found is not None:
@@ -196,7 +197,7 @@ async def find(data: str, store: str, cluster: str, allocate: Allocate) -> DataD
         shard = await allocate(disk)
         found = hold(data, shard)
         if found is None:
-            raise StoreRefused(held_by_other(data, shard))
+            raise StoreRefusedError(held_by_other(data, shard))
         found.settle(store, cluster, disk)
         os.unlink(os.path.join(data, DRAFT))
         return found

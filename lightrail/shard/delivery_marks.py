@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from lightrail.model import limits
-from lightrail.shard.journal.store import StoreRefused
+from lightrail.shard.journal.store import StoreRefusedError
 from lightrail.shard.worker import Worker
 
 log = logging.getLogger("lightrail.shard.delivery_marks")
@@ -95,7 +95,7 @@ class FileMarks(DeliveryMarks):
             nothing is known of what was delivered.
 
     Raises:
-        StoreRefused: the file is of a newer version, or can't be read.
+        StoreRefusedError: the file is of a newer version, or can't be read.
     """
 
     def __init__(self, directory: str, boot_id: bytes | None = None) -> None:
@@ -118,7 +118,7 @@ class FileMarks(DeliveryMarks):
         except FileNotFoundError:
             return
         except OSError as error:
-            raise StoreRefused(f"{self._path} can't be read: {error}") from error
+            raise StoreRefusedError(f"{self._path} can't be read: {error}") from error
         self._read(data)
 
     def _read(self, data: bytes) -> None:
@@ -131,7 +131,7 @@ class FileMarks(DeliveryMarks):
             return
         _, version, state, boot_id = _HEAD.unpack_from(data)
         if version != _VERSION:
-            raise StoreRefused(
+            raise StoreRefusedError(
                 f"expected delivery marks of version {_VERSION} in {self._path}, found version {version}: "
                 "start a newer LightRail, or delete the file: what is delivered again is not marked then"
             )

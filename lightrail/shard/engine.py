@@ -20,7 +20,7 @@ from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.ingress.admission import Admission
 from lightrail.shard.ingress.batches import Batches
 from lightrail.shard.ingress.routes import Routes
-from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreBroken
+from lightrail.shard.journal.store import JournalDamagedError, Recovered, Store, StoreBrokenError
 from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.links import Links
 from lightrail.shard.moving.answering import MoveRequests
@@ -204,16 +204,16 @@ class Engine:
             # Dead letters touch further queues; each round takes what is there.
             touched, performer.touched = performer.touched, {}
             for queue in touched:
-                machine = queue.machine
+                contents = queue.machine.contents
                 was_over = looks.left <= 0 or work.deliveries <= 0
-                performer.perform(queue, machine.dispatch(now_ms), now_ms)
-                if machine.deliveries.seen_to > queue.mark_asked:
+                performer.perform(queue, queue.machine.dispatch(now_ms), now_ms)
+                if contents.deliveries.seen_to > queue.mark_asked:
                     self._queues.mark(queue, now_ms)
-                if was_over and machine.is_unfinished:
+                if was_over and queue.machine.is_unfinished:
                     self._late[queue] = None
                 pace = queue.pace
-                if pace.held_credit or machine.ready.count > limits.PACE_DEPTH_MIN:
-                    for producer, count in pace.step(machine, now_ms):
+                if pace.held_credit or contents.ready.count > limits.PACE_DEPTH_MIN:
+                    for producer, count in pace.step(queue.machine, now_ms):
                         if producer.is_open:
                             producer.free_credit(count)
                 if queue.delivered:
@@ -221,7 +221,7 @@ class Engine:
                 if queue.removed:
                     performer.journal_removed(queue, now_ms)
                     performer.touched.pop(queue, None)
-                if queue.parked or machine.policy.guarded:
+                if queue.parked or contents.policy.guarded:
                     self._keep_bounds(queue, now_ms)
                 self._queues.deadlines.note(queue)
                 memory.update(queue)
@@ -231,7 +231,7 @@ class Engine:
             self._relays.step(now_ms)
         if store.failure and self._answers.failure is None:
             # Of a call that this step made; whoever made it may only have counted a refusal.
-            self.commit_failed(StoreBroken(store.failure))
+            self.commit_failed(StoreBrokenError(store.failure))
 
     def _late_first(self) -> None:
         """Queues that had no looks or deliveries left, for others had used up the turn, come first."""
@@ -245,7 +245,7 @@ class Engine:
         if queue.parked and self._answers.failure is None:
             # What is let in makes it one that was touched again.
             self._admission.resume(queue, now_ms)
-        if queue.machine.policy.overflow == FLOW_TO_DISK:
+        if queue.machine.contents.policy.overflow == FLOW_TO_DISK:
             self._memory.update(queue)
             self._house.keep_within(queue, now_ms)
 
@@ -303,7 +303,7 @@ class Engine:
             return
         self._counts.fetched_bytes += sum(run.size for run in read.runs)
         # Without any run the machine asks again in a second; what is damaged is given up, and said so.
-        damaged = isinstance(error, JournalDamaged)
+        damaged = isinstance(error, JournalDamagedError)
         fetched = commands.Fetched(read.run.sequence, read.runs, damaged)
         self._performer.perform(queue, queue.machine.apply(fetched, now_ms), now_ms)
         self._performer.touched[queue] = None

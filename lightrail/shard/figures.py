@@ -36,8 +36,8 @@ class Figures:
     )
 
     def __init__(self, machine: Machine, parked: int) -> None:
-        counters = machine.counters
-        gauges = machine.gauges
+        counters = machine.contents.counters
+        gauges = machine.contents.gauges
         self.enqueued = counters.enqueued
         self.delivered = counters.delivered
         self.redelivered = counters.redelivered
@@ -51,11 +51,11 @@ class Figures:
         self.ready = gauges.ready
         self.in_flight = gauges.in_flight
         self.bytes = gauges.bytes
-        self.consumers = machine.consumers.competing
+        self.consumers = machine.contents.consumers.competing
         self.duplicates = counters.duplicates
         self.discarded = counters.dropped + counters.discarded.get(Reason.DISCARDED, 0)
         self.refused = counters.refused
         self.locks_expired = counters.locks_expired
         self.unannotated = counters.unannotated
         self.parked = parked
-        self.locked = machine.locked_count
+        self.locked = machine.contents.locked_count

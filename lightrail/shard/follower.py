@@ -156,14 +156,14 @@ class Follower:
                     "the coordinator does not say that queue %s, which has %d messages, is at this shard: it "
                     "is kept, not served",
                     queue.name,
-                    queue.machine.gauges.ready,
+                    queue.machine.contents.gauges.ready,
                 )
                 continue
             log.warning(
                 "the coordinator knows no queue %s, which has %d messages: it is kept, not served. Give the "
                 "name the role queue to have them again, and drop it after that to be rid of them",
                 queue.name,
-                queue.machine.gauges.ready,
+                queue.machine.contents.gauges.ready,
             )
         if len(unknown) > limits.LOG_NAMES_MAX:
             log.warning("so are %d further queues", len(unknown) - limits.LOG_NAMES_MAX)
@@ -223,7 +223,7 @@ class Follower:
             "kept, not served. "
             "Give the name the role queue to have them again",
             queue.name,
-            queue.machine.gauges.ready,
+            queue.machine.contents.gauges.ready,
         )
         self._links.end(queue, _deleted(f"the coordinator was set back and does not know {queue.name}"))
         if queue.is_serving:
@@ -298,7 +298,7 @@ class Follower:
             placed.shard,
             placed.epoch,
             queue.epoch,
-            queue.machine.gauges.ready,
+            queue.machine.contents.gauges.ready,
         )
         self._links.end(queue, moved(f"{queue.name} is at shard {placed.shard}"))
         queue.ownership.apply(Event.DISOWN)
@@ -343,7 +343,7 @@ class Follower:
         self._house.memory.remove(queue)
         self._last_consumers.forget(queue)
         self._performer.forget(queue)
-        self._performer.leaving.deleted(queue, queue.machine.surrender())
+        self._performer.leaving.deleted(queue, queue.machine.contents.surrender())
         self._write_deleted(queue)
         for waiter, number in queue.take_unanswered():
             self._when_synced(waiter, number)

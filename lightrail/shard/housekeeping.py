@@ -44,7 +44,7 @@ class Housekeeping:
         failed = False
         head_bytes = self.memory.head_bytes
         for queue, wanted in self.memory.plan():
-            eviction = queue.machine.eviction
+            eviction = queue.machine.contents.eviction
             own = own_mark(queue)
             eviction.head_bytes = head_bytes if own is None else min(head_bytes, own)
             quiet = failed or self._spill_failed
@@ -57,9 +57,9 @@ class Housekeeping:
         own = own_mark(queue)
         if own is None:
             return
-        machine = queue.machine
-        machine.eviction.head_bytes = min(machine.eviction.head_bytes, own)
-        surplus = machine.resident_message_bytes - own
+        contents = queue.machine.contents
+        contents.eviction.head_bytes = min(contents.eviction.head_bytes, own)
+        surplus = contents.resident_message_bytes - own
         if surplus > 0 and not self._flow(queue, surplus, 0, now_ms, quiet=self._spill_failed):
             self._spill_failed = True
 
@@ -71,8 +71,8 @@ class Housekeeping:
             quiet: it was said before, and this is tried again with every turn.
         """
         written = True
-        machine = queue.machine
-        for run in machine.spill_candidates(wanted, batch_bytes):
+        contents = queue.machine.contents
+        for run in contents.spill_candidates(wanted, batch_bytes):
             batch = run.batch
             try:
                 place = self._store.append(
@@ -97,7 +97,7 @@ class Housekeeping:
                 break
             batch.place = place
             self.memory.flowing += run.size
-        freed = machine.evict(wanted, batch_bytes)
+        freed = contents.evict(wanted, batch_bytes)
         if freed:
             self._counts.evictions += 1
             self._counts.evicted_bytes += freed
@@ -111,12 +111,12 @@ class Housekeeping:
 
 def own_mark(queue: Queue) -> int | None:
     """Bytes that a queue may have in memory by its own policy, where that says flow_to_disk; else None."""
-    machine = queue.machine
-    policy = machine.policy
+    contents = queue.machine.contents
+    policy = contents.policy
     if policy.overflow != FLOW_TO_DISK:
         return None
     marks = [] if policy.max_bytes is None else [policy.max_bytes]
-    if policy.max_length is not None and machine.held:
+    if policy.max_length is not None and contents.held:
         # By the mean size of what it holds.
-        marks.append(machine.held_bytes * policy.max_length // machine.held)
+        marks.append(contents.held_bytes * policy.max_length // contents.held)
     return max(min(marks), 1) if marks else None

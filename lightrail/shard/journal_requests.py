@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex
 from lightrail.model import conditions, limits
-from lightrail.shard.archiving.archive import BeyondCommitted, NotThere
+from lightrail.shard.archiving.archive import BeyondCommittedError, NoSegmentError
 from lightrail.shard.peers import Peer
 from lightrail.shard.requests import Fields, Operation, RequestError, whole
 from lightrail.shard.worker import Worker
@@ -36,10 +36,10 @@ class JournalSource(Protocol):
         """All of them, with the committed and synced part of their segments."""
 
     def segment(self, disk: str, number: int) -> SegmentIndex:
-        """One of them. Raises NotThere."""
+        """One of them. Raises NoSegmentError."""
 
     def read(self, disk: str, segment: int, start: int, end: int) -> bytes:
-        """Bytes of a segment. Raises NotThere, BeyondCommitted, OSError."""
+        """Bytes of a segment. Raises NoSegmentError, BeyondCommittedError, OSError."""
 
 
 class JournalRequests:
@@ -178,9 +178,9 @@ def _place(fields: Fields) -> tuple[str, int]:
 def _refusal(number: int, error: BaseException) -> bytes:
     """The answer to a request that could not be done."""
     match error:
-        case NotThere():
+        case NoSegmentError():
             condition, description = conditions.NOT_FOUND, str(error)
-        case BeyondCommitted():
+        case BeyondCommittedError():
             condition, description = conditions.ILLEGAL_STATE, str(error)
         case OSError():
             log.error("a journal could not be read for a reader: %s", error)

@@ -26,7 +26,10 @@ class LastConsumers:
         Args:
             lost: its frontend was lost; the consumer may attach again in a moment.
         """
-        if queue.record.policy["lifetime"] == LAST_CONSUMER and not queue.machine.consumers.competing:
+        if (
+            queue.record.policy["lifetime"] == LAST_CONSUMER
+            and not queue.machine.contents.consumers.competing
+        ):
             self._due_ms[queue] = now_ms + (limits.PEER_SILENCE_MS if lost else 0)
 
     def await_first(self, queue: Queue, now_ms: int) -> None:
@@ -42,9 +45,9 @@ class LastConsumers:
         for queue, due_ms in list(self._due_ms.items()):
             if not queue.is_serving:
                 continue
-            if queue.machine.consumers.competing:
+            if queue.machine.contents.consumers.competing:
                 del self._due_ms[queue]
-            elif due_ms <= now_ms and not queue.machine.consumers.departed:
+            elif due_ms <= now_ms and not queue.machine.contents.consumers.departed:
                 # Messages that a consumer left under a timed lock still belong to that consumer.
                 self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
                 self._expired.append(queue.record)

@@ -160,7 +160,7 @@ class Links:
             self.close_consumer(earlier, now_ms)
         awaited = self._awaited.take(peer, link)
         if awaited is not None:
-            attached = awaited.queue.machine.consumers.by_id.get(awaited.id)
+            attached = awaited.queue.machine.contents.consumers.by_id.get(awaited.id)
             if body.resume and awaited.queue is queue and attached and attached.next == body.first:
                 self.adopted.pop(awaited.id, None)
                 self._awaited.adopt(awaited, peer, link, body, now_ms)
@@ -203,7 +203,7 @@ class Links:
             self._keep(producer)
             peer.producers.pop(link, None)
             peer.send_away(link, queue.name, queue.epoch, consumer=False)
-        for id in queue.machine.consumers.by_id:
+        for id in queue.machine.contents.consumers.by_id:
             consumer = self._performer.consumers.get(id)
             if consumer is not None:
                 consumer.peer.consumers.pop(consumer.link, None)
@@ -211,7 +211,7 @@ class Links:
 
     def keys_of(self, queue: Queue) -> Iterator[tuple[int, int]]:
         """Boot of the frontend and number of the link of each consumer of a queue."""
-        for id in queue.machine.consumers.by_id:
+        for id in queue.machine.contents.consumers.by_id:
             consumer, origin = self._performer.consumers.get(id), self.adopted.get(id)
             if consumer is not None:
                 yield consumer.peer.boot, consumer.link
@@ -221,7 +221,7 @@ class Links:
     def await_sent_away(self, queue: Queue) -> None:
         """The queue comes back: links may take their consumers over again."""
         self._producers.pop(queue, None)
-        for id in queue.machine.consumers.by_id:
+        for id in queue.machine.contents.consumers.by_id:
             consumer = self._performer.consumers.pop(id, None)
             if consumer is not None and consumer.opened is not None:
                 self.adopted[id] = Origin(consumer.peer.boot, consumer.link, consumer.opened)
@@ -229,7 +229,7 @@ class Links:
     def forget_sent_away(self, queue: Queue) -> None:
         """The queue has gone, with its consumers."""
         self._producers.pop(queue, None)
-        for id in queue.machine.consumers.by_id:
+        for id in queue.machine.contents.consumers.by_id:
             self._performer.consumers.pop(id, None)
             self.adopted.pop(id, None)
 
@@ -244,7 +244,7 @@ class Links:
             del producer.peer.producers[producer.link]
             _gone(producer.peer, producer.link, refusal)
         self._producers.pop(queue, None)
-        for id in list(queue.machine.consumers.by_id):
+        for id in list(queue.machine.contents.consumers.by_id):
             self.adopted.pop(id, None)
             consumer = self._performer.consumers.pop(id, None)
             if consumer is not None:
@@ -262,7 +262,7 @@ class Links:
         """The frontend is gone: what its consumers hold returns, its producers' numbers are kept."""
         for consumer in list(peer.consumers.values()):
             queue = consumer.queue
-            attached = queue.machine.consumers.by_id[consumer.id]
+            attached = queue.machine.contents.consumers.by_id[consumer.id]
             if not attached.options.lock_key and len(attached.in_flight):
                 # It was us, not the client, who failed: the delivery-count of what it held stays as it is.
                 queue.holder_lost()

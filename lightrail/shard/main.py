@@ -31,7 +31,7 @@ from lightrail.shard.journal.identity import FILE as IDENTITY_FILE
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.sqlite import SqliteStore
-from lightrail.shard.journal.store import Recovered, Store, StoreError, StoreRefused
+from lightrail.shard.journal.store import Recovered, Store, StoreError, StoreRefusedError
 from lightrail.shard.journal_requests import JournalRequests
 from lightrail.shard.mover.mover import Mover
 from lightrail.shard.mover.sources import ShardSources
@@ -54,9 +54,9 @@ def open_store(settings: Settings, shard: int, cluster: str) -> Store:
     database = os.path.join(directory, SQLITE_FILE)
     has_journal = os.path.exists(os.path.join(directory, IDENTITY_FILE))
     if settings.store != "sqlite" and os.path.exists(database):
-        raise StoreRefused(_other_store(directory, "sqlite", settings.store))
+        raise StoreRefusedError(_other_store(directory, "sqlite", settings.store))
     if settings.store != "journal" and has_journal:
-        raise StoreRefused(_other_store(directory, "journal", settings.store))
+        raise StoreRefusedError(_other_store(directory, "journal", settings.store))
     if settings.store == "memory":
         return MemoryStore()
     os.makedirs(directory, exist_ok=True)

@@ -61,7 +61,7 @@ class Memory:
     @property
     def held_bytes(self) -> int:
         """Delivered and not settled, and in memory. Asked for only when memory is short."""
-        deliveries = [queue.machine.deliveries for queue in self._queues]
+        deliveries = [queue.machine.contents.deliveries for queue in self._queues]
         return sum(each.bytes - each.evicted_bytes for each in deliveries)
 
     @property
@@ -90,7 +90,7 @@ class Memory:
 
     def update(self, queue: "Queue") -> None:
         """Counts the queue again after it changed."""
-        index, now = queue.machine.sizes()
+        index, now = queue.machine.contents.sizes()
         before = queue.resident
         if now != before:
             self.resident += now - before

@@ -69,7 +69,11 @@ class Pace:
 
     def is_full(self, machine: Machine) -> bool:
         """Whether what is answered now is answered HELD."""
-        return self.depth is not None and machine.ready.count > self.depth and bool(machine.consumers.by_id)
+        return (
+            self.depth is not None
+            and machine.contents.ready.count > self.depth
+            and bool(machine.contents.consumers.by_id)
+        )
 
     def hold(self, producer: Paced, count: int) -> None:
         """Credit for so many more messages of a producer is held."""
@@ -84,20 +88,20 @@ class Pace:
         since_ms = now_ms - self._since_ms
         if since_ms >= limits.PACE_SAMPLE_MS:
             self._sample(machine, now_ms, since_ms)
-        counters = machine.counters
+        counters = machine.contents.counters
         if not self.held_credit:
             self._delivered_before = counters.delivered
             return []
-        if self.depth is None or not machine.consumers.by_id:
+        if self.depth is None or not machine.contents.consumers.by_id:
             freed = [(producer, 0) for producer in self.held_credit]
             self.held_credit.clear()
             return freed
         self._expected = max(0, self._expected - (counters.enqueued - self._enqueued_before))
         self._enqueued_before = counters.enqueued
         # In larger pieces than there is room: what goes through in small batches costs more.
-        if machine.ready.count < self.depth:
+        if machine.contents.ready.count < self.depth:
             self._delivered_before = counters.delivered
-            room = self.depth - machine.ready.count - self._expected
+            room = self.depth - machine.contents.ready.count - self._expected
             return self._free(room) if room >= self.depth >> 1 else []
         # Half of what is delivered: so the queue becomes short, and its senders go on meanwhile.
         room = (counters.delivered - self._delivered_before) >> 1
@@ -127,7 +131,7 @@ class Pace:
         return freed
 
     def _sample(self, machine: Machine, now_ms: int, since_ms: int) -> None:
-        counters = machine.counters
+        counters = machine.contents.counters
         # A mean over many samples: consumers give credit in bursts.
         weight = min(1.0, since_ms / limits.PACE_MEAN_MS)
         enqueued = (counters.enqueued - self._enqueued) / since_ms

@@ -8,7 +8,7 @@ from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_S
 from lightrail.wire.messages import ConsumerOpen, Refusal
 
 
-class NumberMissing(Exception):
+class NumberMissingError(Exception):
     """Batches of a sending link did not come, and later ones do."""
 
 
@@ -35,10 +35,10 @@ class Numbered:
         """A batch came that is not the next.
 
         Raises:
-            NumberMissing: those before it would never be stored, as later numbers stand for them.
+            NumberMissingError: those before it would never be stored, as later numbers stand for them.
         """
         if self.next_number:
-            raise NumberMissing(
+            raise NumberMissingError(
                 f"expected batch {self.next_number} of its link {self.link}, found batch {number}"
             )
 

@@ -203,7 +203,7 @@ class Queues:
         # Sequences beyond those that were found are given again: few of them to what was delivered before its
         # commit and is sent again by its frontend, many of them to new messages after transient ones.
         if mark:
-            queue.machine.deliveries.seen_to = queue.redelivered_before = mark
+            queue.machine.contents.deliveries.seen_to = queue.redelivered_before = mark
             queue.mark_due = queue.mark_asked = mark
             self.marks.note(queue.id, mark)
 
@@ -276,7 +276,7 @@ class Queues:
         queue.captured = self._captured(found)
         policy = self.policy_of(found)
         changed: list[Effect] = []
-        if policy != queue.machine.policy:
+        if policy != queue.machine.contents.policy:
             changed = queue.machine.apply(commands.Change(policy), now_ms)
         try:
             self.note(queue, now_ms)
@@ -294,7 +294,7 @@ class Queues:
 
         The faster it goes, the further ahead the mark is written, so that deliveries pay next to nothing.
         """
-        seen_to = queue.machine.deliveries.seen_to
+        seen_to = queue.machine.contents.deliveries.seen_to
         if seen_to > queue.mark_due:
             if 0 <= now_ms - queue.marked_ms < limits.DELIVERY_MARK_PAUSE_MS:
                 ahead = min(max(1, 2 * queue.mark_ahead), limits.DELIVERY_MARK_AHEAD_MAX)

@@ -10,9 +10,9 @@ from lightrail.shard.follower import Follower
 from lightrail.shard.frontends import Frontends
 from lightrail.shard.ingress.batches import Batches
 from lightrail.shard.ingress.routes import Routes
-from lightrail.shard.journal.store import Position, StoreBroken, StoreBusy
+from lightrail.shard.journal.store import Position, StoreBrokenError, StoreBusyError
 from lightrail.shard.links import Links
-from lightrail.shard.peers import NumberMissing, Peer
+from lightrail.shard.peers import NumberMissingError, Peer
 from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.requests import Requests
 from lightrail.shard.settling import Settling
@@ -140,12 +140,12 @@ class Receiving:
                     rest = parts[place:]
                 else:
                     self._apply(peer, part, now_ms)
-            except NumberMissing as error:
+            except NumberMissingError as error:
                 frontends.ask_to_greet(peer, str(error), now_ms)
-            except StoreBusy:
+            except StoreBusyError:
                 # Its sender waits, and so does what comes behind it, until the commit under way has ended.
                 rest = parts[place:]
-            except StoreBroken as error:
+            except StoreBrokenError as error:
                 self._answers.fail(error)
             except Exception as error:
                 self._not_applied(peer, part, error, position.lsn != lsn, now_ms)

@@ -130,10 +130,10 @@ class Requests:
     def _queue(self, _peer: Peer, _number: int, fields: Fields, _now_ms: int) -> Fields:
         """One queue in full."""
         queue = self._named(fields)
-        machine = queue.machine
-        gauges = machine.gauges
+        contents = queue.machine.contents
+        gauges = contents.gauges
         consumers: list[Fields] = []
-        for each in machine.consumers.by_id.values():
+        for each in contents.consumers.by_id.values():
             if len(consumers) == limits.CONSUMERS_SHOWN_MAX:
                 break
             link = self._performer.consumers.get(each.id)
@@ -158,8 +158,8 @@ class Requests:
             "bytes": gauges.bytes,
             "resident": gauges.resident_bytes,
             "captured": queue.captured,
-            "next_sequence": machine.next_sequence,
-            "counters": asdict(machine.counters),
+            "next_sequence": contents.next_sequence,
+            "counters": asdict(contents.counters),
             "consumer_count": gauges.consumers,
             "producer_count": self._links.producer_count(queue),
             "consumers": consumers,
@@ -192,7 +192,7 @@ class Requests:
         shown = nsmallest(limits.KEPT_SHOWN_MAX, found, key=lambda queue: queue.name)
         return {
             "count": len(found),
-            "queues": [{"queue": each.name, "messages": each.machine.held} for each in shown],
+            "queues": [{"queue": each.name, "messages": each.machine.contents.held} for each in shown],
         }
 
     # --- messages --------------------------------------------------------------------------------------
@@ -220,9 +220,9 @@ class Requests:
     def _purge(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """All ready messages go; what is with consumers stays."""
         queue = self._named(fields)
-        before = queue.machine.counters.purged
+        before = queue.machine.contents.counters.purged
         self._apply(queue, commands.Purge(), now_ms)
-        reply = Reply(peer, number, {"purged": queue.machine.counters.purged - before})
+        reply = Reply(peer, number, {"purged": queue.machine.contents.counters.purged - before})
         self._performer.leaving.when_left(queue, lambda: self._wait(reply, 0))
 
     def _cancel(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
@@ -239,10 +239,10 @@ class Requests:
                 f"sequences is {str(sequences)[:80]!a}; expected a list of 1 to {limits.PEEK_MESSAGES_MAX} "
                 "sequences",
             )
-        before = queue.machine.counters.cancelled
+        before = queue.machine.contents.counters.cancelled
         for sequence in sequences:
             self._apply(queue, commands.Cancel(sequence), now_ms)
-        self._wait(Reply(peer, number, {"cancelled": queue.machine.counters.cancelled - before}), 0)
+        self._wait(Reply(peer, number, {"cancelled": queue.machine.contents.counters.cancelled - before}), 0)
 
     # --- locks -----------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class Requests:
         command = commands.SettleLocked(
             *_lock(fields), outcome, whole(fields, "sequence", 0, (1 << 63) - 1, None)
         )
-        deferred = queue.machine.deferred.number
+        deferred = queue.machine.contents.deferred.number
         answer = self._ask(queue, command, now_ms)
         reply = Reply(peer, number, {"found": answer.found})
         if not queue.answer_when_applied(reply, 0, deferred):
@@ -363,7 +363,7 @@ def whole(fields: Fields, name: str, low: int, high: int, default: int | None) -
 def _brief(queues: list[Queue], next_: str | None) -> Fields:
     rows = {}
     for queue in queues:
-        gauges, counters = queue.machine.gauges, queue.machine.counters
+        gauges, counters = queue.machine.contents.gauges, queue.machine.contents.counters
         rows[queue.name] = [
             gauges.ready,
             gauges.delayed,

@@ -8,7 +8,7 @@ from lightrail.shard.outcomes import outcome_in
 from lightrail.shard.peers import Peer, Settlement
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.machine import is_much
+from lightrail.shard.queue.outcomes import is_much
 from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
@@ -70,7 +70,7 @@ class Settling:
             rest, count = _sliced(queue, consumer.id, part, code, number, count, most)
         # It counts what the store fails to write from here on.
         answer = self._settlement(peer, link, count) if asked else None
-        deferred = queue.machine.deferred.number
+        deferred = queue.machine.contents.deferred.number
         command = commands.Settle(consumer.id, number, number + count, outcome)
         self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
         self._performer.touched[queue] = None
@@ -90,7 +90,7 @@ class Settling:
         if consumer is None:
             return False
         machine = consumer.queue.machine
-        found = machine.consumers.by_id.get(consumer.id)
+        found = machine.contents.consumers.by_id.get(consumer.id)
         if found is None or found.options.lock_key or not is_much(found):
             return False
         line = found.in_flight
@@ -119,7 +119,7 @@ def _sliced(
     Args:
         messages: most delivery numbers of a piece whose messages may have to be written anew.
     """
-    found = queue.machine.consumers.by_id.get(consumer)
+    found = queue.machine.contents.consumers.by_id.get(consumer)
     if found is None:
         return None, count
     line = found.in_flight

@@ -127,12 +127,12 @@ class Queue:
         """Keeps an answer to a settlement until the outcomes that it deferred are applied.
 
         Args:
-            before: `machine.deferred.number` before the settlement.
+            before: `machine.contents.deferred.number` before the settlement.
 
         Returns:
             Whether it is kept; where not, nothing of it was deferred.
         """
-        last = self.machine.deferred.number
+        last = self.machine.contents.deferred.number
         if last == before:
             return False
         self.unanswered.append((last, waiter, number))
@@ -146,19 +146,19 @@ class Queue:
 
     def take_applied(self) -> list[tuple[Waiter, int]]:
         """The answers for which all outcomes are applied now."""
-        oldest = self.machine.deferred.oldest
+        oldest = self.machine.contents.deferred.oldest
         found = [(waiter, number) for last, waiter, number in self.unanswered if last < oldest]
         self.unanswered = [each for each in self.unanswered if each[0] >= oldest]
         return found
 
     def holder_lost(self) -> None:
         """A frontend died with messages of the queue: any that was delivered may have been one of them."""
-        self.redelivered_before = self.machine.deliveries.seen_to
+        self.redelivered_before = self.machine.contents.deliveries.seen_to
 
     @property
     def may_come_again_before(self) -> int:
         """Sequences below it may have been delivered, should they be delivered after an end of the shard."""
-        deliveries = self.machine.deliveries
+        deliveries = self.machine.contents.deliveries
         return deliveries.seen_to if deliveries.count else self.redelivered_before
 
     @property

@@ -33,7 +33,7 @@ from lightrail.model import limits
 from lightrail.shard.data_directory import DataDirectory
 from lightrail.shard.journal.extent import Extent
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.store import Store, StoreRefused
+from lightrail.shard.journal.store import Store, StoreRefusedError
 
 log = logging.getLogger("lightrail.shard")
 TOKEN_BYTES: Final = 12
@@ -62,7 +62,7 @@ class Start:
     async def until_alone(self) -> None:
         """Waits for whoever may live under this number.
 
-        Raises MemberRefused, StoreRefused, CannotServe, Stopped.
+        Raises MemberRefused, StoreRefusedError, CannotServe, Stopped.
         """
         await self._look()
         dead = None
@@ -94,7 +94,7 @@ class Start:
         )
 
     def judge(self, found: Extent) -> None:
-        """Whether the journal goes as far as it once did. Raises StoreRefused."""
+        """Whether the journal goes as far as it once did. Raises StoreRefusedError."""
         try:
             check_extent(
                 self._shard,
@@ -104,14 +104,14 @@ class Start:
                 directory=self._data_directory.directory,
             )
         except MemberRefused as error:
-            raise StoreRefused(str(error)) from None
+            raise StoreRefusedError(str(error)) from None
 
     # --- serving -------------------------------------------------------------------------------------------
 
     async def begin(self, disk: str, extent: Extent) -> None:
         """Makes this the last start, in the directory and then in the coordinator.
 
-        Raises MemberRefused, StoreRefused, CannotServe, Stopped.
+        Raises MemberRefused, StoreRefusedError, CannotServe, Stopped.
         """
         if not self._lasting:
             return
@@ -130,7 +130,7 @@ class Start:
             try:
                 self._data_directory.write_mark(mark)
             except OSError as error:
-                raise StoreRefused(
+                raise StoreRefusedError(
                     f"expected to write the generation of shard {self._shard} into "
                     f"{self._data_directory.directory}, found {error.strerror}: "
                     "make room on this disk, or mend it"

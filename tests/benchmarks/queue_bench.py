@@ -61,7 +61,7 @@ def cycle_us(count: int, consumers: int, messages: int) -> float:
                     limits[identity] = last + 500
                     machine.apply(Credit(identity, last + 500), 0)
     used = time.process_time() - start
-    assert machine.counters.accepted == len(batches) * count
+    assert machine.contents.counters.accepted == len(batches) * count
     return used / (len(batches) * count) * 1e6
 
 
@@ -79,7 +79,7 @@ def order_us(policy: Policy, options: ConsumerOptions, messages: int, backlog: i
     batches = [keyed(count, index % 251, index % 10) for index in range(messages // count)]
     accepted = 0
     machine.apply(Credit(1, 1), 0)
-    while options.selects is not None and machine.ready.count:
+    while options.selects is not None and machine.contents.ready.count:
         # The selector has seen the backlog before.
         machine.dispatch(0)
         if machine.next_deadline_ms is None:
@@ -94,7 +94,8 @@ def order_us(policy: Policy, options: ConsumerOptions, messages: int, backlog: i
                 accepted = first + run.last - run.first
                 machine.apply(Settle(1, first, accepted), 0)
     used = time.process_time() - start
-    assert machine.counters.accepted + machine.counters.replaced >= messages, machine.counters
+    counters = machine.contents.counters
+    assert counters.accepted + counters.replaced >= messages, counters
     return used / messages * 1e6
 
 
@@ -148,7 +149,7 @@ def backlog(messages: int) -> float:
         machine.dispatch(0)
     gc.collect()
     after = resident_bytes()
-    runs = len(machine.ready)
+    runs = len(machine.contents.ready)
     print(f"  {messages:,} messages in {runs:,} runs, {(after - before) / messages:.1f} bytes per message")
     return (after - before) / (messages * MESSAGE_BYTES)
 
@@ -171,17 +172,17 @@ def evicted(messages: int, mark: int) -> None:
         each.place = Place(offset // SEGMENT_BYTES, offset % SEGMENT_BYTES, length)
         offset += length
         machine.dispatch(0)
-        if machine.resident_bytes > mark:
-            machine.evict(mark // 8)
+        if machine.contents.resident_bytes > mark:
+            machine.contents.evict(mark // 8)
         if not index % 10_000:
             peak = max(peak, resident_bytes() - before)
     used = time.process_time() - start
-    machine.evict(1 << 62)
+    machine.contents.evict(1 << 62)
     gc.collect()
     print(
-        f"  {messages:,} messages in {len(machine.ready):,} runs,"
-        f" {machine.ready.evicted_runs:,} of them evicted,"
-        f" resident payload {machine.resident_bytes / 1e6:.1f} MB,"
+        f"  {messages:,} messages in {len(machine.contents.ready):,} runs,"
+        f" {machine.contents.ready.evicted_runs:,} of them evicted,"
+        f" resident payload {machine.contents.resident_bytes / 1e6:.1f} MB,"
         f" process grew by {(resident_bytes() - before) / 1e6:.1f} MB (peak {peak / 1e6:.0f} MB at a mark of"
         f" {mark / 1e6:.0f} MB), {used / messages * 1e6:.2f} us per message"
     )

@@ -10,7 +10,7 @@ from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
-from lightrail.shard.journal.store import Store, StoreBroken, StoreError, StoreRefused, needs_sync
+from lightrail.shard.journal.store import Store, StoreBrokenError, StoreError, StoreRefusedError, needs_sync
 from lightrail.shard.queue.runs import Batch, Place, batch_of
 from tests.support.stores import (
     DURABLE,
@@ -129,9 +129,9 @@ def test_after_a_failed_commit_everything_is_refused(make: Make, tmp_path: Path)
     declare(store, 1)
     begun = store.begin_commit()
     store.fail_commit(begun, OSError(5, "broken"))
-    with pytest.raises(StoreBroken, match="broken"):
+    with pytest.raises(StoreBrokenError, match="broken"):
         declare(store, 2)
-    with pytest.raises(StoreBroken, match="broken"):
+    with pytest.raises(StoreBrokenError, match="broken"):
         store.begin_commit()
     assert "broken" in store.usage().broken
     assert "broken" in store.failure
@@ -159,11 +159,11 @@ def test_sqlite_that_can_not_ask_for_free_space_is_broken(
         raise OSError(5, "input/output error")
 
     monkeypatch.setattr("os.statvfs", fails)
-    with pytest.raises(StoreBroken, match="input/output"):
+    with pytest.raises(StoreBrokenError, match="input/output"):
         send(store, batch_of([b"a"], durable=True), 0)
     monkeypatch.undo()
     assert "input/output" in store.failure
-    with pytest.raises(StoreBroken):
+    with pytest.raises(StoreBrokenError):
         declare(store, 2)
     store.close()
 
@@ -221,7 +221,7 @@ def test_every_store_takes_every_record(make: Make, tmp_path: Path) -> None:
 @DURABLE
 def test_a_store_is_held_by_one_process_and_belongs_to_one_shard(make: Make, tmp_path: Path) -> None:
     store, _ = opened(make, tmp_path)
-    with pytest.raises(StoreRefused, match="another process"):
+    with pytest.raises(StoreRefusedError, match="another process"):
         opened(make, tmp_path)
     store.close()
     foreign: list[Store] = [
@@ -234,7 +234,7 @@ def test_a_store_is_held_by_one_process_and_belongs_to_one_shard(make: Make, tmp
             SqliteStore(tmp_path / "store.sqlite", "cluster", 4),
         ]
     for other in foreign:
-        with pytest.raises(StoreRefused, match="its own"):
+        with pytest.raises(StoreRefusedError, match="its own"):
             other.recover(0, 1)
     store, _ = opened(make, tmp_path)
     store.close()

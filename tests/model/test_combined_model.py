@@ -150,8 +150,8 @@ class CombinedModel(RuleBasedStateMachine):
         # What comes back in pieces from a consumer that has detached is locked no more.
         held = {
             s: consumer.id
-            for consumer in self.machine.consumers
-            if consumer not in self.machine.returning
+            for consumer in self.machine.contents.consumers
+            if consumer not in self.machine.outcomes.returning
             for s in held_by(consumer.in_flight.runs)
         }
         for sequence, message in self.live.items():
@@ -165,8 +165,8 @@ class CombinedModel(RuleBasedStateMachine):
         message = self.live[sequence]
         assert not self.is_held(message), "locked twice"
         self.former.discard(sequence)
-        assert identity in self.machine.consumers.by_id, "to somebody who has gone"
-        assert not self.machine.consumers.by_id[identity].standby
+        assert identity in self.machine.contents.consumers.by_id, "to somebody who has gone"
+        assert not self.machine.contents.consumers.by_id[identity].standby
         if self.policy.order == "last_value" and message.key is not None:
             assert sequence >= self.shown.get(message.key, -1), "an old value after a new one"
             self.shown[message.key] = sequence
@@ -194,7 +194,8 @@ class CombinedModel(RuleBasedStateMachine):
             assert message.key is not None
 
     def ready(self) -> list[tuple[int, Run]]:
-        return [(s, run) for run in self.machine.ready.waiting() for s in range(run.sequence, run.end)]
+        runs = self.machine.contents.ready.waiting()
+        return [(s, run) for run in runs for s in range(run.sequence, run.end)]
 
     def nobody_waits(self) -> None:
         """Who has credit got everything that it may have."""
@@ -202,7 +203,7 @@ class CombinedModel(RuleBasedStateMachine):
         if self.policy.order == "last_value":
             keys = [self.live[s].key for s, _ in ready if self.live[s].key is not None]
             assert len(keys) == len(set(keys)), "two values of one key"
-        for consumer in self.machine.consumers.by_id.values():
+        for consumer in self.machine.contents.consumers.by_id.values():
             if consumer.next >= consumer.limit or consumer.standby:
                 continue
             for sequence, run in ready:
@@ -215,7 +216,7 @@ class CombinedModel(RuleBasedStateMachine):
                     if sequence != first or any(m.holder is not None for _, m in group):
                         continue
                     # Its owner may be without credit; it keeps the group while the group has messages.
-                    order: Any = self.machine.deliveries.order
+                    order: Any = self.machine.contents.deliveries.order
                     if any(
                         each.owner is not None for each in order.groups.values() if each.ready[:1] == [first]
                     ):
@@ -234,7 +235,7 @@ class CombinedModel(RuleBasedStateMachine):
         if steps:
             self.dispatch()
 
-    @precondition(lambda self: len(self.machine.consumers.by_id) < 4)
+    @precondition(lambda self: len(self.machine.contents.consumers.by_id) < 4)
     @rule(
         lock_ms=st.sampled_from([0, 0, 10]),
         key=st.sampled_from(["", "", "a", "b"]),
@@ -260,14 +261,14 @@ class CombinedModel(RuleBasedStateMachine):
         self.do(Credit(identity, options.first + credit))
         self.dispatch()
 
-    @precondition(lambda self: self.machine.consumers.by_id)
+    @precondition(lambda self: self.machine.contents.consumers.by_id)
     @rule(data=st.data(), more=st.integers(-2, 9))
     def credit(self, data: st.DataObject, more: int) -> None:
         consumer = self.draw_consumer(data)
         self.do(Credit(consumer.id, consumer.limit + more))
         self.dispatch()
 
-    @precondition(lambda self: self.machine.consumers.by_id)
+    @precondition(lambda self: self.machine.contents.consumers.by_id)
     @rule(
         data=st.data(), count=st.integers(1, 6), back=st.integers(0, 9), outcome=outcomes, steps=st.booleans()
     )
@@ -279,12 +280,12 @@ class CombinedModel(RuleBasedStateMachine):
             self.dispatch()
 
     def draw_consumer(self, data: st.DataObject) -> Any:
-        by_id = self.machine.consumers.by_id
+        by_id = self.machine.contents.consumers.by_id
         return by_id[data.draw(st.sampled_from(sorted(by_id)))]
 
     @rule(key=st.sampled_from(["a", "b"]), back=st.integers(0, 5), outcome=outcomes, renews=st.booleans())
     def use_key(self, key: str, back: int, outcome: Outcome, renews: bool) -> None:
-        consumer = self.machine.locks.by_key.get(key)
+        consumer = self.machine.contents.locks.by_key.get(key)
         number = 0 if consumer is None else consumer.next - back
         command: Command = RenewLock(key, number) if renews else SettleLocked(key, number, outcome)
         *_, answer = self.do(command)
@@ -297,7 +298,7 @@ class CombinedModel(RuleBasedStateMachine):
             self.live[sequence].renewed = True
         self.dispatch()
 
-    @precondition(lambda self: self.machine.consumers.by_id)
+    @precondition(lambda self: self.machine.contents.consumers.by_id)
     @rule(data=st.data())
     def detach(self, data: st.DataObject) -> None:
         self.do(Detach(self.draw_consumer(data).id))
@@ -317,7 +318,7 @@ class CombinedModel(RuleBasedStateMachine):
         self.shown.clear()
         self.former = {s for s, message in self.live.items() if message.holder is not None}
         self.do(Change(policy))
-        for identity, consumer in self.machine.consumers.by_id.items():
+        for identity, consumer in self.machine.contents.consumers.by_id.items():
             if consumer.lock_ms and not self.lock_ms[identity]:
                 # What was locked before the policy had no locks is so for as long as it was.
                 for message in self.live.values():
@@ -340,7 +341,7 @@ class CombinedModel(RuleBasedStateMachine):
 
     @invariant()
     def every_message_is_where_it_is_said_to_be(self) -> None:
-        waiting = {s for run in self.machine.waiting() for s in range(run.sequence, run.end)}
+        waiting = {s for run in self.machine.contents.waiting() for s in range(run.sequence, run.end)}
         # What was replaced is out, and told with the next dispatch.
         untold = {s for s, m in self.live.items() if m.holder is None} - waiting
         assert waiting <= {s for s, m in self.live.items() if m.holder is None}

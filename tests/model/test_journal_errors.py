@@ -10,7 +10,7 @@ import errno
 import pytest
 
 from lightrail.shard.journal.extent import SLOT_BYTES, SLOTS
-from lightrail.shard.journal.store import StoreBroken, StoreFull
+from lightrail.shard.journal.store import StoreBrokenError, StoreFullError
 from tests.support.fake_files import FakeFiles, Fault
 from tests.support.journal_writer import Op, Writer, open_journal, script, shown
 
@@ -43,13 +43,13 @@ def run(ops: list[Op], files: FakeFiles) -> Writer | None:
     try:
         try:
             writer.run(ops)
-        except StoreFull:
+        except StoreFullError:
             # It goes on: what gathered is committed, what is there leaves, and its space comes back.
             assert not journal.usage().broken
             files.space = None
             writer.now_ms += 1_000
             writer.run(WITH_ROOM)
-    except (OSError, StoreBroken):
+    except (OSError, StoreBrokenError):
         pass
     return writer
 

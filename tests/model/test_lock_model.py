@@ -350,7 +350,7 @@ class LockModel(RuleBasedStateMachine):
             lock_ms=40,
             single_active=single,
         )
-        if single and not self.machine.policy.single_active:
+        if single and not self.machine.contents.policy.single_active:
             self.active = None
         self.machine.apply(Change(self.policy), 0)
         self.choose()
@@ -364,10 +364,10 @@ class LockModel(RuleBasedStateMachine):
 
     @invariant()
     def machine_and_model_agree(self) -> None:
-        ready = {(s, run.attempts) for run in self.machine.ready.waiting() for s in sequences(run)}
+        ready = {(s, run.attempts) for run in self.machine.contents.ready.waiting() for s in sequences(run)}
         assert ready == {(s, m.attempts) for s, m in self.live.items() if m.holder is None}
         found = []
-        for consumer in self.machine.consumers:
+        for consumer in self.machine.contents.consumers:
             line = consumer.in_flight
             for key, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
                 found += [(consumer.id, key + at, run.sequence + at) for at in range(run.count)]

@@ -215,7 +215,7 @@ class QueueModel(ModelledQueue):
         """Sequences of what is in flight and only on disk."""
         return {
             sequence
-            for consumer in self.machine.consumers
+            for consumer in self.machine.contents.consumers
             for run in consumer.in_flight.runs[consumer.in_flight.head :]
             if run.batch.data is None
             for sequence in range(run.sequence, run.end)
@@ -330,19 +330,19 @@ class QueueModel(ModelledQueue):
     @rule(wanted=st.sampled_from([20, 60, 1_000]), spills=st.booleans())
     def evict(self, wanted: int, spills: bool) -> None:
         if spills:
-            for run in self.machine.spill_candidates(wanted):
+            for run in self.machine.contents.spill_candidates(wanted):
                 assert run.batch.place is None
                 run.batch.place = self.write(run.size)
                 self.journal(run, run.batch.place)
         machine = self.machine
-        before, messages = machine.resident_bytes, machine.resident_message_bytes
-        freed = machine.evict(wanted)
-        assert machine.resident_message_bytes <= messages
-        assert bool(freed) == (machine.resident_message_bytes < messages)
+        before, messages = machine.contents.resident_bytes, machine.contents.resident_message_bytes
+        freed = machine.contents.evict(wanted)
+        assert machine.contents.resident_message_bytes <= messages
+        assert bool(freed) == (machine.contents.resident_message_bytes < messages)
         # What an order has to know of a delivery is kept, and may be more than these tiny messages.
-        if machine.special is None or not machine.special.keys.are_read:
-            assert machine.resident_bytes <= before
-            assert bool(freed) == (machine.resident_bytes < before)
+        if machine.contents.special is None or not machine.contents.special.keys.are_read:
+            assert machine.contents.resident_bytes <= before
+            assert bool(freed) == (machine.contents.resident_bytes < before)
 
     @precondition(lambda self: self.fetches)
     @rule(data=st.data(), fate=st.sampled_from(["read", "read", "read", "failed", "damaged"]))
@@ -384,7 +384,7 @@ class QueueModel(ModelledQueue):
 
     def resumed(self, read: set[int], effects: list[Effect]) -> None:
         """What had been deferred and was read now has its outcome."""
-        left = {each for run in self.machine.deferred for each in range(run.sequence, run.end)}
+        left = {each for run in self.machine.contents.deferred for each in range(run.sequence, run.end)}
         done = [m for m in self.live.values() if m.deferred is not None and m.sequence not in left]
         assert {m.sequence for m in done} <= read
         for message in done:
@@ -400,7 +400,7 @@ class QueueModel(ModelledQueue):
         if not segments:
             return
         segment = segments[0]
-        runs = self.machine.runs_in(segment)
+        runs = self.machine.contents.runs_in(segment)
         found = sorted(sequence for run in runs for sequence in range(run.sequence, run.end))
         assert found == sorted(
             m.sequence for m in self.live.values() if m.area is not None and m.area.segment == segment
@@ -412,9 +412,9 @@ class QueueModel(ModelledQueue):
                 pieces = list(run.split(data.draw(st.integers(1, run.count - 1))))
             for piece in pieces:
                 place = self.write(piece.size)
-                self.machine.relocate(piece, place)
+                self.machine.contents.relocate(piece, place)
                 self.journal(piece, place)
-        assert not self.machine.runs_in(segment)
+        assert not self.machine.contents.runs_in(segment)
 
     @precondition(lambda self: self.given < 2 and self.next_sequence)
     @rule(memory=st.integers(0, 60))
@@ -422,7 +422,7 @@ class QueueModel(ModelledQueue):
         """The shard dies: durable messages come back, some of them on disk; consumers are gone."""
         self.given += 1
         self.machine = Machine(self.name, self.policy, annotate, look)
-        self.machine.eviction.head_bytes = 30
+        self.machine.contents.eviction.head_bytes = 30
         self.replaced.clear()
         self.links.clear()
         self.fetches.clear()
@@ -483,17 +483,17 @@ class QueueModel(ModelledQueue):
             self.follow_building()
         ready = [
             (sequence, run.attempts, set(run.barred), payload)
-            for run in self.machine.waiting()
+            for run in self.machine.contents.waiting()
             for sequence, payload in messages_of(run)
         ]
         expected = sorted((m for m in self.live.values() if m.holder is None), key=lambda m: m.sequence)
-        assert self.machine.delayed_count == sum(m.delayed for m in expected)
+        assert self.machine.contents.delayed_count == sum(m.delayed for m in expected)
         assert len(ready) == len(expected)
         for (sequence, attempts, barred, payload), message in zip(ready, expected, strict=True):
             assert (sequence, attempts, barred) == (message.sequence, message.attempts, message.barred)
             assert payload is None or payload == message.payload
         for identity, link in self.links.items():
-            consumer = self.machine.consumers.by_id[identity]
+            consumer = self.machine.contents.consumers.by_id[identity]
             assert (consumer.next, consumer.limit) == (link.next, link.limit)
             line = consumer.in_flight
             held = [
@@ -505,12 +505,12 @@ class QueueModel(ModelledQueue):
             assert [each[:2] for each in held] == [(number, m.sequence) for number, m in expected_held]
             for (_, _, payload), (_, message) in zip(held, expected_held, strict=True):
                 assert payload is None or payload == message.payload
-        deferred = {each for run in self.machine.deferred for each in range(run.sequence, run.end)}
+        deferred = {each for run in self.machine.contents.deferred for each in range(run.sequence, run.end)}
         assert deferred == {m.sequence for m in self.live.values() if m.deferred is not None}
 
     @invariant()
     def everything_can_be_found(self) -> None:
-        for run in self.machine._all_runs():
+        for run in self.machine.contents._all_runs():
             place = run.batch.place
             for sequence in range(run.sequence, run.end):
                 area = self.live[sequence].area

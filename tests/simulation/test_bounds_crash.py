@@ -190,7 +190,7 @@ def test_the_scripts_do_something(monkeypatch: pytest.MonkeyPatch) -> None:
         taken = sum(isinstance(record, Taken) for record in written)
         ids = sum(isinstance(record, Ids) for record in written)
         if make is RepeatingLife:
-            assert queue.machine.counters.duplicates > 20
+            assert queue.machine.contents.counters.duplicates > 20
             assert ids > 20
         else:
             assert taken > 5

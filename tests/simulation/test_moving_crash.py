@@ -68,7 +68,7 @@ def source_of(policy: str, seed: int) -> Source:
     queue = queue_of(scene, QUEUE)
     assert queue is not None
     known = scene.engine._links.numbers_of(queue)
-    ids = len(queue.machine.duplicates or ())
+    ids = len(queue.machine.contents.duplicates or ())
     state = exporting.state(scene.now_ms)
     return Source(twins.policy, pieces, state, contents(scene, queue), known.numbers, known.parts, ids)
 
@@ -102,7 +102,7 @@ def check_whole(scene: Scene, source: Source, what: object) -> None:
     assert contents(scene, queue) == source.contents, what
     known = scene.engine._links.numbers_of(queue)
     assert (known.numbers, known.parts) == (source.numbers, source.parts), what
-    assert len(queue.machine.duplicates or ()) == source.ids, what
+    assert len(queue.machine.contents.duplicates or ()) == source.ids, what
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import Block, SegmentIndex
-from lightrail.shard.archiving.archive import BeyondCommitted, NotThere
+from lightrail.shard.archiving.archive import BeyondCommittedError, NoSegmentError
 
 
 class FakeJournals:
@@ -47,7 +47,7 @@ class FakeJournals:
         for index in self.indexes.get(disk, ()):
             if index.segment == number:
                 return replace(index)
-        raise NotThere(f"journal {disk} has no segment {number} here")
+        raise NoSegmentError(f"journal {disk} has no segment {number} here")
 
     def read(self, disk: str, segment: int, start: int, end: int) -> bytes:
         assert self.gate.wait(20)
@@ -56,5 +56,5 @@ class FakeJournals:
             raise self.error
         index = self.segment(disk, segment)
         if end > index.end:
-            raise BeyondCommitted(f"bytes up to {index.end} are committed, {end} was asked for")
+            raise BeyondCommittedError(f"bytes up to {index.end} are committed, {end} was asked for")
         return self.bytes[disk, segment][start:end]

@@ -21,7 +21,7 @@ from lightrail.journal.record import (
 )
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
-from lightrail.shard.journal.store import Recovered, Store, StoreFull
+from lightrail.shard.journal.store import Recovered, Store, StoreFullError
 from lightrail.shard.queue.runs import Batch, batch_of
 from tests.support.fake_files import FakeFiles
 
@@ -364,4 +364,4 @@ def open_journal(
     return journal, journal.recover(memory_bytes, 1)
 
 
-__all__ = ["Batch", "StoreFull", "Writer", "open_journal", "ranges", "script", "shown"]
+__all__ = ["Batch", "StoreFullError", "Writer", "open_journal", "ranges", "script", "shown"]

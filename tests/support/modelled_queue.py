@@ -144,7 +144,7 @@ class ModelledQueue(RuleBasedStateMachine):
             self.stack.enter_context(patch.object(module, attribute, value))
         self.policy = POLICIES[self.policies[0]]
         self.machine = Machine(self.name, self.policy, annotate, look)
-        self.machine.eviction.head_bytes = 30
+        self.machine.contents.eviction.head_bytes = 30
         self.dead_letters = not self.name.endswith("/$dlq")
         self.now = 1_000
         self.next_sequence = 0
@@ -227,7 +227,7 @@ class ModelledQueue(RuleBasedStateMachine):
 
     def put_off(self, message: Message) -> None:
         """It came back with annotations: where it asks for a time, it waits for a look at the clock."""
-        special = self.machine.special
+        special = self.machine.contents.special
         if self.building or special is None or special.delays is None:
             return
         line = special.delays.line
@@ -248,7 +248,7 @@ class ModelledQueue(RuleBasedStateMachine):
     def built(self) -> None:
         """After a restart, or a change of policy: everything was looked into, and has found its place."""
         self.follow_building()
-        special = self.machine.special
+        special = self.machine.contents.special
         if special is not None and special.loading.is_active:
             return
         # The newest of each key may be one that was looked into and has left since.
@@ -286,7 +286,7 @@ class ModelledQueue(RuleBasedStateMachine):
 
     def follow_building(self) -> None:
         """Messages are looked into one after another: some may be delayed, or to be replaced, already."""
-        special = self.machine.special
+        special = self.machine.contents.special
         delays = None if special is None else special.delays
         for message in sorted(self.live.values(), key=lambda m: m.sequence):
             if message.holder is not None:
@@ -361,7 +361,8 @@ class ModelledQueue(RuleBasedStateMachine):
     def dispatch(self) -> None:
         self.dispatch_once()
         rounds = 0
-        while self.machine.deliveries.order is not None and self.machine.deliveries.order.unfinished:
+        deliveries = self.machine.contents.deliveries
+        while deliveries.order is not None and deliveries.order.unfinished:
             rounds += 1
             assert rounds < 50, "the selectors look at the same messages again"
             assert self.machine.next_deadline_ms == 0
@@ -406,7 +407,7 @@ class ModelledQueue(RuleBasedStateMachine):
             selects = link.options.selects
             if not link.options.browse or selects is None:
                 continue
-            cursor = self.machine.consumers.by_id[identity].cursor
+            cursor = self.machine.contents.consumers.by_id[identity].cursor
             assert cursor >= link.cursor
             for message in self.ready():
                 if link.cursor <= message.sequence < cursor:
@@ -456,7 +457,7 @@ class ModelledQueue(RuleBasedStateMachine):
     def on_disk(self) -> set[int]:
         return {
             sequence
-            for run in self.machine.waiting()
+            for run in self.machine.contents.waiting()
             if run.batch.data is None
             for sequence in range(run.sequence, run.end)
         }
@@ -468,7 +469,7 @@ class ModelledQueue(RuleBasedStateMachine):
             # What consumers hold is looked into as well, and may be all that there is.
             held = {
                 sequence
-                for consumer in self.machine.consumers
+                for consumer in self.machine.contents.consumers
                 for run in consumer.in_flight.runs[consumer.in_flight.head :]
                 if run.batch.data is None
                 for sequence in range(run.sequence, run.end)
@@ -505,7 +506,7 @@ class ModelledQueue(RuleBasedStateMachine):
                 assert self.is_asked_for(mine[0])
 
     def is_asked_for(self, sequence: int) -> bool:
-        eviction = self.machine.eviction
+        eviction = self.machine.contents.eviction
         retrying = [(first, eviction.fetching[first]) for _, first in eviction.retries]
         asked = [(run.sequence, run.end) for run in self.fetches]
         more = eviction._more.items()

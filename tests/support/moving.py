@@ -17,7 +17,7 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.moving.exporting import Exporting
 from lightrail.shard.moving.exports import Exports
-from lightrail.shard.moving.importing import ImportFailed, Importing
+from lightrail.shard.moving.importing import ImportFailedError, Importing
 from lightrail.shard.queue import invariants
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import EverythingHere
@@ -450,7 +450,7 @@ class Twins:
         for each in recovered.queues:
             queue = queue_of(self.source, each.name)
             assert queue is not None
-            assert each.next_sequence == queue.machine.next_sequence
+            assert each.next_sequence == queue.machine.contents.next_sequence
             there = [
                 (run.sequence + index, run.attempts, one)
                 for run in each.runs
@@ -511,7 +511,7 @@ def home_of(found: list[captured.Event]) -> tuple[dict[int, list[Any]], Counter[
 def contents(scene: Scene, queue: Queue) -> list[tuple[int, int, bytes]]:
     """(sequence, attempts, message) of all that is durable in a queue, wherever it lies."""
     found = []
-    for run in queue.machine.runs():
+    for run in queue.machine.contents.runs():
         if not run.batch.durable:
             continue
         pieces = [run]
@@ -525,4 +525,4 @@ def contents(scene: Scene, queue: Queue) -> list[tuple[int, int, bytes]]:
     return sorted(found)
 
 
-__all__ = ["Copying", "ImportFailed", "Side", "Twins", "ask", "contents", "exporting_of", "importing_of"]
+__all__ = ["Copying", "ImportFailedError", "Side", "Twins", "ask", "contents", "exporting_of", "importing_of"]

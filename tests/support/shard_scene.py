@@ -15,7 +15,7 @@ from lightrail.shard.delivery_marks import DeliveryMarks
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFull
+from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFullError
 from lightrail.shard.queue.runs import Place
 from lightrail.shard.reading import Read
 from lightrail.shard.tenancy import Places
@@ -87,7 +87,7 @@ class SmallStore(MemoryStore):
 
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         if self.full_for_all or (self.full and isinstance(record, Append)):
-            raise StoreFull("there is no room")
+            raise StoreFullError("there is no room")
         self.records.append(record)
         return super().append(record, now_ms)
 

@@ -267,7 +267,7 @@ class Cluster:
             if placed is None or served != [placed.shard]:
                 return f"{queue} is placed at {placed} and served by {served}"
             owner = self.shards[placed.shard].life
-            left = owner.engine._queues.find(queue).machine.gauges if owner else None
+            left = owner.engine._queues.find(queue).machine.contents.gauges if owner else None
             if left is None or left.ready or left.in_flight:
                 return f"{queue} still has messages that were taken: {left}"
         return ""

@@ -15,11 +15,11 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.segment import Segment
 
 
-class NotThere(Exception):
+class NoSegmentError(Exception):
     """There is no such journal or segment, or not any more."""
 
 
-class BeyondCommitted(Exception):
+class BeyondCommittedError(Exception):
     """Bytes were asked for that are not committed yet, or never were."""
 
 
@@ -34,7 +34,7 @@ class Filed(SegmentIndex):
         """The text of the index file.
 
         Raises:
-            NotThere: it went in the meantime.
+            NoSegmentError: it went in the meantime.
         """
         assert self.contents is not None
         try:
@@ -78,7 +78,7 @@ class Journals:
         """One of them, without looking at the others of the archive.
 
         Raises:
-            NotThere: there is no such segment (any more).
+            NoSegmentError: there is no such segment (any more).
         """
         if disk == self._journal.incarnation.disk:
             for each in self._live():
@@ -133,8 +133,8 @@ class Journals:
         """The bytes from `start` to before `end` of a segment, all of them.
 
         Raises:
-            NotThere: there is no such segment (any more).
-            BeyondCommitted: it is committed and synced up to somewhere before `end` only.
+            NoSegmentError: there is no such segment (any more).
+            BeyondCommittedError: it is committed and synced up to somewhere before `end` only.
             OSError: the disk refused.
         """
         if not 0 <= start <= end:
@@ -167,7 +167,7 @@ class Journals:
 
 def _check(disk: str, segment: int, committed: int, end: int) -> None:
     if end > committed:
-        raise BeyondCommitted(
+        raise BeyondCommittedError(
             f"segment {segment} of journal {disk} is committed up to byte {committed}, asked for was byte "
             f"{end}: ask again when more was committed"
         )
@@ -179,7 +179,7 @@ def _whole(data: bytes, disk: str, segment: int, length: int) -> bytes:
     return data
 
 
-def _gone(disk: str, segment: int) -> NotThere:
-    return NotThere(
+def _gone(disk: str, segment: int) -> NoSegmentError:
+    return NoSegmentError(
         f"there is no segment {segment} of journal {disk} here: it was removed, or belongs to another shard"
     )

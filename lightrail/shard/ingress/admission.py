@@ -20,7 +20,7 @@ from lightrail.shard.ingress.parking import Parked, Parking
 from lightrail.shard.ingress.refusals import index_full, queue_full, too_large
 from lightrail.shard.ingress.selection import Chosen, conform
 from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.journal.store import Store, StoreBroken, StoreBusy, StoreError
+from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Producer
 from lightrail.shard.performer import Performer
@@ -85,7 +85,7 @@ class Admission:
             Whether the caller has to repeat the call in the next turn, for the rest of the batch.
         """
         queue = producer.queue
-        policy = queue.machine.policy
+        policy = queue.machine.contents.policy
         conform(policy, batch, now_ms)
         done = producer.part if number == producer.last_number else 0
         entry = Parked(producer, number, batch, done, waits_until(policy, now_ms))
@@ -106,19 +106,19 @@ class Admission:
 
         Reading messages counts as work of the step; what exceeds it is left to the next one.
         """
-        machine = queue.machine
+        contents = queue.machine.contents
         while (entry := self._parking.first(queue)) is not None:
-            if entry.waits(now_ms) and bounds.is_full(machine.policy, machine.held, machine.held_bytes):
+            if entry.waits(now_ms) and bounds.is_full(contents.policy, contents.held, contents.held_bytes):
                 return
-            if machine.work.left <= 0:
+            if contents.work.left <= 0:
                 self.unfinished[queue] = None
                 return
             self._parking.begin(queue)
             done = entry.done
             progress = self._admit(queue, entry, now_ms)
-            machine.work.left -= ADMITTED
-            if machine.policy.examines:
-                machine.work.left -= EXAMINED * (entry.done - done)
+            contents.work.left -= ADMITTED
+            if contents.policy.examines:
+                contents.work.left -= EXAMINED * (entry.done - done)
             if progress is Progress.DONE:
                 self._parking.end(entry)
                 continue
@@ -160,11 +160,11 @@ class Admission:
 
     def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> Progress:
         """Stores as many messages of a batch as fit and may be read at once."""
-        machine = queue.machine
-        if self._memory.index_is_full and machine.special is not None and machine.special.singles:
+        contents = queue.machine.contents
+        if self._memory.index_is_full and contents.special is not None and contents.special.singles:
             self._memory.waiting[queue] = None
             return Progress.WAITS
-        policy = machine.policy
+        policy = contents.policy
         batch = entry.batch
         waits = entry.waits(now_ms)
         large = bounds.too_large(policy, batch, entry.done)
@@ -174,7 +174,7 @@ class Admission:
         chosen = Chosen(queue, batch, entry.done, end, now_ms)
         wanted = fits = chosen.stop - chosen.first
         if bounds.refuses(policy) or (waits and policy.overflow == bounds.DISCARD_EXISTING):
-            fits = bounds.room(policy, machine.held, machine.held_bytes, chosen.source, chosen.first)
+            fits = bounds.room(policy, contents.held, contents.held_bytes, chosen.source, chosen.first)
             fits = min(fits, wanted)
         dropped = 0
         if fits < wanted and not waits and policy.overflow == bounds.DISCARD_INCOMING:
@@ -182,9 +182,9 @@ class Admission:
         done = end if dropped else chosen.after(fits, end)
         if fits or done > entry.done:
             error = self._take(queue, entry, chosen, fits, done, now_ms)
-            if isinstance(error, StoreBroken):
+            if isinstance(error, StoreBrokenError):
                 return Progress.WAITS
-            if isinstance(error, StoreBusy):
+            if isinstance(error, StoreBusyError):
                 self.unfinished[queue] = None
                 return Progress.WAITS
             if error is not None:
@@ -192,8 +192,8 @@ class Admission:
                 refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error))
                 self._turn_away(queue, entry, entry.done, refusal)
                 return Progress.DONE
-            machine.counters.dropped += dropped
-            machine.counters.duplicates += done - entry.done - fits - dropped
+            contents.counters.dropped += dropped
+            contents.counters.duplicates += done - entry.done - fits - dropped
             entry.done = done
         if done == batch.count:
             waits = not batch.durable and queue.captured and self._performer.capture_lags
@@ -215,8 +215,8 @@ class Admission:
         self, queue: Queue, entry: Parked, chosen: Chosen, count: int, done: int, now_ms: int
     ) -> Exception | None:
         """Stores the first `count` chosen messages; then the batch is done up to `done`."""
-        machine = queue.machine
-        policy = machine.policy
+        contents = queue.machine.contents
+        policy = contents.policy
         producer, number = entry.producer, entry.number
         whole = done == entry.batch.count
         if count:
@@ -225,7 +225,7 @@ class Admission:
             until_ms = now_ms + (policy.duplicate_window_ms or 0)
             if batch.durable:
                 records: list[Record] = [
-                    Append([(queue.id, machine.next_sequence)], producer.id, number, batch, 0, count)
+                    Append([(queue.id, contents.next_sequence)], producer.id, number, batch, 0, count)
                 ]
                 if digests:
                     records.append(Ids(queue.id, until_ms, b"".join(digests)))
@@ -237,7 +237,7 @@ class Admission:
                     return error
                 self._performer.messages_unsynced += count
             elif queue.captured:
-                place = (queue.id, machine.next_sequence)
+                place = (queue.id, contents.next_sequence)
                 try:
                     batch.place = self._store.append(
                         Append([place], producer.id, number, batch, 0, count, 0, SPILLED), now_ms
@@ -246,10 +246,10 @@ class Admission:
                     return error
                 self._performer.captured_bytes += batch.size
             if producer.stored is not None:
-                producer.note(number, machine.next_sequence)
-            if digests and machine.duplicates is not None:
-                machine.duplicates.remember(digests, until_ms)
-            self._performer.perform(queue, machine.apply(commands.Enqueue(batch), now_ms), now_ms)
+                producer.note(number, contents.next_sequence)
+            if digests and contents.duplicates is not None:
+                contents.duplicates.remember(digests, until_ms)
+            self._performer.perform(queue, queue.machine.apply(commands.Enqueue(batch), now_ms), now_ms)
             self._performer.touched[queue] = None
         if count or whole or producer.last_number == number:
             producer.last_number = number
@@ -273,7 +273,7 @@ class Admission:
     def _turn_away(self, queue: Queue, entry: Parked, done: int, refusal: Refusal) -> None:
         """Refuses the rest of a batch, and all later batches of its producer that are parked."""
         producer = entry.producer
-        queue.machine.counters.refused += entry.batch.count - done
+        queue.machine.contents.counters.refused += entry.batch.count - done
         refusal.accepted = done
         producer.refusing = True
         self._refuse(producer, entry.number, refusal, entry.batch.durable and done > 0)
@@ -282,7 +282,7 @@ class Admission:
     def _turn_away_behind(self, queue: Queue, producer: Producer, parked: list[Parked]) -> None:
         """Refuses batches that were parked behind a refused one."""
         for behind in parked:
-            queue.machine.counters.refused += behind.batch.count
+            queue.machine.contents.counters.refused += behind.batch.count
             refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
             self._refuse(producer, behind.number, refusal, False)
 

@@ -5,7 +5,7 @@ from lightrail.model import conditions, limits
 from lightrail.shard.answers import Answers
 from lightrail.shard.ingress.admission import Admission
 from lightrail.shard.journal.record import Append
-from lightrail.shard.journal.store import Store, StoreBusy, StoreFull
+from lightrail.shard.journal.store import Store, StoreBusyError, StoreFullError
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer, Producer
 from lightrail.shard.performer import Performer
@@ -47,8 +47,8 @@ class Batches:
             How many of its messages the queue looked into.
 
         Raises:
-            NumberMissing: batches before this one were lost on their way.
-            StoreBusy: the batch has to wait for the commit under way; nothing has changed.
+            NumberMissingError: batches before this one were lost on their way.
+            StoreBusyError: the batch has to wait for the commit under way; nothing has changed.
         """
         _kind, flags, priority, _epoch, link, count, number = HEADER.unpack_from(part)
         producer = peer.producers.get(link)
@@ -59,7 +59,7 @@ class Batches:
         if self._answers.failure is not None or self._is_answered(producer, number, flags):
             return 0
         queue = producer.queue
-        machine = queue.machine
+        contents = queue.machine.contents
         expires, message_format, size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
         base = ENQUEUE_ENDS + 4 * count
         batch = Batch(
@@ -75,9 +75,9 @@ class Batches:
             None,
             message_format,
         )
-        special = machine.special
+        special = contents.special
         if (
-            machine.policy.guarded
+            contents.policy.guarded
             or queue.parked
             or producer.part
             or (
@@ -88,7 +88,7 @@ class Batches:
         ):
             if self._admission.enqueue(producer, number, batch, now_ms):
                 return limits.LOOKED_INTO_AT_ONCE
-            return count if machine.policy.examines else 0
+            return count if contents.policy.examines else 0
         waits = durable
         if durable or queue.captured:
             if not self._append(producer, number, batch, now_ms):
@@ -97,9 +97,9 @@ class Batches:
         producer.last_number = number
         producer.entered += count
         if producer.stored is not None:
-            producer.note(number, machine.next_sequence)
+            producer.note(number, contents.next_sequence)
         self._answers.accept(producer, number, waits)
-        effects = machine.apply(commands.Enqueue(batch), now_ms)
+        effects = queue.machine.apply(commands.Enqueue(batch), now_ms)
         if effects:
             self._performer.perform(queue, effects, now_ms)
         self._performer.touched[queue] = None
@@ -126,16 +126,18 @@ class Batches:
         return False
 
     def _append(self, producer: Producer, number: int, batch: Batch, now_ms: int) -> bool:
-        """Write the record of a batch; False where the batch was refused. Raises StoreBusy."""
+        """Write the record of a batch; False where the batch was refused. Raises StoreBusyError."""
         queue = producer.queue
-        record = Append([(queue.id, queue.machine.next_sequence)], producer.id, number, batch, 0, batch.count)
+        record = Append(
+            [(queue.id, queue.machine.contents.next_sequence)], producer.id, number, batch, 0, batch.count
+        )
         if not batch.durable:
             record.flags = SPILLED
         try:
             batch.place = self._store.append(record, now_ms)
-        except StoreBusy:
+        except StoreBusyError:
             raise
-        except (StoreFull, ValueError) as error:
+        except (StoreFullError, ValueError) as error:
             # No room, or more than a record may hold.
             self._counts.store_failures += 1
             producer.refusing = True

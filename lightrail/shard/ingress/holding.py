@@ -34,14 +34,14 @@ def wait_of(targets: list[Queue], batch: Batch, now_ms: int, memory: Memory) -> 
     """Whether a batch should wait for room in one of its queues."""
     untils: list[int | None] = []
     for queue in targets:
-        machine = queue.machine
+        contents = queue.machine.contents
         if looks_and_full(queue, memory):
             untils.append(None)
             continue
-        until_ms = waits_until(machine.policy, now_ms)
+        until_ms = waits_until(contents.policy, now_ms)
         if until_ms is not None and until_ms <= now_ms:
             continue
-        if machine.held and fitting(queue, batch, now_ms)[0] < batch.count:
+        if contents.held and fitting(queue, batch, now_ms)[0] < batch.count:
             untils.append(until_ms)
     if not untils:
         return None
@@ -50,7 +50,7 @@ def wait_of(targets: list[Queue], batch: Batch, now_ms: int, memory: Memory) -> 
 
 def looks_and_full(queue: Queue, memory: Memory) -> bool:
     """Whether a queue looks into its messages, and there is no memory for what it keeps of more of them."""
-    special = queue.machine.special
+    special = queue.machine.contents.special
     return special is not None and special.singles and memory.index_is_full
 
 

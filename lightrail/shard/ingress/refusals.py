@@ -9,14 +9,14 @@ from lightrail.wire.messages import Refusal
 
 def queue_full(queue: Queue) -> Refusal:
     """Why a batch does not fit into a queue."""
-    machine = queue.machine
-    description = bounds.said(machine.policy, queue.name, machine.held, machine.held_bytes)
+    contents = queue.machine.contents
+    description = bounds.said(contents.policy, queue.name, contents.held, contents.held_bytes)
     return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description)
 
 
 def too_large(queue: Queue, batch: Batch, index: int) -> Refusal:
     """Why a queue does not take a message, by its index in the batch."""
-    policy = queue.machine.policy
+    policy = queue.machine.contents.policy
     largest = bounds.largest(policy)
     return Refusal(
         conditions.MESSAGE_SIZE_EXCEEDED,

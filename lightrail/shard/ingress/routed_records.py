@@ -18,7 +18,7 @@ log = logging.getLogger("lightrail.shard.ingress.routes")
 
 def ids_until_ms(queue: Queue, now_ms: int) -> int:
     """When the message-ids of a batch that arrives now are forgotten."""
-    return now_ms + (queue.machine.policy.duplicate_window_ms or 0)
+    return now_ms + (queue.machine.contents.policy.duplicate_window_ms or 0)
 
 
 class RoutedRecords:
@@ -51,10 +51,10 @@ class RoutedRecords:
         """Of transient messages; recovery does not need their number, so they are first in the group."""
         together = [each.queue for each in found if each.batch is batch]
         if together:
-            places = [(queue.id, queue.machine.next_sequence) for queue in together]
+            places = [(queue.id, queue.machine.contents.next_sequence) for queue in together]
             records.append(Append(places, producer.id, number, batch, 0, batch.count))
         for queue, mine, digests, _, _ in found:
-            place = (queue.id, queue.machine.next_sequence)
+            place = (queue.id, queue.machine.contents.next_sequence)
             if mine.durable and mine.count and mine is not batch:
                 records.append(Append([place], producer.id, number, mine, 0, mine.count))
             elif queue.captured and mine.count and mine is not batch:

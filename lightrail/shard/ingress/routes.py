@@ -16,7 +16,7 @@ from lightrail.shard.ingress.refusals import index_full
 from lightrail.shard.ingress.routed_records import RoutedRecords, ids_until_ms
 from lightrail.shard.ingress.selection import fitting, share
 from lightrail.shard.journal.record import Append
-from lightrail.shard.journal.store import Store, StoreBusy, StoreError
+from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.ownership import State
 from lightrail.shard.peers import Numbered, Peer, RouteProducer
@@ -113,7 +113,7 @@ class Routes:
             self._route(producer, part, now_ms, self._hold)
             targets = producer.sets.get(set_)
             if isinstance(targets, list):
-                return int(count) * sum(queue.machine.policy.examines for queue in targets)
+                return int(count) * sum(queue.machine.contents.policy.examines for queue in targets)
         elif not self.holding.add(producer, part, None):
             self._no_room(producer, part)
         return 0
@@ -136,7 +136,7 @@ class Routes:
                 try:
                     if not self._route(producer, held.part, now_ms, self._still):
                         break
-                except StoreBusy:
+                except StoreBusyError:
                     break
                 self.holding.take(producer)
                 if producer.refusing:
@@ -189,16 +189,8 @@ class Routes:
         """Stores a batch, or answers why not; False when it waits."""
         _kind, flags, priority, set_, _link, count, number = HEADER.unpack_from(part)
         durable = bool(flags & DURABLE)
-        if producer.part and number == producer.last_number:
-            # It was refused before the connection was lost, or was about to be.
-            producer.refusing = True
-            refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a target took no more of it when it came")
-            refusal.accepted = producer.part
-            self._refuse(producer, number, refusal, durable)
-            return True
         if number <= producer.last_number:
-            self._counts.batches_duplicate += 1
-            self._answer(producer, number, durable)
+            self._answer_again(producer, number, durable)
             return True
         targets = _usable(producer, set_)
         if isinstance(targets, Refusal):
@@ -207,7 +199,7 @@ class Routes:
             return True
         batch = batch_in(part, durable, priority, count, now_ms)
         if any(
-            queue.machine.policy.guarded or queue.parked or looks_and_full(queue, self._memory)
+            queue.machine.contents.policy.guarded or queue.parked or looks_and_full(queue, self._memory)
             for queue in targets
         ):
             wait = wait_of(targets, batch, now_ms, self._memory)
@@ -219,24 +211,44 @@ class Routes:
                 self._refuse(producer, number, index_full(full), False)
                 return True
             self._share(producer, number, batch, targets, now_ms)
-            return True
+        else:
+            self._store_whole(producer, number, batch, targets, now_ms)
+        return True
+
+    def _answer_again(self, producer: RouteProducer, number: int, durable: bool) -> None:
+        """Answers a batch that was stored before, as a whole or in part."""
+        if producer.part and number == producer.last_number:
+            # It was refused before the connection was lost, or was about to be.
+            producer.refusing = True
+            refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a target took no more of it when it came")
+            refusal.accepted = producer.part
+            self._refuse(producer, number, refusal, durable)
+        else:
+            self._counts.batches_duplicate += 1
+            self._answer(producer, number, durable)
+
+    def _store_whole(
+        self, producer: RouteProducer, number: int, batch: Batch, targets: list[Queue], now_ms: int
+    ) -> None:
+        """Stores a batch in queues whose policies neither bound nor change it."""
+        durable, count = batch.durable, batch.count
         # Transient messages have a record only for captured queues, and one place for all of these.
         kept = targets if durable else [queue for queue in targets if queue.captured]
         if kept:
             try:
-                places = [(queue.id, queue.machine.next_sequence) for queue in kept]
+                places = [(queue.id, queue.machine.contents.next_sequence) for queue in kept]
                 flags = 0 if durable else SPILLED
                 batch.place = self._store.append(
                     Append(places, producer.id, number, batch, 0, count, 0, flags), now_ms
                 )
-            except StoreBusy:
+            except StoreBusyError:
                 raise
             except (StoreError, ValueError) as error:
                 # No room, or more than a record may hold.
                 self._counts.store_failures += 1
                 producer.refusing = True
                 self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)), False)
-                return True
+                return
             if durable:
                 self._performer.messages_unsynced += count
             else:
@@ -252,7 +264,6 @@ class Routes:
             if found:
                 self._performer.perform(queue, found, now_ms)
             self._performer.touched[queue] = None
-        return True
 
     def _share(
         self, producer: RouteProducer, number: int, batch: Batch, targets: list[Queue], now_ms: int
@@ -272,7 +283,7 @@ class Routes:
         if refusal is not None:
             refusal.accepted = taken
             if not taken:
-                full.machine.counters.refused += left
+                full.machine.contents.counters.refused += left
                 producer.refusing = True
                 self._refuse(producer, number, refusal, False)
                 return
@@ -280,7 +291,7 @@ class Routes:
         found = [share(queue, batch, now_ms) for queue in targets]
         try:
             waits = self._records.write(producer, number, batch, found, now_ms, cut=refusal is not None)
-        except StoreBusy:
+        except StoreBusyError:
             raise
         except (StoreError, ValueError) as error:
             # No room, or more than a record may hold.
@@ -293,17 +304,17 @@ class Routes:
         if refusal is None:
             self._answer(producer, number, waits)
         else:
-            full.machine.counters.refused += left
+            full.machine.contents.counters.refused += left
             producer.refusing = True
             self._refuse(producer, number, refusal, waits)
         for each in found:
-            machine = each.queue.machine
-            machine.counters.duplicates += each.duplicates
-            machine.counters.dropped += each.dropped
-            if each.digests and machine.duplicates is not None:
-                machine.duplicates.remember(each.digests, ids_until_ms(each.queue, now_ms))
+            contents = each.queue.machine.contents
+            contents.counters.duplicates += each.duplicates
+            contents.counters.dropped += each.dropped
+            if each.digests and contents.duplicates is not None:
+                contents.duplicates.remember(each.digests, ids_until_ms(each.queue, now_ms))
             if each.batch.count:
-                effects = machine.apply(commands.Enqueue(each.batch), now_ms)
+                effects = each.queue.machine.apply(commands.Enqueue(each.batch), now_ms)
                 self._performer.perform(each.queue, effects, now_ms)
             self._performer.touched[each.queue] = None
 

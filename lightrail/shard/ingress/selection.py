@@ -24,8 +24,8 @@ class Chosen:
         """Their indexes in the batch, if they differ from those in `source`."""
         self.digests: list[bytes | None] | None = None
         """Digests of their ids, from `first` on; None without a window of duplicates."""
-        duplicates = queue.machine.duplicates
-        if duplicates is None or queue.machine.policy.duplicate_window_ms is None:
+        duplicates = queue.machine.contents.duplicates
+        if duplicates is None or queue.machine.contents.policy.duplicate_window_ms is None:
             return
         fresh = duplicates.fresh(batch, first, end, now_ms)
         self.digests = [each.digest for each in fresh]
@@ -62,13 +62,13 @@ class Share(NamedTuple):
 
 def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | None]:
     """How many of the first messages of a routed batch fit into a queue now, and why not all of them."""
-    machine = queue.machine
-    policy = machine.policy
+    contents = queue.machine.contents
+    policy = contents.policy
     large = bounds.too_large(policy, batch, 0)
     end = batch.count if large is None else large
     if bounds.refuses(policy) and policy.overflow != bounds.DISCARD_INCOMING:
         chosen = Chosen(queue, batch, 0, end, now_ms)
-        room = bounds.room(policy, machine.held, machine.held_bytes, chosen.source, chosen.first)
+        room = bounds.room(policy, contents.held, contents.held_bytes, chosen.source, chosen.first)
         if room < chosen.stop - chosen.first:
             return chosen.after(room, end), queue_full(queue)
     return end, None if large is None else too_large(queue, batch, large)
@@ -76,14 +76,14 @@ def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | Non
 
 def share(queue: Queue, batch: Batch, now_ms: int) -> Share:
     """The messages that a queue stores of a routed batch that fits."""
-    machine = queue.machine
-    policy = machine.policy
+    contents = queue.machine.contents
+    policy = contents.policy
     mine = replace(batch)
     conform(policy, mine, now_ms)
     chosen = Chosen(queue, mine, 0, mine.count, now_ms)
     wanted = fits = chosen.stop - chosen.first
     if bounds.refuses(policy):
-        fits = bounds.room(policy, machine.held, machine.held_bytes, chosen.source, chosen.first)
+        fits = bounds.room(policy, contents.held, contents.held_bytes, chosen.source, chosen.first)
         fits = min(fits, wanted)
     digests = [digest for digest in (chosen.digests or ())[:fits] if digest is not None]
     same = (mine.durable, mine.expires_at_ms) == (batch.durable, batch.expires_at_ms)

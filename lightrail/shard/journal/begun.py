@@ -17,7 +17,7 @@ from lightrail.journal.layout import (
 )
 from lightrail.shard.journal.files import DiskFile
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.journal.store import JournalDamaged, StoreRefused
+from lightrail.shard.journal.store import JournalDamagedError, StoreRefusedError
 
 
 def begun(opened: Mapping[int, DiskFile], salt: int) -> list[tuple[int, SegmentHeader]]:
@@ -26,8 +26,8 @@ def begun(opened: Mapping[int, DiskFile], salt: int) -> list[tuple[int, SegmentH
     The last of them is synced, and what is read of it from now on is what the disk has.
 
     Raises:
-        JournalDamaged: a header between the first and the last is missing or another journal's.
-        StoreRefused: a newer format.
+        JournalDamagedError: a header between the first and the last is missing or another journal's.
+        StoreRefusedError: a newer format.
         OSError: the disk refused.
     """
     return _Headers(opened, salt).run()
@@ -58,7 +58,7 @@ class _Headers:
         if found:
             for number in range(max(found), min(opened) - 1, -1):
                 if number not in opened:
-                    raise JournalDamaged(name_of(number), 0, "the file is missing")
+                    raise JournalDamagedError(name_of(number), 0, "the file is missing")
                 if number not in found:
                     found[number] = self._unused(number, found[number + 1])
         return sorted(found.items())
@@ -69,12 +69,12 @@ class _Headers:
         if header is None or header.segment != number:
             return None
         if header.version > FORMAT_VERSION:
-            raise StoreRefused(
+            raise StoreRefusedError(
                 f"segment {name_of(number)} has format version {header.version}, this program knows "
                 f"{FORMAT_VERSION} and older: start it with the newer program that wrote it"
             )
         if header.salt != self._salt:
-            raise JournalDamaged(name_of(number), 0, "the header of a segment of another journal")
+            raise JournalDamagedError(name_of(number), 0, "the header of a segment of another journal")
         return header
 
     def _unused(self, number: int, following: SegmentHeader) -> SegmentHeader:
@@ -86,7 +86,7 @@ class _Headers:
         """
         file = self._opened[number]
         if file.size() > SEGMENT_HEADER_SIZE or file.links() > 1:
-            raise JournalDamaged(name_of(number), 0, "no header of this segment")
+            raise JournalDamagedError(name_of(number), 0, "no header of this segment")
         data = encode_segment_header(number, following.first_lsn, self._salt)
         file.write(0, [data])
         file.sync()

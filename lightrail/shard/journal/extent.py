@@ -12,7 +12,7 @@ from zlib import crc32
 
 from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.journal.store import JournalDamaged, StoreRefused
+from lightrail.shard.journal.store import JournalDamagedError, StoreRefusedError
 
 FILE: Final = "extent"
 MAGIC: Final = b"LREXTENT"
@@ -51,7 +51,7 @@ def decode(slot: bytes, salt: int) -> Extent | None:
     """The extent in a slot; None for an empty one, one that was torn, and one of another journal.
 
     Raises:
-        StoreRefused: a newer format.
+        StoreRefusedError: a newer format.
     """
     if len(slot) < _HEAD.size + _BODY.size:
         return None
@@ -59,7 +59,7 @@ def decode(slot: bytes, salt: int) -> Extent | None:
     if magic != MAGIC:
         return None
     if version > VERSION:
-        raise StoreRefused(
+        raise StoreRefusedError(
             f"the file {FILE} of this journal has format version {version}, this program knows {VERSION}: "
             "start it with the newer program that wrote it"
         )
@@ -70,7 +70,7 @@ def decode(slot: bytes, salt: int) -> Extent | None:
 def load(files: Files, salt: int) -> Extent:
     """The furthest that was written down; NOTHING where nobody did, as in journals of older programs.
 
-    Raises StoreRefused for a newer format.
+    Raises StoreRefusedError for a newer format.
     """
     data = files.load(FILE) or b""
     slots = [data[start : start + SLOT_BYTES] for start in range(0, len(data), SLOT_BYTES)]
@@ -81,15 +81,15 @@ def load(files: Files, salt: int) -> Extent:
 def check(known: Extent, last_segment: int, end: int, next_lsn: int) -> None:
     """Whether a journal that ends at this offset of this segment is as long as is known of it.
 
-    Raises JournalDamaged.
+    Raises JournalDamagedError.
     """
     if next_lsn >= known.next_lsn:
         return
     missing = f"records {next_lsn} to {known.next_lsn - 1} are missing, which were on disk (file {FILE})"
     if last_segment < known.segment:
         last = f"the journal ends with {name_of(last_segment)}" if last_segment else "there is no segment"
-        raise JournalDamaged(name_of(known.segment), 0, f"it is missing or empty: {last}, and {missing}")
-    raise JournalDamaged(name_of(last_segment), end, f"it ends here, and {missing}")
+        raise JournalDamagedError(name_of(known.segment), 0, f"it is missing or empty: {last}, and {missing}")
+    raise JournalDamagedError(name_of(last_segment), end, f"it ends here, and {missing}")
 
 
 class ExtentFile:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from lightrail.journal.layout import FORMAT_VERSION
 from lightrail.shard.journal.files import Files
-from lightrail.shard.journal.store import StoreRefused
+from lightrail.shard.journal.store import StoreRefusedError
 
 FILE: Final = "identity.json"
 
@@ -28,7 +28,7 @@ def load(files: Files) -> Identity | None:
     """The identity of a directory; None when it has none yet.
 
     Raises:
-        StoreRefused: there is one and it cannot be understood.
+        StoreRefusedError: there is one and it cannot be understood.
     """
     data = files.load(FILE)
     if data is None:
@@ -37,11 +37,11 @@ def load(files: Files) -> Identity | None:
         fields: dict[str, Any] = json.loads(data)
         version = int(fields["format"])
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreRefused(
+        raise StoreRefusedError(
             f"expected {FILE} of a journal, found {data[:80]!r} ({error}): restore the file from a copy"
         ) from error
     if version > FORMAT_VERSION:
-        raise StoreRefused(
+        raise StoreRefusedError(
             f"this journal has format version {version}, this program knows {FORMAT_VERSION} and older: "
             "start it with the newer program that wrote it"
         )
@@ -60,7 +60,7 @@ def settle(
         disk: for a new directory whose disk has an id already.
 
     Raises:
-        StoreRefused: it belongs to another shard or cluster, or a newer program wrote it.
+        StoreRefusedError: it belongs to another shard or cluster, or a newer program wrote it.
     """
     found = load(files)
     if found is None:
@@ -71,7 +71,7 @@ def settle(
         files.replace(FILE, json.dumps(asdict(identity), indent=2).encode() + b"\n")
         return identity
     if (found.cluster, found.shard) != (cluster, shard):
-        raise StoreRefused(
+        raise StoreRefusedError(
             f"expected the journal of shard {shard} of cluster {cluster!r}, found that of shard "
             f"{found.shard} of cluster {found.cluster!r}: give this shard its own directory"
         )

@@ -33,10 +33,10 @@ from lightrail.shard.journal.space import Space
 from lightrail.shard.journal.store import (
     Commit,
     Recovered,
-    StoreBroken,
+    StoreBrokenError,
     StoreError,
-    StoreFull,
-    StoreRefused,
+    StoreFullError,
+    StoreRefusedError,
     Usage,
 )
 from lightrail.shard.journal.tables import Tables
@@ -88,7 +88,7 @@ class Journal:
         """See `Store.recover`. A new segment is begun; what was cut is cut on disk when this returns."""
         files = self.files
         if not files.lock():
-            raise StoreRefused(
+            raise StoreRefusedError(
                 "expected to be the only one with this journal, found that another process holds it: "
                 "stop that process, or give this one its own directory"
             )
@@ -135,7 +135,7 @@ class Journal:
             segment_bytes=self._segment_bytes,
         )
         self._small = SmallRecords(self._tail, self._tables, self._space, self._segments)
-        with contextlib.suppress(StoreFull):
+        with contextlib.suppress(StoreFullError):
             # On a full disk the shard still starts: it can deliver, and gets its segment when space is back.
             self._tail.roll(0, now_ms)
             self.flush()
@@ -145,7 +145,7 @@ class Journal:
         """See `Store.close`."""
         try:
             if not self.failure:
-                with contextlib.suppress(StoreFull):
+                with contextlib.suppress(StoreFullError):
                     self._tail.small(Close(), now_ms)
                 self.flush()
                 if self.extent.next_lsn > self._extent.written.next_lsn:
@@ -179,7 +179,7 @@ class Journal:
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         """See `Store.append`."""
         if self.failure:
-            raise StoreBroken(f"the journal takes no records: {self.failure}")
+            raise StoreBrokenError(f"the journal takes no records: {self.failure}")
         try:
             if isinstance(record, Append):
                 return self._tail.append(record, now_ms)
@@ -187,7 +187,7 @@ class Journal:
         except OSError as error:
             # Of the files of the next segment; what this one holds is not in doubt, but the disk is.
             self._refuse(error)
-            raise StoreBroken(f"the journal takes no records: {self.failure}") from error
+            raise StoreBrokenError(f"the journal takes no records: {self.failure}") from error
         return None
 
     # --- committing ------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Journal:
     def begin_commit(self) -> JournalCommit:
         """See `Store.begin_commit`."""
         if self.failure:
-            raise StoreBroken(f"the journal commits nothing: {self.failure}")
+            raise StoreBrokenError(f"the journal commits nothing: {self.failure}")
         commit = self._tail.begin_commit()
         if self._extent_wanted or commit.reached.segment != self._extent.written.segment:
             reached = commit.reached if _shows(commit) else self.committed
@@ -306,7 +306,7 @@ class Journal:
             return False
         try:
             self._tail.roll(0, now_ms)
-        except StoreFull:
+        except StoreFullError:
             return False
         except OSError as error:
             self._refuse(error)
@@ -373,11 +373,11 @@ class Journal:
             raise ValueError(f"only the oldest segment, {oldest}, may be dropped, not {segment}")
         try:
             self._small.move_ids(segment, now_ms)
-        except StoreFull:
+        except StoreFullError:
             return  # It is asked for again with the next commit.
         except OSError as error:
             self._refuse(error)
-            raise StoreBroken(f"the journal takes no records: {self.failure}") from error
+            raise StoreBrokenError(f"the journal takes no records: {self.failure}") from error
         self._tail.drops.append(self._segments.pop(segment))
 
     def usage(self) -> Usage:

@@ -13,7 +13,7 @@ from lightrail.shard.journal.store import (
     Commit,
     Position,
     Recovered,
-    StoreBroken,
+    StoreBrokenError,
     StoreError,
     Usage,
     needs_sync,
@@ -60,7 +60,7 @@ class MemoryStore:
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         """See `Store.append`."""
         if self.failure:
-            raise StoreBroken(f"the store takes no records: {self.failure}")
+            raise StoreBrokenError(f"the store takes no records: {self.failure}")
         self.lsn += 1
         self._records += 1
         self._sync_wanted |= needs_sync(record)
@@ -118,7 +118,7 @@ class MemoryStore:
     def begin_commit(self) -> MemoryCommit:
         """See `Store.begin_commit`."""
         if self.failure:
-            raise StoreBroken(f"the store commits nothing: {self.failure}")
+            raise StoreBrokenError(f"the store commits nothing: {self.failure}")
         assert self._in_flight is None, "one commit at a time"
         commit = MemoryCommit(self._records, self._messages, self._sync_wanted)
         self._in_flight = commit

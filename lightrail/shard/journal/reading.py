@@ -5,7 +5,7 @@ from lightrail.journal.scan import Scan
 from lightrail.shard.journal.batches import lay_over, runs_of
 from lightrail.shard.journal.commit import Part, record_bytes
 from lightrail.shard.journal.segment import Segment, name_of
-from lightrail.shard.journal.store import JournalDamaged
+from lightrail.shard.journal.store import JournalDamagedError
 from lightrail.shard.queue.runs import Place, Run
 
 
@@ -51,5 +51,5 @@ def read_place(
             for run in runs_of(found, segment.number, queue, first, last):
                 lay_over(runs, run)
     if scan.offset != end:
-        raise JournalDamaged(name_of(place.segment), scan.offset, scan.found)
+        raise JournalDamagedError(name_of(place.segment), scan.offset, scan.found)
     return runs

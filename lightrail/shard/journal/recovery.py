@@ -5,8 +5,8 @@ The rules, in the order in which they are applied:
 1. Segments have consecutive numbers and consecutive records. Files after the last one with a header on the
    disk (begun.py) were prepared and never begun; they go.
 2. Where the last segment stops being whole records, it ends. If a whole record further on says that what is
-   missing had been synced, the bytes were damaged later: JournalDamaged. A crash can't do that, since each
-   record says how many before it were not known to be on disk.
+   missing had been synced, the bytes were damaged later: JournalDamagedError. A crash can't do that, since
+   each record says how many before it were not known to be on disk.
 3. In every other segment, anything but the exact sequence of records up to the next segment's first is
    damage: a segment is synced before the next one is written.
 4. A group (flag CONTINUED) whose last record is missing is cut whole.
@@ -58,7 +58,7 @@ from lightrail.shard.journal.extent import NOTHING, Extent
 from lightrail.shard.journal.files import DiskFile, Files, own_copy
 from lightrail.shard.journal.live import LiveSpans
 from lightrail.shard.journal.segment import Segment, name_of, numbers
-from lightrail.shard.journal.store import JournalDamaged
+from lightrail.shard.journal.store import JournalDamagedError
 from lightrail.shard.journal.tables import Tables
 
 Check = Callable[[Extent, int], None]
@@ -119,7 +119,7 @@ class _Replayer:
                 if index == 0:
                     replay.lsn = header.first_lsn - 1
                 if header.first_lsn != replay.lsn + 1:
-                    raise JournalDamaged(
+                    raise JournalDamagedError(
                         name_of(number),
                         0,
                         f"it begins with record {header.first_lsn} where {replay.lsn + 1} should come",
@@ -161,7 +161,7 @@ class _Replayer:
                 else:
                     self._apply(segment, found, scan)
             except LayoutError as error:
-                raise JournalDamaged(name_of(segment.number), found.offset, str(error)) from error
+                raise JournalDamagedError(name_of(segment.number), found.offset, str(error)) from error
             replay.lsn = found.lsn
             last_ms = max(last_ms, found.timestamp)
         segment.end = segment.written = scan.offset
@@ -171,7 +171,7 @@ class _Replayer:
         segment.seal(scan.offset, reached, segment.index.messages, last_ms)
         if next_lsn is not None:
             if reached != next_lsn:
-                raise JournalDamaged(
+                raise JournalDamagedError(
                     name_of(segment.number),
                     scan.offset,
                     f"{scan.found}, and the next segment begins with record {next_lsn}",
@@ -179,7 +179,7 @@ class _Replayer:
             return
         for later in next_whole(segment.file, self._salt, scan.offset, segment.capacity, reached):
             if later.lsn - later.unsynced > reached:
-                raise JournalDamaged(
+                raise JournalDamagedError(
                     name_of(segment.number),
                     scan.offset,
                     f"{scan.found}, though record {later.lsn} at offset {later.offset} says that it had been "
@@ -325,7 +325,7 @@ class _Replayer:
                 continue
             for found in next_whole(file, self._salt, 0, file.size(), replay.lsn + 1):
                 if found.lsn - found.unsynced > replay.lsn + 1:
-                    raise JournalDamaged(
+                    raise JournalDamagedError(
                         name_of(number), 0, f"no header of this segment, but record {found.lsn}"
                     )
         keep = segments[-1].number if segments else 0
@@ -378,8 +378,8 @@ def replay(files: Files, salt: int, producers_max: int, check: Check = lambda *_
     """Reads all segments of a journal; `check` is asked before anything is changed.
 
     Raises:
-        JournalDamaged: bytes that no crash explains.
-        StoreRefused: a newer format.
+        JournalDamagedError: bytes that no crash explains.
+        StoreRefusedError: a newer format.
         StoreError: what `check` raised.
         OSError: the disk refused.
     """

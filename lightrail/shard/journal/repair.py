@@ -42,7 +42,7 @@ from lightrail.shard.journal import extent as extents
 from lightrail.shard.journal import identity, recovery
 from lightrail.shard.journal.files import DiskFile, Files, RealFiles, own_copy
 from lightrail.shard.journal.segment import name_of, numbers
-from lightrail.shard.journal.store import StoreRefused
+from lightrail.shard.journal.store import StoreRefusedError
 
 _NAMES = {
     APPEND: "Append",
@@ -103,13 +103,15 @@ def repair(directory: str | os.PathLike[str]) -> Report:
     """Repairs the journal in a directory; nobody else may have it open.
 
     Raises:
-        StoreRefused: it is in use, or is no journal of this format.
+        StoreRefusedError: it is in use, or is no journal of this format.
     """
     if not os.path.isdir(directory):
-        raise StoreRefused(f"expected the directory of a journal, such as data/shard-0, found no {directory}")
+        raise StoreRefusedError(
+            f"expected the directory of a journal, such as data/shard-0, found no {directory}"
+        )
     files = RealFiles(directory)
     if not files.lock():
-        raise StoreRefused(
+        raise StoreRefusedError(
             f"expected the journal in {directory} to be idle, found it in use: stop the shard first"
         )
     try:
@@ -123,7 +125,7 @@ def repair_files(files: Files) -> Report:
     known = identity.load(files)
     salt = known.salt if known is not None else recovery.salt_of(files)
     if salt is None:
-        raise StoreRefused(f"expected a journal, found neither {identity.FILE} nor a segment header")
+        raise StoreRefusedError(f"expected a journal, found neither {identity.FILE} nor a segment header")
     return _Repairer(files, salt).run()
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from lightrail.model import limits
 from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
 from lightrail.shard.journal.segment import Segment, name_of
-from lightrail.shard.journal.store import StoreBusy, StoreFull
+from lightrail.shard.journal.store import StoreBusyError, StoreFullError
 
 NOT_READY: Final = (
     "expected the next segment to be ready, found that the commit before it is still on its way to the disk, "
@@ -67,41 +67,41 @@ class Space:
         Where a commit is under way, its thread makes one, and what is left of the current segment is used.
 
         Raises:
-            StoreFull: it is not, and can't be made.
+            StoreFullError: it is not, and can't be made.
         """
         if self.full and self._asked_at_ms <= now_ms < self._asked_at_ms + limits.FULL_RETRY_MS:
-            raise StoreFull(self.refusal())
+            raise StoreFullError(self.refusal())
         self._asked_at_ms = now_ms
         if self.is_committing:
             self._is_wanted = True
             if self.full:
-                raise StoreFull(self.refusal())
+                raise StoreFullError(self.refusal())
             return
         self._prepare_without_waiting()
         if self.spare is None:
-            raise StoreFull(self.refusal())
+            raise StoreFullError(self.refusal())
 
     def take(self, needed: int) -> Segment:
         """The spare segment, with room for `needed` bytes at least.
 
         Raises:
-            StoreFull: there is none of that size; nothing has changed.
-            StoreBusy: the commit under way makes one at its end.
+            StoreFullError: there is none of that size; nothing has changed.
+            StoreBusyError: the commit under way makes one at its end.
         """
         if self.spare is None:
             self._prepare_without_waiting()
         spare = self.spare
         if spare is None:
             if self.is_committing and not self.full:
-                raise StoreBusy(NOT_READY)
-            raise StoreFull(self.refusal() if self.full else NOT_READY)
+                raise StoreBusyError(NOT_READY)
+            raise StoreFullError(self.refusal() if self.full else NOT_READY)
         if spare.capacity < needed:
             try:
                 self._allocate(spare.file, needed)
             except OSError as error:
                 if error.errno not in NO_SPACE:
                     raise
-                raise StoreFull(self.refusal()) from error
+                raise StoreFullError(self.refusal()) from error
             spare.capacity = needed
         # In this order: the commit thread makes the next one as soon as it sees none.
         self._next = spare.number + 1

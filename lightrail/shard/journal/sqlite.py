@@ -34,13 +34,13 @@ from lightrail.shard.journal.sqlite_opening import forget_cached, load_runs, loa
 from lightrail.shard.journal.sqlite_reading import read_place
 from lightrail.shard.journal.store import (
     Commit,
-    JournalDamaged,
+    JournalDamagedError,
     Position,
     Recovered,
     RecoveredQueue,
-    StoreBroken,
-    StoreFull,
-    StoreRefused,
+    StoreBrokenError,
+    StoreFullError,
+    StoreRefusedError,
     Usage,
     needs_sync,
 )
@@ -123,14 +123,14 @@ class SqliteStore:
         except sqlite3.OperationalError as error:
             self._connection.close()
             if "locked" in str(error):
-                raise StoreRefused(
+                raise StoreRefusedError(
                     f"expected to be the only one with {self._path}, found that another process holds it: "
                     "stop that process, or give this shard its own file"
                 ) from error
             raise
         except sqlite3.DatabaseError as error:
             self._connection.close()
-            raise JournalDamaged(self._path, 0, str(error)) from error
+            raise JournalDamagedError(self._path, 0, str(error)) from error
         except BaseException:
             self._connection.close()
             raise
@@ -177,7 +177,7 @@ class SqliteStore:
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         """See `Store.append`."""
         if self.failure:
-            raise StoreBroken(f"the store takes no records: {self.failure}")
+            raise StoreBrokenError(f"the store takes no records: {self.failure}")
         lsn = self.lsn + 1
         place = None
         if isinstance(record, Append):
@@ -236,17 +236,17 @@ class SqliteStore:
         return Place(segment, number, 1)
 
     def _find_room(self, now_ms: int) -> None:
-        """Raises StoreFull while less than the reserve is free; asked at most every FULL_RETRY_MS."""
+        """Raises StoreFullError while less than the reserve is free; asked at most every FULL_RETRY_MS."""
         if not self._space_asked_ms <= now_ms < self._space_asked_ms + limits.FULL_RETRY_MS:
             self._space_asked_ms = now_ms
             try:
                 figures = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
             except OSError as error:
                 self._refuse(error)
-                raise StoreBroken(f"the store takes no records: {self.failure}") from error
+                raise StoreBrokenError(f"the store takes no records: {self.failure}") from error
             self._full = figures.f_bavail * figures.f_frsize < self._reserve_bytes
         if self._full:
-            raise StoreFull(self._lacks_room())
+            raise StoreFullError(self._lacks_room())
 
     def _lacks_room(self) -> str:
         return (
@@ -279,7 +279,7 @@ class SqliteStore:
     def begin_commit(self) -> SqliteCommit:
         """See `Store.begin_commit`."""
         if self.failure:
-            raise StoreBroken(f"the store commits nothing: {self.failure}")
+            raise StoreBrokenError(f"the store commits nothing: {self.failure}")
         assert self._in_flight is None, "one commit at a time"
         commit = SqliteCommit(self, self._jobs, self._messages, self._sync_wanted, self.lsn)
         self._in_flight = commit
@@ -341,7 +341,7 @@ class SqliteStore:
         try:
             return self._read_place(place, queue, first, last)
         except sqlite3.DatabaseError as error:
-            raise JournalDamaged(self._path, place.offset, str(error)) from error
+            raise JournalDamagedError(self._path, place.offset, str(error)) from error
 
     def _read_place(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
         return read_place(self._connection, self._lock, self._waiting, self._path, place, queue, first, last)

@@ -8,7 +8,7 @@ from lightrail.journal.layout import FORMAT_VERSION
 from lightrail.journal.record import Ids, Queue, QueueEvent
 from lightrail.model import limits
 from lightrail.shard.journal.sqlite_jobs import SCHEMA
-from lightrail.shard.journal.store import StoreRefused
+from lightrail.shard.journal.store import StoreRefusedError
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.queue.runs import Batch, Place, Run
 
@@ -17,7 +17,7 @@ def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int)
     """Makes what is missing and removes what was only spilled; returns the table `meta`.
 
     Raises:
-        StoreRefused: another shard's, or of a newer format.
+        StoreRefusedError: another shard's, or of a newer format.
         sqlite3.Error: held by another process, or damaged.
     """
     run = connection.execute
@@ -34,12 +34,12 @@ def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int)
         meta["next"] = "1"
         connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
     if int(meta["format"]) > FORMAT_VERSION:
-        raise StoreRefused(
+        raise StoreRefusedError(
             f"{path} has format version {meta['format']}, this program knows {FORMAT_VERSION} and "
             "older: start it with the newer program that wrote it"
         )
     if any(meta[key] != value for key, value in mine.items()):
-        raise StoreRefused(
+        raise StoreRefusedError(
             f"expected the store of shard {shard} of cluster {cluster!r}, found that of "
             f"shard {meta['shard']} of cluster {meta['cluster']!r}: give this shard its own file"
         )

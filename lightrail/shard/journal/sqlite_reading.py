@@ -9,7 +9,7 @@ from lightrail.model import limits
 from lightrail.shard.journal.batches import lay_over, runs_of
 from lightrail.shard.journal.commit import Entry, record_bytes
 from lightrail.shard.journal.store import (
-    JournalDamaged,
+    JournalDamagedError,
     StoreError,
 )
 from lightrail.shard.queue.runs import Place, Run
@@ -34,7 +34,7 @@ def read_place(
 
     Raises:
         StoreError: there is no record at this place.
-        JournalDamaged: a record has a wrong checksum.
+        JournalDamagedError: a record has a wrong checksum.
         sqlite3.Error: SQLite could not read them.
     """
     end = place.offset + place.length
@@ -56,7 +56,7 @@ def read_place(
         scan = Scan(_Whole(data), 0, SEGMENT_HEADER_SIZE, SEGMENT_HEADER_SIZE + len(data), None)
         found = next(iter(scan), None)
         if found is None:
-            raise JournalDamaged(path, number, scan.found)
+            raise JournalDamagedError(path, number, scan.found)
         for run in runs_of(found, number // limits.STORE_RECORDS_AT_ONCE, queue, first, last):
             run.batch.place = Place(number // limits.STORE_RECORDS_AT_ONCE, number, 1)
             lay_over(runs, run)

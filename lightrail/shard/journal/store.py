@@ -24,23 +24,23 @@ class StoreError(Exception):
     """What a store may raise; the message says what was expected, what was found, and what to do."""
 
 
-class StoreFull(StoreError):
+class StoreFullError(StoreError):
     """There is no room for this record now. Try again later: when space is back, appends work again."""
 
 
-class StoreBusy(StoreFull):
+class StoreBusyError(StoreFullError):
     """There is room when the commit under way has ended; until then the store says that it `is_crowded`."""
 
 
-class StoreBroken(StoreError):
+class StoreBrokenError(StoreError):
     """A write or sync failed, so nobody knows what is on disk: only a restart, with recovery, helps."""
 
 
-class StoreRefused(StoreError):
+class StoreRefusedError(StoreError):
     """The directory belongs to another shard or cluster, to a newer format, or is held by another process."""
 
 
-class JournalDamaged(StoreError):
+class JournalDamagedError(StoreError):
     """Stored bytes are not what was written there, and no crash explains it."""
 
     def __init__(self, segment: str, offset: int, found: str) -> None:
@@ -165,8 +165,8 @@ class Store(Protocol):
             memory_bytes: of messages to bring into memory, shared by all queues, the heads first.
 
         Raises:
-            JournalDamaged: what had been committed cannot be read.
-            StoreRefused: not this shard's, or in use.
+            JournalDamagedError: what had been committed cannot be read.
+            StoreRefusedError: not this shard's, or in use.
         """
 
     @property
@@ -189,8 +189,8 @@ class Store(Protocol):
             Where an Append's messages will be; None for other records.
 
         Raises:
-            StoreFull: no room (settlements get through for longer than messages do).
-            StoreBroken: the disk failed, now or before: see `failure`.
+            StoreFullError: no room (settlements get through for longer than messages do).
+            StoreBrokenError: the disk failed, now or before: see `failure`.
         """
 
     @property
@@ -204,7 +204,7 @@ class Store(Protocol):
         """The commit was performed."""
 
     def fail_commit(self, commit: Commit, error: BaseException) -> None:
-        """The commit raised; from now on `append` and `begin_commit` raise StoreBroken."""
+        """The commit raised; from now on `append` and `begin_commit` raise StoreBrokenError."""
 
     def read(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
         """The messages of a queue with sequences `first` to before `last` that are in this place.
@@ -214,7 +214,7 @@ class Store(Protocol):
         was written last. Attempts are those of the record: the caller knows later ones.
 
         Raises:
-            JournalDamaged: the bytes are not what was written.
+            JournalDamagedError: the bytes are not what was written.
             StoreError: there is no such place (any more).
         """
 
@@ -230,7 +230,7 @@ class Store(Protocol):
         What was appended before this call is on disk before the file goes.
 
         Raises:
-            StoreBroken: the disk failed: see `failure`.
+            StoreBrokenError: the disk failed: see `failure`.
         """
 
     def usage(self) -> Usage:

@@ -37,7 +37,7 @@ from lightrail.shard.journal.commit import Entry, JournalCommit, Part, Reached, 
 from lightrail.shard.journal.record import Append, encode_append_head
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.space import Space
-from lightrail.shard.journal.store import Commit, StoreBusy
+from lightrail.shard.journal.store import Commit, StoreBusyError
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.queue.runs import Place
 
@@ -118,7 +118,7 @@ class Tail:
         """Messages of queues that the tables know.
 
         Raises:
-            StoreFull: there is no room for them; nothing has changed.
+            StoreFullError: there is no room for them; nothing has changed.
             ValueError: the record is too large, or of a queue that was not declared.
         """
         batch = record.batch
@@ -210,8 +210,8 @@ class Tail:
         """Leaves this segment and begins the next, with room for a record of `length`.
 
         Raises:
-            StoreFull: there is no space; nothing has changed.
-            StoreBusy: there is some when the commit under way has ended.
+            StoreFullError: there is no space; nothing has changed.
+            StoreBusyError: there is some when the commit under way has ended.
         """
         lsn = self.lsn + 1
         snapshot = encode_small(self._tables.snapshot(), lsn, self._unsynced(lsn), now_ms)
@@ -221,7 +221,7 @@ class Tail:
             needed += self._segment_bytes // 4  # Settlements need room beside a very large record.
         try:
             segment = self._space.take(needed)
-        except StoreBusy:
+        except StoreBusyError:
             self._turned_away = True
             raise
         self._turned_away = False

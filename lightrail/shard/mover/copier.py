@@ -12,7 +12,7 @@ from lightrail.shard.mover.progress import CATCH_UP, COPY, Progress
 from lightrail.shard.mover.transactions import MoveEndedError
 from lightrail.shard.moving.answering import Later
 from lightrail.shard.moving.arrivals import Arrival
-from lightrail.shard.moving.importing import ImportFailed
+from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.tenancy import Places
 from lightrail.wire.messages import Answer
 from lightrail.wire.requests import ShardAway
@@ -78,13 +78,14 @@ class Copier:
             self._still_wanted(move, arrival)
 
     def _still_wanted(self, move: Move, arrival: Arrival) -> None:
-        """Raises MoveEndedError for a move that was cancelled, ImportFailed for a copy that was dropped."""
+        """Raises MoveEndedError for a move that was cancelled, ImportFailedError for a copy that was
+        dropped."""
         wanted = self._places.moves.get(move.queue)
         if wanted is None or wanted.to != move.to or wanted.asked_ms != move.asked_ms:
             # Perhaps another move of this queue, with another throttle, was requested since.
             raise MoveEndedError("cancelled", "it was cancelled")
         if self._engine.arrivals.find(move.queue) is not arrival:
-            raise ImportFailed(f"{move.queue} was dropped, or made anew")
+            raise ImportFailedError(f"{move.queue} was dropped, or made anew")
 
     async def _piece(
         self, source: Source, epoch: int, arrival: Arrival, name: str, progress: Progress, **more: Any
@@ -110,14 +111,15 @@ class Copier:
         next_ = self._engine.arrivals.take(arrival, name, header, bytes(blob), self._now_ms())
         progress.bytes += len(blob)
         progress.totals[name] = int(header.get("messages", 0))
-        progress.messages = sum(each.queue.machine.gauges.ready for each in arrival.parts.values())
+        progress.messages = sum(each.queue.machine.contents.gauges.ready for each in arrival.parts.values())
         self._turn()
         return next_ is not None
 
     def _present(self, arrival: Arrival) -> None:
-        """Raises ImportFailed if the copy was dropped, as its name was, while a request was under way."""
+        """Raises ImportFailedError if the copy was dropped, as its name was, while a request was under
+        way."""
         if self._engine.arrivals.find(arrival.name) is not arrival:
-            raise ImportFailed(f"{arrival.name} was dropped, or made anew")
+            raise ImportFailedError(f"{arrival.name} was dropped, or made anew")
 
     async def _synced(self) -> None:
         """Waits until all records so far are on disk."""

@@ -22,7 +22,7 @@ from lightrail.shard.journal.store import StoreError
 from lightrail.shard.mover.copier import Copier, Source
 from lightrail.shard.mover.progress import FREEZE, SWITCH, Progress
 from lightrail.shard.mover.transactions import MoveEndedError, Transactions
-from lightrail.shard.moving.importing import ImportFailed
+from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.tenancy import Places
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.requests import ShardAway, ShardRefused
@@ -180,7 +180,7 @@ class Mover:
                 pause_ms = min(pause_ms, limits.MOVE_SOURCE_AGAIN_MS_MAX)
             except (ShardRefused, CoordinatorError) as error:
                 self._failed(progress, error)
-            except (ImportFailed, StoreError) as error:
+            except (ImportFailedError, StoreError) as error:
                 self._failed(progress, error)
                 self._drop(queue)
             await self._sleep(pause_ms / 1000)

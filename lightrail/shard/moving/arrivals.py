@@ -8,7 +8,7 @@ from lightrail.shard.awaited import AwaitedConsumers, Key
 from lightrail.shard.journal.store import Store
 from lightrail.shard.links import Links
 from lightrail.shard.memory import Memory
-from lightrail.shard.moving.importing import ImportFailed, Importing
+from lightrail.shard.moving.importing import ImportFailedError, Importing
 from lightrail.shard.performer import Performer
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
@@ -82,9 +82,9 @@ class Arrivals:
     # --- copying ---------------------------------------------------------------------------------------
 
     def begin(self, name: str, epoch: int, now_ms: int) -> Arrival:
-        """An empty copy of a queue, written down. Raises ImportFailed and StoreError."""
+        """An empty copy of a queue, written down. Raises ImportFailedError and StoreError."""
         if name in self._by_name:
-            raise ImportFailed(f"{name} is being copied here already")
+            raise ImportFailedError(f"{name} is being copied here already")
         arrival = self._by_name[name] = Arrival(name, epoch)
         self._counted()
         try:
@@ -115,7 +115,7 @@ class Arrivals:
         self._awaited.expect(keys)
 
     def finish(self, arrival: Arrival, states: list[tuple[str, dict[str, Any], bytes]], now_ms: int) -> None:
-        """The final states, after the last pieces. Raises ImportFailed and StoreError."""
+        """The final states, after the last pieces. Raises ImportFailedError and StoreError."""
         for name, header, blob in states:
             arrival.parts[name].finish(header, blob, now_ms)
         arrival.complete = True

@@ -19,7 +19,7 @@ Columns = dict[str, Any]
 """By name: an array, or bytes."""
 
 
-class BadColumns(Exception):
+class ColumnsError(Exception):
     """A blob is not what its JSON says, or not what was sent."""
 
 
@@ -52,22 +52,22 @@ def unpack(header: Mapping[str, Any], blob: bytes | memoryview) -> Columns:
     """The columns of a blob.
 
     Raises:
-        BadColumns: the checksum is wrong, or the columns do not fill the blob.
+        ColumnsError: the checksum is wrong, or the columns do not fill the blob.
     """
     found = crc32(blob)
     if header.get("crc") != found:
-        raise BadColumns(f"expected {len(blob)} bytes with checksum {header.get('crc')}, found {found}")
+        raise ColumnsError(f"expected {len(blob)} bytes with checksum {header.get('crc')}, found {found}")
     view = memoryview(blob)
     columns: Columns = {}
     position = 0
     try:
         for name, code, items in header["columns"]:
             if code != BYTES and code not in _TYPES:
-                raise BadColumns(f"column {name!r} has type {code!r}, which is not known here")
+                raise ColumnsError(f"column {name!r} has type {code!r}, which is not known here")
             column: Column[int] = array("B" if code == BYTES else code)
             end = position + items * column.itemsize
             if end > len(view):
-                raise BadColumns(f"column {name!r} ends at {end} of {len(view)} bytes")
+                raise ColumnsError(f"column {name!r} ends at {end} of {len(view)} bytes")
             if code == BYTES:
                 columns[name] = view[position:end]
             else:
@@ -75,20 +75,20 @@ def unpack(header: Mapping[str, Any], blob: bytes | memoryview) -> Columns:
                 columns[name] = column
             position = end
     except (KeyError, TypeError, ValueError) as error:
-        raise BadColumns(f"the columns are not said as expected: {error!r}") from error
+        raise ColumnsError(f"the columns are not said as expected: {error!r}") from error
     if position != len(view):
-        raise BadColumns(f"{len(view)} bytes came, the columns have {position}")
+        raise ColumnsError(f"{len(view)} bytes came, the columns have {position}")
     return columns
 
 
 def rows(columns: Columns, *names: str) -> Iterable[tuple[int, ...]]:
-    """Some columns of the same length, row by row. Raises BadColumns where one is missing or shorter."""
+    """Some columns of the same length, row by row. Raises ColumnsError where one is missing or shorter."""
     try:
         wanted = [columns[name] for name in names]
     except KeyError as error:
-        raise BadColumns(f"expected a column {error}, found {', '.join(columns)}") from None
+        raise ColumnsError(f"expected a column {error}, found {', '.join(columns)}") from None
     if len({len(column) for column in wanted}) > 1:
-        raise BadColumns(f"the columns {', '.join(names)} are not of one length")
+        raise ColumnsError(f"the columns {', '.join(names)} are not of one length")
     return zip(*wanted, strict=True)
 
 

@@ -103,7 +103,7 @@ class Freezing:
                     f"dead letters of {name} wait for room on the disk; it is frozen when they have it",
                 )
             queues = self._family(name)
-        if any(queue.machine.returning for queue in queues):
+        if any(queue.machine.outcomes.returning for queue in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"what a lost frontend held of {name} comes back to it; it is frozen when all of it is there",
@@ -113,7 +113,7 @@ class Freezing:
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"a purge of {name} is under way; it is frozen when that is written",
             )
-        if any(len(each.machine.deferred) for each in queues):
+        if any(len(each.machine.contents.deferred) for each in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"messages of {name} are read from disk for their outcomes; it is frozen after that",
@@ -203,7 +203,7 @@ class Freezing:
         self._counted()
         self._links.await_sent_away(queue)
         keys: dict[tuple[int, int], int] = {}
-        for id in queue.machine.consumers.by_id:
+        for id in queue.machine.contents.consumers.by_id:
             queue.machine.apply(commands.Credit(id, 0), now_ms)
             origin = self._links.adopted.get(id)
             if origin is not None:

@@ -26,13 +26,13 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.links import Links
 from lightrail.shard.memory import Memory
-from lightrail.shard.moving.columns import BadColumns, unpack
+from lightrail.shard.moving.columns import ColumnsError, unpack
 from lightrail.shard.moving.pieces import decode_runs
 from lightrail.shard.moving.state import QueueState, decode_state
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import copying
 from lightrail.shard.queue.commands import Open
-from lightrail.shard.queue.copying import Incomplete
+from lightrail.shard.queue.copying import IncompleteCopyError
 from lightrail.shard.queue.merging import join_neighbours
 from lightrail.shard.queue.runs import Batch, Run, ends_of
 from lightrail.shard.queues import Queues
@@ -41,7 +41,7 @@ from lightrail.shard.shard_queue import Queue
 log = logging.getLogger("lightrail.shard.moving")
 
 
-class ImportFailed(Exception):
+class ImportFailedError(Exception):
     """The copy can't be completed: drop it, begin anew or give up. The source still has all messages."""
 
 
@@ -115,13 +115,13 @@ class Importing:
         """Makes the copy and declares it in the journal, with `"copy": true`.
 
         Raises:
-            ImportFailed: there is a queue or a copy of that name here, or there are too many queues.
+            ImportFailedError: there is a queue or a copy of that name here, or there are too many queues.
         """
         queues = self._queues
         if queues.find(self.name) is not None or queues.copy_of(self.name) is not None:
-            raise ImportFailed(f"expected no queue {self.name} in this shard, found one")
+            raise ImportFailedError(f"expected no queue {self.name} in this shard, found one")
         if len(queues) + len(queues.copying) >= limits.QUEUES_MAX and not is_dead_letter(self.name):
-            raise ImportFailed(f"this shard has as many queues as it may have: {limits.QUEUES_MAX}")
+            raise ImportFailedError(f"this shard has as many queues as it may have: {limits.QUEUES_MAX}")
         found = queues.names.get(self.name)
         # Joined messages share their time of arrival: not where the queue looks at each one's own.
         self._joins = found.role is Role.QUEUE and not queues.policy_of(found).reads_messages
@@ -137,14 +137,14 @@ class Importing:
             way.
 
         Raises:
-            ImportFailed: the bytes are damaged, or the source began anew or could not read its messages.
+            ImportFailedError: the bytes are damaged, or the source began anew or could not read its messages.
         """
         try:
             self._same(header)
             runs = decode_runs(unpack(header, blob))
             further, mark, lowest, notes = header["next"], header["mark"], header["lowest"], header["notes"]
-        except (BadColumns, KeyError, TypeError, ValueError) as error:
-            raise ImportFailed(f"a piece of queue {self.name} can't be used: {error}") from error
+        except (ColumnsError, KeyError, TypeError, ValueError) as error:
+            raise ImportFailedError(f"a piece of queue {self.name} can't be used: {error}") from error
         if header.get("rewritten"):
             self._put_over(runs, now_ms)
             self._noted = notes if further is None else self._noted
@@ -154,18 +154,18 @@ class Importing:
             self.trim(lowest, now_ms)
         self._memory.update(self.queue)
         if "failed" in header and not runs:
-            raise ImportFailed(f"queue {self.name} can't be copied: {header['failed']}")
+            raise ImportFailedError(f"queue {self.name} can't be copied: {header['failed']}")
         return None if further is None else int(further)
 
     def trim(self, below: int, now_ms: int) -> None:
         """Drops messages below this sequence, which have left the queue at the source."""
-        self._removed(copying.drop_below(self.queue.machine, below), now_ms)
+        self._removed(copying.drop_below(self.queue.machine.contents, below), now_ms)
 
     def _same(self, header: dict[str, Any]) -> None:
         if self._export is None:
             self._export = header["export"]
         elif self._export != header["export"]:
-            raise ImportFailed(f"the source of queue {self.name} began anew: so must the copy")
+            raise ImportFailedError(f"the source of queue {self.name} began anew: so must the copy")
 
     def _beyond(self, run: Run) -> Run | None:
         """The part of a run that is not copied yet."""
@@ -184,7 +184,7 @@ class Importing:
                     now_ms,
                 )
                 self._performer.messages_unsynced += run.count
-            copying.add(queue.machine, run)
+            copying.add(queue.machine.contents, run)
             self.next = run.end
             self.messages += run.count
             self.bytes += run.size
@@ -196,7 +196,7 @@ class Importing:
     def _put_over(self, runs: list[Run], now_ms: int) -> None:
         """Replaces messages that were rewritten at the source."""
         for run in runs:
-            new, old = copying.put_over(self.queue.machine, run)
+            new, old = copying.put_over(self.queue.machine.contents, run)
             for piece in new:
                 # They may be evicted or settled apart, and a batch has one place.
                 piece.batch = replace(piece.batch) if len(new) > 1 else piece.batch
@@ -240,23 +240,25 @@ class Importing:
         Sync the records that this appends before the transaction.
 
         Raises:
-            ImportFailed: as above, or messages are missing.
+            ImportFailedError: as above, or messages are missing.
         """
         try:
             self._same(header)
             if header["notes"] != self._noted:
-                raise ImportFailed(
+                raise ImportFailedError(
                     f"expected all rewritten messages of queue {self.name}, {header['notes']} ranges, "
                     f"found {self._noted}: ask for them once more"
                 )
             state = decode_state(header, blob, self._links.next_consumer, self._queues.looks)
-        except (BadColumns, KeyError, IndexError, TypeError, ValueError) as error:
-            raise ImportFailed(f"the state of queue {self.name} can't be used: {error!r}") from error
+        except (ColumnsError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise ImportFailedError(f"the state of queue {self.name} can't be used: {error!r}") from error
         self._state = state
         try:
-            removed, changed = copying.reconcile(self.queue.machine, state.stretches, state.next_sequence)
-        except Incomplete as error:
-            raise ImportFailed(f"the copy of queue {self.name} is not complete: {error}") from error
+            removed, changed = copying.reconcile(
+                self.queue.machine.contents, state.stretches, state.next_sequence
+            )
+        except IncompleteCopyError as error:
+            raise ImportFailedError(f"the copy of queue {self.name} is not complete: {error}") from error
         self._removed(removed, now_ms)
         self._write_attempts(changed, now_ms)
         for until_ms, digests in state.ids:
@@ -325,7 +327,7 @@ class Importing:
             return
         self._queues.drop_copy(queue)
         self._memory.remove(queue)
-        for run in queue.machine.runs():
+        for run in queue.machine.contents.runs():
             if run.batch.place is not None:
                 self._store.release(run.batch.place.segment, run.size)
         try:

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from lightrail.shard.moving.columns import BadColumns, Columns, pack, put, rows
+from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows
 from lightrail.shard.moving.contents import Contents
 from lightrail.shard.moving.selection import Selection
 from lightrail.shard.queue.runs import Batch, Run, ends_of
@@ -137,14 +137,14 @@ class Piece:
 
     def _header(self) -> dict[str, Any]:
         export = self._export
-        machine = export.contents.queue.machine
+        contents = export.contents.queue.machine.contents
         return {
             "export": export.identity,
             "lowest": export.contents.lowest,
             "next": self._next,
             "mark": self._mark,
-            "messages": machine.held,
-            "bytes": machine.held_bytes,
+            "messages": contents.held,
+            "bytes": contents.held_bytes,
             "rewritten": self._rewritten,
             "notes": export.selection.notes,
         }
@@ -166,7 +166,7 @@ def _row(run: Run, attempts: int) -> tuple[int, ...]:
 
 
 def decode_runs(columns: Columns) -> list[Run]:
-    """The runs of a piece, each a batch of its own. Raises BadColumns."""
+    """The runs of a piece, each a batch of its own. Raises ColumnsError."""
     runs: list[Run] = []
     ends, data = columns["ends"], columns["data"]
     at = position = before = 0
@@ -183,7 +183,7 @@ def decode_runs(columns: Columns) -> list[Run]:
     ) in rows(columns, *RUN_COLUMNS):
         column = ends[at : at + count]
         if not count or len(column) != count or column[-1] != size or sequence < before:
-            raise BadColumns(f"the run at sequence {sequence} has other ends than its size and count")
+            raise ColumnsError(f"the run at sequence {sequence} has other ends than its size and count")
         batch = Batch(
             bytes(data[position : position + size]),
             column,
@@ -202,5 +202,5 @@ def decode_runs(columns: Columns) -> list[Run]:
         position += size
         before = sequence + count
     if position != len(data) or at != len(ends):
-        raise BadColumns(f"the runs have {position} bytes, {len(data)} came")
+        raise ColumnsError(f"the runs have {position} bytes, {len(data)} came")
     return runs

@@ -12,7 +12,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
 from lightrail.shard.awaited import Origin
 from lightrail.shard.links import Known, Links, options_of
-from lightrail.shard.moving.columns import BadColumns, Columns, pack, put, rows, unpack
+from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows, unpack
 from lightrail.shard.moving.contents import Contents
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.commands import ConsumerOptions, Holder, Past
@@ -46,11 +46,11 @@ class QueueState:
 def encode_state(contents: Contents, performer: Performer, links: Links) -> tuple[dict[str, Any], bytes]:
     """The fields of the JSON and the blob of a queue's state."""
     queue = contents.queue
-    machine = queue.machine
+    held = queue.machine.contents
     consumers = _consumers(queue, performer, links)
     index_of = {consumer.id: index for index, (consumer, _) in enumerate(consumers)}
     pasts, stretches = _stretches(contents, index_of)
-    past = machine.special.known() if machine.special is not None else Past()
+    past = held.special.known() if held.special is not None else Past()
     columns: Columns = {}
     put(columns, "there", {"first": "Q", "count": "Q", "past": "I"}, stretches)
     _put_deliveries(columns, queue, [consumer for consumer, _ in consumers], index_of)
@@ -63,17 +63,17 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
     )
     put(columns, "newest", {"sequence": "Q", "above": "Q"}, (past.newest or {}).items())
     _put_producers(columns, links.numbers_of(queue))
-    groups = list(machine.duplicates.groups()) if machine.duplicates is not None else []
+    groups = list(held.duplicates.groups()) if held.duplicates is not None else []
     sizes = ((until_ms, len(digests)) for until_ms, digests in groups)
     put(columns, "ids", {"until_ms": "q", "size": "I"}, sizes)
     columns["digests"] = [digests for _, digests in groups]
     described, blob = pack(columns)
     header = {
-        "next_sequence": machine.next_sequence,
-        "seen_to": machine.deliveries.seen_to,
+        "next_sequence": held.next_sequence,
+        "seen_to": held.deliveries.seen_to,
         "redelivered_before": queue.redelivered_before,
-        "messages": machine.held,
-        "bytes": machine.held_bytes,
+        "messages": held.held,
+        "bytes": held.held_bytes,
         "pasts": pasts,
         "consumers": [each for _, each in consumers],
         "groups": past.owners is not None,
@@ -103,7 +103,7 @@ def _put_deliveries(
         {"until_ms": "q", "consumer": "I", "first": "Q", "last": "Q"},
         (
             (until_ms, index_of[id], first, last)
-            for until_ms, id, first, last in queue.machine.locks.heap
+            for until_ms, id, first, last in queue.machine.contents.locks.heap
             if id in index_of
         ),
     )
@@ -141,9 +141,9 @@ def _put_producers(columns: Columns, known: Known) -> None:
 
 def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[Consumer, dict[str, Any]]]:
     """Consumers in the order of their attaches, then those that detached and still have locks."""
-    machine = queue.machine
+    contents = queue.machine.contents
     found = []
-    for consumer in machine.consumers:
+    for consumer in contents.consumers:
         fields: dict[str, Any] = {
             "next": consumer.next,
             "lock_ms": consumer.lock_ms,
@@ -161,7 +161,7 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
             continue
         if consumer.ring is None:
             fields["cursor"] = consumer.cursor
-        elif machine.consumers.single_active and not consumer.standby and not consumer.departed:
+        elif contents.consumers.single_active and not consumer.standby and not consumer.departed:
             fields["active"] = True
         found.append((consumer, fields))
     return found
@@ -201,7 +201,7 @@ def decode_state(
     """Reads a state; its consumers get numbers of this shard.
 
     Raises:
-        BadColumns: the blob is not what its JSON says.
+        ColumnsError: the blob is not what its JSON says.
         KeyError, IndexError, TypeError, ValueError: a field is missing, or is not what it should be.
     """
     columns = unpack(header, blob)
@@ -300,5 +300,5 @@ def _ids(columns: Columns) -> list[tuple[int, bytes]]:
         found.append((until_ms, bytes(digests[position : position + size])))
         position += size
     if position != len(digests) or any(len(each) % DIGEST_BYTES for _, each in found):
-        raise BadColumns(f"the digests have {position} bytes, {len(digests)} came")
+        raise ColumnsError(f"the digests have {position} bytes, {len(digests)} came")
     return found

@@ -1,47 +1,38 @@
-"""Contents: all that is in one queue, where it is, and how much it is.
+"""Contents: the messages of one queue, where they are, and how many they are.
 
-The messages lie in the ready line, among the delayed ones, or in flight at a consumer; in memory or on disk.
-Nothing here takes a message in or lets one go: that is in outcomes.py and machine.py, which build on this.
+They are ready, delayed, or in flight at a consumer; in memory or on disk. Messages enter in machine.py, and
+leave in outcomes.py and removals.py.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from heapq import merge
-from typing import Any, Final
+from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.commands import Peek
-from lightrail.shard.queue.consumers import Consumer, Consumers
+from lightrail.shard.queue.consumers import Consumers
 from lightrail.shard.queue.counters import Counters, Gauges
 from lightrail.shard.queue.deferred import Deferred
 from lightrail.shard.queue.deliveries import Deliveries
 from lightrail.shard.queue.duplicates import Duplicates
-from lightrail.shard.queue.effects import Effect, Peeked, State
+from lightrail.shard.queue.effects import Peeked, State
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.expiry import Deadlines
-from lightrail.shard.queue.keys import Look
-from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.locks import Locks
-from lightrail.shard.queue.merging import join_neighbours
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ready import Ready, one_run, rejoined
 from lightrail.shard.queue.runs import Place, Run
 from lightrail.shard.queue.special import Special
-from lightrail.shard.queue.work import Work, unlimited
+from lightrail.shard.queue.work import Work
 
 _NOTHING: Final = Ready()
-"""What is delayed in a queue without delays."""
+"""The delayed messages of a queue without delays."""
 
 
 class Contents:
     """The messages of one queue, its consumers, and their sums."""
 
     __slots__ = (
-        "_joined_to",
-        "_joining_bytes",
-        "_known_to",
-        "_look",
-        "_selecting",
-        "_untold",
         "consumers",
         "counters",
         "deadlines",
@@ -49,29 +40,20 @@ class Contents:
         "deliveries",
         "duplicates",
         "eviction",
-        "is_over",
         "locks",
-        "name",
         "next_sequence",
         "policy",
         "ready",
-        "returning",
         "special",
         "work",
     )
 
-    def __init__(self, name: str, look: Look | None, work: Work | None) -> None:
-        self.name = name
-        self.work = unlimited() if work is None else work
-        """What is left of this turn's."""
-        self.is_over = False
-        """Whether there is more in it than its policy allows, for the work of a turn was used up."""
-        self.returning: list[Consumer] = []
-        """Consumers that detached with very many messages in flight. Those come back in pieces; nothing is
-        delivered meanwhile, so that they keep their order."""
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        """What is left of this turn's work."""
         self.policy = Policy()
         self.next_sequence = 0
-        """Of the next message that is enqueued."""
+        """The sequence of the next message that is enqueued."""
         self.ready = Ready()
         self.consumers = Consumers()
         self.deadlines = Deadlines()
@@ -82,20 +64,10 @@ class Contents:
         self.deliveries = Deliveries(
             self.ready, self.consumers, self.eviction, self.counters, self.locks, self.work
         )
-        self._look = look or _blind
         self.duplicates: Duplicates | None = None
-        """The message-ids of the window, where the policy has one."""
+        """The message-ids of the window of duplicates, if the policy has one."""
         self.special: Special | None = None
-        """The way in, and the order, of a queue that does more than hand out its messages by sequence."""
-        self._selecting = 0
-        """Consumers that select."""
-        self._untold: list[Effect] = []
-        """What left the queue under its last policy, for the next dispatch to tell."""
-        self._joining_bytes = 0
-        """Bytes that came since the tail was last joined."""
-        self._joined_to = 0
-        self._known_to = 0
-        """Sequences below were there in an earlier step: the engine has given them their places."""
+        """What a queue that delivers in another order than that of sequences does with new messages."""
 
     # --- every message ----------------------------------------------------------------------------------
 
@@ -116,7 +88,7 @@ class Contents:
         ]
 
     def surrender(self) -> list[Run]:
-        """Everything, of a queue that ends here and now."""
+        """Takes out everything, as the queue ends."""
         runs = self.ready.clear() if self.special is None else self.special.clear()
         for consumer in self.consumers:
             runs += consumer.in_flight.everything()
@@ -127,7 +99,8 @@ class Contents:
         for consumer in self.consumers:
             yield from consumer.in_flight.runs[consumer.in_flight.head :]
 
-    def _peek(self, command: Peek) -> Peeked:
+    def peek(self, command: Peek) -> Peeked:
+        """Some messages that are ready or delayed, by sequence."""
         found: list[Run] = []
         states: list[State] = []
         wanted = command.count
@@ -149,9 +122,8 @@ class Contents:
         return Peeked(found, states)
 
     def due_ms(self, run: Run) -> int | None:
-        """When a delayed message, which is in memory, may be delivered, in milliseconds since the epoch.
-
-        None for one that is not delayed.
+        """When a delayed message in memory may be delivered, in milliseconds since the epoch; None if it is
+        not delayed.
         """
         special = self.special
         if special is None or special.delays is None or not special.delays.line.has(run.sequence):
@@ -163,7 +135,7 @@ class Contents:
     def evict(self, bytes_wanted: int, batch_bytes: int = 0) -> int:
         """Drops messages that are on disk from memory; returns the bytes that were freed.
 
-        What waits goes first, from the tail, then what is in flight.
+        Those that wait first, from the tail, then those in flight.
         """
         freed = self.eviction.evict(bytes_wanted, batch_bytes)
         deliveries = self.deliveries
@@ -174,22 +146,22 @@ class Contents:
         return freed
 
     def spill_candidates(self, bytes_wanted: int, batch_bytes: int = 0) -> list[Run]:
-        """Runs that could be evicted if they had a place; the engine writes them and sets it."""
+        """Runs that can be evicted once they have a place; the engine writes them and sets it."""
         found = self.eviction.spill_candidates(bytes_wanted, batch_bytes)
         deliveries = self.deliveries
         if deliveries.bytes > deliveries.evicted_bytes:
-            # What waits goes first, and the window at the head stays.
+            # Messages that wait first; the window at the head stays.
             waiting = self.ready.bytes - self.ready.evicted_bytes
-            waiting += self._delayed.bytes - self._delayed.evicted_bytes
+            waiting += self.delayed.bytes - self.delayed.evicted_bytes
             bytes_wanted -= max(0, waiting - self.eviction.head_bytes)
             found += deliveries.spill_candidates(bytes_wanted)
         return found
 
     def relocate(self, run: Run, place: Place) -> None:
-        """The messages of `run` were written again at `place`: whatever is left of them is there now.
+        """Sets the new place of the messages of `run` that are still in the queue.
 
-        `run` still says the old place. It may be one that `runs_in` named, or a part of it as it was read
-        from disk; what was settled in the meantime is passed over.
+        `run` has the old place. It is a run of `runs_in`, or a part of it as it was read from disk; messages
+        that were settled meanwhile are passed over.
         """
         old = run.batch.place
         moved = self.eviction.relocate(run, place)
@@ -200,35 +172,17 @@ class Contents:
             if moved >= run.count:
                 return
 
-    def _join(self) -> None:
-        """Joins small batches at the tail when a backlog has built up."""
-        ready = self.ready
-        self._joining_bytes = 0
-        if ready.bytes < limits.JOIN_BACKLOG_BYTES or (self.special is not None and self.special.singles):
-            return
-        start = ready.index(self._joined_to)
-        self._joined_to = self._known_to
-        stop = ready.index(self._known_to)
-        # The last one of the time before may have room left.
-        start = max(start - 1, ready.head)
-        runs = ready.runs[start:stop]
-        if self.special is not None:
-            runs = [run for run in runs if run is not GONE]
-        joined = join_neighbours(runs)
-        if len(joined) < len(runs):
-            ready.swap(start, stop, joined)
-
     # --- figures ----------------------------------------------------------------------------------------
 
     @property
     def held(self) -> int:
         """Messages that count against the policy's bounds: ready, delayed and in flight."""
-        return self.ready.count + self.deliveries.count + self._delayed.count
+        return self.ready.count + self.deliveries.count + self.delayed.count
 
     @property
     def held_bytes(self) -> int:
         """Their bytes."""
-        return self.ready.bytes + self.deliveries.bytes + self._delayed.bytes
+        return self.ready.bytes + self.deliveries.bytes + self.delayed.bytes
 
     @property
     def locked_count(self) -> int:
@@ -253,7 +207,7 @@ class Contents:
         return self.deliveries.bytes
 
     def sizes(self) -> tuple[int, int]:
-        """(`index_bytes`, `resident_bytes`), in one look: each step asks every queue that it touched."""
+        """(`index_bytes`, `resident_bytes`) in one call, as each step needs them of every touched queue."""
         special, ready, deliveries = self.special, self.ready, self.deliveries
         size = ready.bytes - ready.evicted_bytes + deliveries.bytes - deliveries.evicted_bytes
         if special is None:
@@ -280,18 +234,18 @@ class Contents:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes in memory: of messages, ready or in flight, and of what is kept beside them."""
+        """Bytes in memory: of messages and of the index over them."""
         return self.sizes()[1]
 
     @property
     def index_bytes(self) -> int:
-        """Those of them that stay in memory when all messages are on disk."""
+        """Bytes that stay in memory when all messages are on disk."""
         return self.sizes()[0]
 
     @property
     def resident_message_bytes(self) -> int:
-        """Of the messages alone."""
-        ready, delayed = self.ready, self._delayed
+        """Bytes in memory of the messages alone."""
+        ready, delayed = self.ready, self.delayed
         size = ready.bytes - ready.evicted_bytes + self.deliveries.bytes - self.deliveries.evicted_bytes
         return size if delayed is _NOTHING else size + delayed.bytes - delayed.evicted_bytes
 
@@ -301,32 +255,27 @@ class Contents:
         return Gauges(
             self.ready.count,
             self.in_flight_count,
-            self.ready.bytes + self.in_flight_bytes + self._delayed.bytes,
+            self.ready.bytes + self.in_flight_bytes + self.delayed.bytes,
             self.resident_message_bytes,
             len(self.consumers.by_id),
-            self._delayed.count,
+            self.delayed.count,
         )
 
     @property
     def delayed_count(self) -> int:
-        """Messages that wait for their time."""
-        return self._delayed.count
+        """Messages that are delayed."""
+        return self.delayed.count
 
     @property
-    def _delayed(self) -> Ready:
+    def delayed(self) -> Ready:
         """The line of what is delayed."""
         special = self.special
         return _NOTHING if special is None or special.delays is None else special.delays.line
 
 
 def _from(line: Ready, first: int, state: State) -> Iterator[tuple[Run, State]]:
-    """The runs of a line from the one on that reaches beyond a sequence."""
+    """The runs of a line that end above a sequence."""
     runs = line.runs
     for index in range(line.index(first), len(runs)):
         if runs[index].last > runs[index].first:
             yield runs[index], state
-
-
-def _blind(path: str) -> Callable[[bytes], Any]:
-    """Sees nothing in any message."""
-    return lambda message: None

@@ -15,7 +15,7 @@ from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.runs import Run
 
 
-class Incomplete(Exception):
+class IncompleteCopyError(Exception):
     """Messages are missing from a copy."""
 
     def __init__(self, first: int, last: int) -> None:
@@ -102,7 +102,7 @@ def reconcile(copy: Contents, stretches: Iterable[Stretch], next_sequence: int) 
     """Makes a copy hold exactly these messages, which rise, with this past.
 
     Raises:
-        Incomplete: some of them are missing; nothing has changed.
+        IncompleteCopyError: some of them are missing; nothing has changed.
     """
     ready = copy.ready
     runs = iter(ready.waiting())
@@ -116,7 +116,7 @@ def reconcile(copy: Contents, stretches: Iterable[Stretch], next_sequence: int) 
                 removed.append(run)
                 run = next(runs, None)
             if run is None or run.sequence > first:
-                raise Incomplete(first, last if run is None else min(last, run.sequence))
+                raise IncompleteCopyError(first, last if run is None else min(last, run.sequence))
             if run.sequence < first:
                 before, run = parts_of(run, first - run.sequence)
                 removed.append(before)

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from itertools import pairwise
 
 from lightrail.model import limits
+from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.groups import Groups
 from lightrail.shard.queue.line import GONE, Line
 from lightrail.shard.queue.machine import Machine
@@ -14,39 +15,42 @@ from lightrail.shard.queue.sparse import Sparse
 
 def check(machine: Machine) -> None:
     """Raises AssertionError with the law that is broken and the numbers that break it."""
-    _check_conservation(machine)
-    _check_ready(machine)
-    _check_consumers(machine)
-    _check_locked_once(machine)
-    _check_deadlines(machine)
-    _check_groups(machine)
-    _check_locks(machine)
-    _check_bounds(machine)
+    contents = machine.contents
+    _check_conservation(contents)
+    _check_ready(contents)
+    _check_consumers(contents)
+    _check_locked_once(contents)
+    _check_deadlines(contents)
+    _check_groups(contents)
+    _check_locks(contents)
+    _check_bounds(contents)
 
 
-def _check_conservation(machine: Machine) -> None:
-    counters = machine.counters
-    present = machine.ready.count + machine.delayed_count + machine.in_flight_count
+def _check_conservation(contents: Contents) -> None:
+    counters = contents.counters
+    present = contents.ready.count + contents.delayed_count + contents.in_flight_count
     assert counters.arrived == present + counters.left, (
         f"{counters.arrived} arrived, but {present} are here and {counters.left} left: {counters}"
     )
 
 
-def _check_ready(machine: Machine) -> None:
-    _check_sums(machine, machine.ready)
-    special = machine.special
+def _check_ready(contents: Contents) -> None:
+    _check_sums(contents, contents.ready)
+    special = contents.special
     if special is not None and special.delays is not None:
-        _check_sums(machine, special.delays.line)
-        assert special.delays.line is machine.eviction.delayed
+        _check_sums(contents, special.delays.line)
+        assert special.delays.line is contents.eviction.delayed
     if special is not None and special.singles and not special.loading.is_active:
-        assert machine.ready.count == len(machine.ready), "a run of several messages in an index of messages"
+        assert contents.ready.count == len(contents.ready), (
+            "a run of several messages in an index of messages"
+        )
 
 
-def _check_sums(machine: Machine, ready: Ready) -> None:
+def _check_sums(contents: Contents, ready: Ready) -> None:
     runs = ready.waiting()
     _check_line(ready)
     for run in runs:
-        assert run.end <= machine.next_sequence, f"{run} reaches beyond {machine.next_sequence}"
+        assert run.end <= contents.next_sequence, f"{run} reaches beyond {contents.next_sequence}"
     for key, run in zip(ready.keys[ready.head :], ready.runs[ready.head :], strict=True):
         assert run is GONE or key == run.sequence, "a key is not the sequence of its run"
     if isinstance(ready, Sparse):
@@ -66,9 +70,9 @@ def _check_sums(machine: Machine, ready: Ready) -> None:
     )
 
 
-def _check_consumers(machine: Machine) -> None:
+def _check_consumers(contents: Contents) -> None:
     count = size = evicted = evicted_size = 0
-    consumers = machine.consumers
+    consumers = contents.consumers
     for consumer in consumers.by_id.values():
         assert consumer.limit >= consumer.next, f"consumer {consumer.id} has negative credit"
         _check_line(consumer.in_flight)
@@ -90,11 +94,11 @@ def _check_consumers(machine: Machine) -> None:
         count += sum(run.count for run in consumer.in_flight.runs)
         size += sum(run.size for run in consumer.in_flight.runs)
         assert len(consumer.in_flight), "a consumer is remembered that left nothing locked"
-        assert machine.locks.by_key[consumer.options.lock_key] is consumer
-    count += sum(run.count for run in machine.deferred)
-    size += sum(run.size for run in machine.deferred)
-    assert machine.in_flight_count == count
-    assert machine.in_flight_bytes == size
+        assert contents.locks.by_key[consumer.options.lock_key] is consumer
+    count += sum(run.count for run in contents.deferred)
+    size += sum(run.size for run in contents.deferred)
+    assert contents.in_flight_count == count
+    assert contents.in_flight_bytes == size
     for consumer in consumers:
         for run in consumer.in_flight.runs[consumer.in_flight.head :]:
             if run.batch.data is None:
@@ -103,11 +107,11 @@ def _check_consumers(machine: Machine) -> None:
                 evicted_size += run.size
             else:
                 key = consumer.in_flight.keys[consumer.in_flight.runs.index(run)]
-                keyed = machine.special is not None and machine.special.keys.are_read
+                keyed = contents.special is not None and contents.special.keys.are_read
                 assert key >= consumer.in_flight.evicted_to or keyed, "a delivery that nobody would evict"
-    assert machine.deliveries.evicted_count == evicted
-    assert machine.deliveries.evicted_bytes == evicted_size
-    _check_deferred(machine)
+    assert contents.deliveries.evicted_count == evicted
+    assert contents.deliveries.evicted_bytes == evicted_size
+    _check_deferred(contents)
     competing = [each for each in consumers.by_id.values() if each.ring is not None]
     assert consumers.competing == len(competing) == sum(ring.members for ring in consumers.rings)
     assert not consumers.exclusive or len(competing) == 1
@@ -115,10 +119,10 @@ def _check_consumers(machine: Machine) -> None:
     assert len(active) == (1 if consumers.single_active and competing else len(competing))
 
 
-def _check_deferred(machine: Machine) -> None:
+def _check_deferred(contents: Contents) -> None:
     """What waits for its outcome is on disk, and somebody has asked for the first of it."""
-    deferred = machine.deferred
-    assert (machine.consumers.deferred is deferred.consumer) == bool(len(deferred))
+    deferred = contents.deferred
+    assert (contents.consumers.deferred is deferred.consumer) == bool(len(deferred))
     assert all(run.batch.data is None for run in deferred)
     line = deferred.consumer.in_flight
     assert line.keys[line.head :] == [run.sequence for run in deferred]
@@ -129,26 +133,26 @@ def _check_deferred(machine: Machine) -> None:
         among = bisect_right(firsts, run.sequence)
         assert among == bisect_right(firsts, run.end - 1), f"{run} would have two outcomes"
     if len(deferred):
-        assert any(run.sequence in machine.eviction.fetching for run in deferred), "nobody asked for it"
+        assert any(run.sequence in contents.eviction.fetching for run in deferred), "nobody asked for it"
 
 
-def _check_locked_once(machine: Machine) -> None:
-    ranges = [(run.sequence, run.end) for run in machine.waiting()]
-    for consumer in machine.consumers:
+def _check_locked_once(contents: Contents) -> None:
+    ranges = [(run.sequence, run.end) for run in contents.waiting()]
+    for consumer in contents.consumers:
         ranges += [(run.sequence, run.end) for run in consumer.in_flight.runs[consumer.in_flight.head :]]
     ranges.sort()
     for (_, end), (start, _) in pairwise(ranges):
         assert end <= start, f"the message with sequence {start} is in two places"
 
 
-def _check_deadlines(machine: Machine) -> None:
-    for run in machine.waiting():
+def _check_deadlines(contents: Contents) -> None:
+    for run in contents.waiting():
         expires_at_ms = run.batch.expires_at_ms
-        if expires_at_ms is None or run.sequence in machine.eviction.fetching:
+        if expires_at_ms is None or run.sequence in contents.eviction.fetching:
             continue
         covered = {
             sequence
-            for time, first, last in machine.deadlines.heap
+            for time, first, last in contents.deadlines.heap
             if time <= expires_at_ms
             for sequence in range(max(first, run.sequence), min(last, run.end))
         }
@@ -157,22 +161,22 @@ def _check_deadlines(machine: Machine) -> None:
             assert len(covered) == run.count, f"nobody will expire some of {run}"
 
 
-def _check_groups(machine: Machine) -> None:
+def _check_groups(contents: Contents) -> None:
     """What has no group, or whose group has no owner, is offered to all; the rest to the owner only."""
-    order = machine.deliveries.order
+    order = contents.deliveries.order
     if not isinstance(order, Groups) or order.loading:
         return
     for group in order.groups.values():
         assert group.in_flight >= 0
         assert group.foreign >= 0
         assert group.owner is not None or not group.in_flight, "messages with an owner who is none"
-        assert group.owner is None or group.owner in machine.consumers.by_id, "the owner has left"
+        assert group.owner is None or group.owner in contents.consumers.by_id, "the owner has left"
 
 
-def _check_locks(machine: Machine) -> None:
+def _check_locks(contents: Contents) -> None:
     """Everything in flight with a timed lock comes back by itself."""
-    heap = machine.locks.heap
-    for consumer in machine.consumers:
+    heap = contents.locks.heap
+    for consumer in contents.consumers:
         ranges = sorted((first, last) for _, identity, first, last in heap if identity == consumer.id)
         line = consumer.in_flight
         for key, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
@@ -180,12 +184,12 @@ def _check_locks(machine: Machine) -> None:
                 assert any(first <= number < last for first, last in ranges), f"{number} is locked for ever"
 
 
-def _check_bounds(machine: Machine) -> None:
-    policy = machine.policy
-    if policy.overflow == "discard_existing" and machine.ready.count:
-        waiting = machine.ready.runs[machine.ready.head].sequence in machine.eviction.fetching
-        assert policy.max_length is None or machine.held <= policy.max_length or waiting
-        assert policy.max_bytes is None or machine.held_bytes <= policy.max_bytes or waiting
+def _check_bounds(contents: Contents) -> None:
+    policy = contents.policy
+    if policy.overflow == "discard_existing" and contents.ready.count:
+        waiting = contents.ready.runs[contents.ready.head].sequence in contents.eviction.fetching
+        assert policy.max_length is None or contents.held <= policy.max_length or waiting
+        assert policy.max_bytes is None or contents.held_bytes <= policy.max_bytes or waiting
 
 
 def _check_line(line: Line) -> None:

@@ -49,7 +49,7 @@ def test_no_consumer_makes_a_message_larger_than_the_queue_takes() -> None:
     assert list(decode_annotations(message)) == ["x-opt-k0", "x-opt-k1", "x-opt-k2"]
     assert message.endswith(MESSAGE)
     (queue,) = scene.engine._queues
-    assert queue.machine.counters.unannotated == 17
+    assert queue.machine.contents.counters.unannotated == 17
     assert queue.figures().unannotated == 17
 
 
@@ -77,8 +77,8 @@ def test_annotations_count_in_the_bytes_that_a_queue_may_hold() -> None:
     give_back(scene, peer, 0, a=bytes(300))
     give_back(scene, peer, 1, b=bytes(300))
     (queue,) = scene.engine._queues
-    assert 300 < queue.machine.held_bytes <= 500
-    assert queue.machine.counters.unannotated == 1
+    assert 300 < queue.machine.contents.held_bytes <= 500
+    assert queue.machine.contents.counters.unannotated == 1
 
 
 def test_what_comes_back_unannotated_still_counts_its_failed_delivery() -> None:

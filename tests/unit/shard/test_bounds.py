@@ -71,7 +71,7 @@ def test_reject_takes_the_first_that_fit_and_says_so(durable: bool) -> None:
         refusal.description
     )
     assert everything(peer) == "abcde"
-    assert queue.machine.counters.refused == 2
+    assert queue.machine.contents.counters.refused == 2
 
 
 def test_what_comes_behind_a_refused_batch_is_refused_until_it_is_afresh() -> None:
@@ -131,7 +131,7 @@ def test_discard_incoming_accepts_and_drops_the_rest() -> None:
     send(scene, peer, 2, "e")
     assert peer.accepted(1) == [1, 2]
     assert everything(peer) == "abc"
-    assert queue.machine.counters.dropped == 2
+    assert queue.machine.contents.counters.dropped == 2
 
 
 def test_discard_existing_removes_the_oldest() -> None:
@@ -143,10 +143,10 @@ def test_discard_existing_removes_the_oldest() -> None:
     assert isinstance(settle, Settle)
     assert (settle.outcome, settle.ranges, settle.reason) == (Outcome.DISCARDED, [(0, 2)], "discarded")
     assert everything(peer) == "cde"
-    assert queue.machine.counters.discarded == {"discarded": 2}
+    assert queue.machine.contents.counters.discarded == {"discarded": 2}
     # What consumers hold is not taken from them: then the newest give way.
     send(scene, peer, 3, "f")
-    assert queue.machine.counters.discarded == {"discarded": 3}
+    assert queue.machine.contents.counters.discarded == {"discarded": 3}
     assert text(peer.messages(5)) == "cde"
 
 
@@ -166,9 +166,9 @@ def test_discard_existing_fetches_what_it_has_to_bury() -> None:
     policy = Policy(max_length=4, overflow="discard_existing", discard_to_dead_letter=True)
     scene, peer, queue = bounded(policy)
     send(scene, peer, 1, "abcd")
-    queue.machine.eviction.head_bytes = 0
-    assert queue.machine.evict(1 << 20)
-    queue.machine.eviction.head_bytes = 1
+    queue.machine.contents.eviction.head_bytes = 0
+    assert queue.machine.contents.evict(1 << 20)
+    queue.machine.contents.eviction.head_bytes = 1
     send(scene, peer, 2, "ef")
     assert everything(peer) == "cdef"
     assert everything(peer, 6, "q/$dlq") == "ab"
@@ -177,9 +177,9 @@ def test_discard_existing_fetches_what_it_has_to_bury() -> None:
 def test_discard_existing_of_what_is_only_on_disk() -> None:
     scene, peer, queue = bounded(Policy(max_length=4, overflow="discard_existing"))
     send(scene, peer, 1, "abcd")
-    queue.machine.eviction.head_bytes = 0
-    assert queue.machine.evict(1 << 20)
-    queue.machine.eviction.head_bytes = 1
+    queue.machine.contents.eviction.head_bytes = 0
+    assert queue.machine.contents.evict(1 << 20)
+    queue.machine.contents.eviction.head_bytes = 1
     send(scene, peer, 2, "ef")
     assert everything(peer) == "cdef"
 
@@ -192,7 +192,7 @@ def test_flow_control_answers_nobody_until_there_is_room() -> None:
     scene.settle_down()
     assert peer.accepted(1) == [1]
     assert queue.parked_count == 4
-    assert queue.machine.held == 3
+    assert queue.machine.contents.held == 3
     assert everything(peer) == "abc"
     peer.settle(5, 0, 1)
     scene.settle_down()
@@ -222,7 +222,7 @@ def test_flow_control_gives_up_after_the_enqueue_timeout() -> None:
     assert found == [(1, 1, 1), (1, 2, 0), (2, 1, 0)]
     assert queue.parked is None
     assert scene.engine._house.memory.parked == 0
-    assert queue.machine.counters.refused == 3
+    assert queue.machine.contents.counters.refused == 3
 
 
 def test_the_other_overflows_wait_too_when_the_policy_says_so() -> None:
@@ -346,7 +346,7 @@ def test_flow_to_disk_keeps_only_so_much_in_memory() -> None:
     for number in range(1, 11):
         send(scene, peer, number, "abcdefghij", durable=number % 2 == 0)
     assert not peer.refusals
-    assert queue.machine.resident_message_bytes <= 10 * 6
+    assert queue.machine.contents.resident_message_bytes <= 10 * 6
     assert scene.counts.evictions
     assert everything(peer) == "abcdefghij" * 10
 
@@ -358,9 +358,9 @@ def test_max_age_and_durability_are_the_policys() -> None:
     appends = [record for record in records(scene) if isinstance(record, Append)]
     assert [record.batch.expires_at_ms for record in appends] == [scene.now_ms + 100, scene.now_ms + 30]
     scene.tick(30)
-    assert queue.machine.held == 1
+    assert queue.machine.contents.held == 1
     scene.tick(70)
-    assert queue.machine.held == 0
+    assert queue.machine.contents.held == 0
     scene, peer, _ = bounded(Policy(durable="never"))
     peer.send(1, 1, letters("a"))
     assert peer.accepted(1) == [1]

@@ -11,7 +11,7 @@ from lightrail.shard.data_directory import DataDirectory
 from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.store import StoreRefused
+from lightrail.shard.journal.store import StoreRefusedError
 
 
 class Numbers:
@@ -138,6 +138,6 @@ def test_a_disk_file_that_nobody_can_read_is_told(tmp_path: Path) -> None:
     path = Path(found.directory) / data_directory.DISK_FILE
     for text in ("", "[]", json.dumps({"other": 1})):
         path.write_text(text)
-        with pytest.raises(StoreRefused, match="expected the id of a disk"):
+        with pytest.raises(StoreRefusedError, match="expected the id of a disk"):
             assert found.disk
     found.leave()

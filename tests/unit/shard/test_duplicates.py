@@ -55,7 +55,7 @@ def test_the_same_id_within_the_window_is_accepted_and_dropped() -> None:
     scene.now_ms += 1_000
     peer.send(1, 4, [message("a", b"9")])
     assert bodies(peer) == "125679"
-    assert queue.machine.counters.duplicates == 3
+    assert queue.machine.contents.counters.duplicates == 3
     assert isinstance(scene.store, SmallStore)
     append, ids = scene.store.records[1:3]
     assert isinstance(append, Append)
@@ -100,7 +100,7 @@ def test_a_full_queue_takes_what_is_new_and_fits() -> None:
     ((_, number, refusal),) = peer.refusals
     # a, c and b had their end; d is the first that did not fit.
     assert (number, refusal.accepted) == (2, 3)
-    assert (queue.machine.counters.duplicates, queue.machine.counters.refused) == (2, 2)
+    assert (queue.machine.contents.counters.duplicates, queue.machine.contents.counters.refused) == (2, 2)
     assert bodies(peer) == "123"
 
 

@@ -5,7 +5,7 @@ from array import array
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.journal.store import Recovered, StoreFull
+from lightrail.shard.journal.store import Recovered, StoreFullError
 from lightrail.shard.queue.runs import Place
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import HEADER, VERSION, Kind, enqueue, frame
@@ -21,7 +21,7 @@ class SmallStore(MemoryStore):
 
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         if self.full and isinstance(record, Append):
-            raise StoreFull("full")
+            raise StoreFullError("full")
         return super().append(record, now_ms)
 
 

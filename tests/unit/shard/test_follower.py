@@ -260,7 +260,7 @@ def test_after_a_start_queues_go_on_whose_names_are_still_the_same() -> None:
     assert contents(scene, peer, "q") == [b"q"]
     queue = scene.engine._queues.find("q")
     assert queue is not None
-    assert queue.machine.policy.max_delivery_count == 7
+    assert queue.machine.contents.policy.max_delivery_count == 7
     end(scene)
 
 

@@ -6,7 +6,7 @@ from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.store import JournalDamaged, StoreError
+from lightrail.shard.journal.store import JournalDamagedError, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import SettleDetail
@@ -79,7 +79,7 @@ def test_many_queues_share_the_mark() -> None:
         answered[answer.link] += answer.count
     assert answered == dict.fromkeys(range(1, 41), 5)
     queues = scene.engine._queues
-    assert sum(queue.machine.resident_message_bytes for queue in queues) <= 2 * MARK
+    assert sum(queue.machine.contents.resident_message_bytes for queue in queues) <= 2 * MARK
 
 
 def test_memory_is_taken_from_the_largest_first() -> None:
@@ -187,7 +187,7 @@ def test_damaged_messages_are_given_up_and_the_queue_goes_on() -> None:
     scene.reading = False
     peer.consume(2, "q", len(sent))
     first, *others = scene.take_reads()
-    scene.engine.read_ended(first, JournalDamaged("1", 0, "nothing good"), scene.now_ms)
+    scene.engine.read_ended(first, JournalDamagedError("1", 0, "nothing good"), scene.now_ms)
     for read in others:
         read.perform(scene.store)
         scene.engine.read_ended(read, None, scene.now_ms)
@@ -213,7 +213,7 @@ def test_damaged_messages_stay_on_disk_for_a_repair(caplog: pytest.LogCaptureFix
     first, *others = scene.take_reads()
     segment = first.place.segment
     for read in (first, *others):
-        scene.engine.read_ended(read, JournalDamaged("1", 0, "nothing good"), scene.now_ms)
+        scene.engine.read_ended(read, JournalDamagedError("1", 0, "nothing good"), scene.now_ms)
     scene.reading = True
     for _ in range(100):
         scene.tick(500)

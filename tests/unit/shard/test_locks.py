@@ -49,11 +49,11 @@ def test_a_lock_runs_out_on_time_and_counts_as_a_failed_delivery() -> None:
     assert scene.queue("q") == {"ready": 2, "in_flight": 0}
     peer.credit(5, 4)
     assert [(each.number, each.attempts) for each in peer.delivered[5][2:]] == [(2, 1), (3, 1)]
-    assert queue.machine.counters.locks_expired == 2
+    assert queue.machine.contents.counters.locks_expired == 2
     # What the client says of the former delivery means nothing any more.
     peer.settle(5, 0, 2)
     assert scene.queue("q") == {"ready": 0, "in_flight": 2}
-    assert queue.machine.counters.accepted == 0
+    assert queue.machine.contents.counters.accepted == 0
 
 
 def test_a_message_whose_locks_run_out_again_and_again_is_a_dead_letter() -> None:
@@ -73,7 +73,7 @@ def test_what_was_settled_in_time_wakes_nobody() -> None:
     assert queue.next_deadline_ms is None
     scene.tick(300)
     assert scene.engine.deadline_ms is None
-    assert queue.machine.counters.locks_expired == 0
+    assert queue.machine.contents.counters.locks_expired == 0
 
 
 def test_the_policy_gives_locks_to_those_that_ask_for_none() -> None:
@@ -102,8 +102,8 @@ def test_a_lock_with_a_key_is_settled_by_anybody_after_its_consumer_went() -> No
     scene.tick(100)
     assert scene.queue("q") == {"ready": 2, "in_flight": 0}
     # With the last of them the key is forgotten.
-    assert not queue.machine.locks.by_key
-    assert not queue.machine.consumers.departed
+    assert not queue.machine.contents.locks.by_key
+    assert not queue.machine.contents.consumers.departed
 
 
 def test_locks_with_a_key_outlive_the_process_that_took_them() -> None:
@@ -156,7 +156,7 @@ def test_a_link_keeps_what_it_renews_and_loses_what_it_does_not() -> None:
     assert scene.queue("q") == {"ready": 2, "in_flight": 1}
     scene.tick(1)
     assert scene.queue("q") == {"ready": 3, "in_flight": 0}
-    assert queue.machine.counters.locks_expired == 3
+    assert queue.machine.contents.counters.locks_expired == 3
 
 
 def test_what_no_time_ends_needs_no_renewal_and_is_not_lost_by_one() -> None:

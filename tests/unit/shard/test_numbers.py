@@ -4,7 +4,7 @@ import pytest
 
 from lightrail.journal.record import Settle
 from lightrail.shard.journal.record import Record
-from lightrail.shard.journal.store import StoreBroken
+from lightrail.shard.journal.store import StoreBrokenError
 from lightrail.shard.queue.runs import Place
 from lightrail.wire.frames import HEADER_SIZE, Kind, frame
 from lightrail.wire.messages import ProducerOpen
@@ -114,7 +114,7 @@ class BrokenStore(SmallStore):
 
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         if self.failure:
-            raise StoreBroken(self.failure)
+            raise StoreBrokenError(self.failure)
         return super().append(record, now_ms)
 
 

@@ -55,7 +55,7 @@ class Turns(Scene):
         queue = self.engine._queues.find("q")
         if queue is None:
             return 0
-        return queue.machine.next_sequence + queue.machine.counters.duplicates
+        return queue.machine.contents.next_sequence + queue.machine.contents.counters.duplicates
 
     def pieces(self) -> list[int]:
         """What came with each call since the last time, without calls that brought nothing."""
@@ -164,14 +164,14 @@ def test_what_waits_for_room_comes_in_piece_by_piece_when_there_is_some() -> Non
     scene.settle_down()
     queue = scene.engine._queues.find("q")
     assert queue is not None
-    assert queue.machine.next_sequence == 10
+    assert queue.machine.contents.next_sequence == 10
     scene.names.give("q", NamePolicy.parse({"role": "queue"} | GROUPS))  # type: ignore[attr-defined]
     scene.engine.refresh(scene.now_ms)
     came = []
     while queue.parked:
-        before = queue.machine.next_sequence
+        before = queue.machine.contents.next_sequence
         scene.turn()
-        came.append(queue.machine.next_sequence - before)
+        came.append(queue.machine.contents.next_sequence - before)
         assert not queue.parked or scene.engine.deadline_ms == 0
     assert len(came) > 5
     assert max(came) <= limits.QUEUE_WORK_OF_A_TURN // 12 + 2 * PIECE

@@ -23,7 +23,7 @@ from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
 from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.journal.store import Recovered, StoreBusy
+from lightrail.shard.journal.store import Recovered, StoreBusyError
 from lightrail.shard.queue.runs import Batch, Place, Run, batch_of
 from lightrail.shard.reading import Read
 from lightrail.shard.server import Server
@@ -70,7 +70,7 @@ class SlowStore(MemoryStore):
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         self._is_busy = self._in_flight is not None and self._records >= self.busy_from
         if self._is_busy:
-            raise StoreBusy("send again in a moment")
+            raise StoreBusyError("send again in a moment")
         return super().append(record, now_ms)
 
     def begin_commit(self) -> MemoryCommit:
@@ -512,7 +512,8 @@ def test_while_the_disk_hangs_the_shard_says_nothing_and_then_everything(
         frontend.say(frame(Kind.PING), batch(1, 2, [b"b"], durable=False))
         queue = server._engine._queues.find("q")
         assert queue is not None
-        await asyncio.to_thread(wait.until, lambda: queue.machine.held == 2, "the second batch", WAIT_S)
+        contents = queue.machine.contents
+        await asyncio.to_thread(wait.until, lambda: contents.held == 2, "the second batch", WAIT_S)
         server._turn()
         assert len(frontend.heard) == heard
         store.go_on.set()
@@ -549,7 +550,7 @@ def test_what_comes_to_a_crowded_store_waits_in_the_socket_until_the_commit_has_
         store.go_on.set()
         await frontend.until(Kind.PONG, 2)
         await frontend.until(Kind.ACCEPTED, 2)
-        assert server._engine._queues.find("q").machine.gauges.ready == 8
+        assert server._engine._queues.find("q").machine.contents.gauges.ready == 8
 
     play(test, tmp_path)
 
@@ -603,7 +604,7 @@ def test_what_finds_no_room_before_the_commit_has_ended_waits_and_is_not_refused
         await frontend.until(Kind.PONG, 2)
         await frontend.until(Kind.ACCEPTED, 2)
         assert not [kind for kind, _, _ in frontend.heard if kind is Kind.REFUSED]
-        assert server._engine._queues.find("q").machine.gauges.ready == 8
+        assert server._engine._queues.find("q").machine.contents.gauges.ready == 8
 
     play(test, tmp_path)
 

@@ -25,7 +25,7 @@ from lightrail.model.settings import Settings
 from lightrail.shard import data_directory as residences
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.store import StoreRefused
+from lightrail.shard.journal.store import StoreRefusedError
 from lightrail.shard.start import Start
 from lightrail.telemetry.process import Process
 
@@ -111,7 +111,7 @@ async def one(
 
 async def refused(coordinator: MemoryCoordinator, data: Path, settings: Settings = CLUSTER) -> str:
     life = Life(coordinator, data, settings)
-    with pytest.raises((MemberRefused, StoreRefused)) as error:
+    with pytest.raises((MemberRefused, StoreRefusedError)) as error:
         await life.serve()
     life.kill()
     return str(error.value)
@@ -462,7 +462,7 @@ def test_whoever_serves_has_all_that_was_stored_whatever_is_copied_and_killed(
                     await life.serve()
                 except Killed:
                     life.kill()
-                except (MemberRefused, StoreRefused) as error:
+                except (MemberRefused, StoreRefusedError) as error:
                     life.kill()
                     refusal = error
                 else:

@@ -51,7 +51,7 @@ class Metered(Scene):
         """The queue gets another policy."""
         queue = self.engine._queues.find("q")
         assert queue is not None
-        changed = commands.Change(replace(queue.machine.policy, **policy))
+        changed = commands.Change(replace(queue.machine.contents.policy, **policy))
         self.engine._performer.perform(queue, queue.machine.apply(changed, self.now_ms), self.now_ms)
         self.engine._performer.touched[queue] = None
         self.turn()
@@ -291,11 +291,11 @@ def test_a_policy_that_does_not_rearrange_a_queue_leaves_its_line_as_it_is() -> 
     filled(scene, 100)
     queue = scene.engine._queues.find("q")
     assert queue is not None
-    line = queue.machine.ready
+    line = queue.machine.contents.ready
     scene.follow(lock_ms=5_000, max_length=1_000)
-    assert queue.machine.ready is line
+    assert queue.machine.contents.ready is line
     scene.follow(priorities=10)
-    assert queue.machine.ready is not line
+    assert queue.machine.contents.ready is not line
     assert scene.queue("q")["ready"] == 100
 
 
@@ -397,9 +397,9 @@ def test_a_purge_of_delayed_messages_leaves_nothing_to_look_at() -> None:
     scene.settle_down()
     queue = scene.engine._queues.find("q")
     assert queue is not None
-    assert queue.machine.delayed_count == 100
+    assert queue.machine.contents.delayed_count == 100
     peer.ask("purge", queue="q")
-    assert queue.machine.delayed_count == 0
-    assert queue.machine.special is not None
-    assert queue.machine.special.delays is not None
-    assert not queue.machine.special.delays._due
+    assert queue.machine.contents.delayed_count == 0
+    assert queue.machine.contents.special is not None
+    assert queue.machine.contents.special.delays is not None
+    assert not queue.machine.contents.special.delays._due

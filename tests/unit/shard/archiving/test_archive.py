@@ -5,7 +5,7 @@ import pytest
 from lightrail.journal.archive import segment_name
 from lightrail.journal.index import SegmentIndex, decode_index
 from lightrail.journal.record import CONTINUED, SPILLED, Queue, QueueEvent
-from lightrail.shard.archiving.archive import BeyondCommitted, Journals, NotThere
+from lightrail.shard.archiving.archive import BeyondCommittedError, Journals, NoSegmentError
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
@@ -92,7 +92,7 @@ def test_what_is_not_committed_or_not_synced_never_leaves(scene: Scene) -> None:
     assert scene.own()[-1] == before, "written and synced, but the loop has not heard of it"
     disk = scene.journal.incarnation.disk
     with pytest.raises(
-        BeyondCommitted, match=f"up to byte {before.end}, asked for was byte {before.end + 1}"
+        BeyondCommittedError, match=f"up to byte {before.end}, asked for was byte {before.end + 1}"
     ):
         scene.journals.read(disk, before.segment, 0, before.end + 1)
     scene.journal.end_commit(commit)
@@ -109,7 +109,7 @@ def test_a_group_leaves_whole(scene: Scene) -> None:
     assert len(scene.journal.segments()) > 1
     assert scene.own() == [before]
     disk = scene.journal.incarnation.disk
-    with pytest.raises(BeyondCommitted):
+    with pytest.raises(BeyondCommittedError):
         scene.journals.read(disk, scene.journal.current.number, 0, 1)
     scene.send(1)
     assert len(scene.own()) == len(scene.journal.segments())
@@ -139,15 +139,15 @@ def test_what_only_the_archive_has_is_read_there(scene: Scene) -> None:
     disk = scene.journal.incarnation.disk
     assert [scene.journals.segment(disk, index.segment) for index in after] == after
     for other in ((disk, 1 << 20), ("ab", after[0].segment)):
-        with pytest.raises(NotThere):
+        with pytest.raises(NoSegmentError):
             scene.journals.segment(*other)
-    with pytest.raises(BeyondCommitted):
+    with pytest.raises(BeyondCommittedError):
         scene.journals.read(disk, min(gone), 0, 1 << 20)
     first = after[0]
     scene.archiver.contents.remove(disk, first.segment)
-    with pytest.raises(NotThere, match="no segment 1 of journal"):
+    with pytest.raises(NoSegmentError, match="no segment 1 of journal"):
         scene.journals.read(disk, first.segment, 0, 10)
-    with pytest.raises(NotThere):
+    with pytest.raises(NoSegmentError):
         first.encode()
 
 
@@ -156,7 +156,7 @@ def test_a_file_that_went_behind_its_back_is_said_to_be_gone(scene: Scene) -> No
     scene.tick()
     gone = scene.drop_oldest()
     FakeFolders(scene.files).open(scene.journal.incarnation.folder).remove(segment_name(gone))
-    with pytest.raises(NotThere):
+    with pytest.raises(NoSegmentError):
         scene.journals.read(scene.journal.incarnation.disk, gone, 0, 10)
 
 
@@ -171,7 +171,7 @@ def test_a_file_that_is_shorter_than_it_was_is_no_answer(scene: Scene) -> None:
 def test_journals_and_segments_that_are_not_here_are_said_to_be_so(scene: Scene) -> None:
     disk = scene.journal.incarnation.disk
     for where, segment in (("f" * 32, 1), (disk, 99)):
-        with pytest.raises(NotThere):
+        with pytest.raises(NoSegmentError):
             scene.journals.read(where, segment, 0, 0)
     with pytest.raises(ValueError, match="range"):
         scene.journals.read(disk, 1, 5, 4)

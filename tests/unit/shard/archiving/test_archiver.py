@@ -14,7 +14,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.journal.store import StoreFull
+from lightrail.shard.journal.store import StoreFullError
 from lightrail.shard.queue.runs import Place, batch_of
 from tests.support.archive_scene import SEAL_MS, ArchiveScene, archived, reader
 from tests.support.fake_files import FakeFiles, FakeFolders
@@ -282,7 +282,7 @@ def test_an_archived_file_is_never_used_again_nor_changed() -> None:
             places |= filled(journal, 1, number)
             number += 1
             scene.work()
-    except StoreFull:
+    except StoreFullError:
         pass
     scene.tick()
     before = archived(files, journal.incarnation.folder)
@@ -319,7 +319,7 @@ def test_a_full_disk_that_takes_no_index_does_not_stop_the_broker(caplog: pytest
         while True:
             places |= filled(journal, 1, number)
             number += 1
-    except StoreFull:
+    except StoreFullError:
         pass
     files.space = files.used()
     scene.tick()

@@ -9,7 +9,7 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.sqlite import SqliteStore
-from lightrail.shard.journal.store import StoreFull
+from lightrail.shard.journal.store import StoreFullError
 from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.policy import Policy
@@ -73,7 +73,7 @@ def test_a_durable_batch_is_one_object_for_all_its_queues() -> None:
     scene, peer = opened()
     peer.route(1, 1, 5, [b"x"])
     found = [scene.engine._queues.find(name) for name in "abc"]
-    assert len({id(queue.machine.ready.runs[0].batch) for queue in found if queue}) == 1
+    assert len({id(queue.machine.contents.ready.runs[0].batch) for queue in found if queue}) == 1
 
 
 def test_a_transient_batch_is_answered_at_once_and_shares_its_bytes() -> None:
@@ -83,8 +83,8 @@ def test_a_transient_batch_is_answered_at_once_and_shares_its_bytes() -> None:
     peer.route(1, 1, 5, [b"x"], durable=False)
     assert peer.accepted(1) == [1]
     found = [scene.engine._queues.find(name) for name in "abc"]
-    assert len({id(queue.machine.ready.runs[0].batch.data) for queue in found if queue}) == 1
-    assert len({id(queue.machine.ready.runs[0].batch) for queue in found if queue}) == 3
+    assert len({id(queue.machine.contents.ready.runs[0].batch.data) for queue in found if queue}) == 1
+    assert len({id(queue.machine.contents.ready.runs[0].batch) for queue in found if queue}) == 3
 
 
 def test_a_batch_said_again_is_answered_and_not_stored_twice() -> None:
@@ -397,7 +397,7 @@ def test_all_queues_take_of_a_batch_what_fits_into_the_fullest() -> None:
     assert (number, refusal.accepted) == (2, 1)
     assert "queue b is full" in refusal.description
     assert [scene.queue(name)["ready"] for name in "abc"] == [3, 3, 3]
-    assert full.machine.counters.refused == 1
+    assert full.machine.contents.counters.refused == 1
     # What fits everywhere is one record still.
     assert isinstance(scene.store, SmallStore)
     assert [len(append.targets) for append in scene.store.appends()] == [3, 3]
@@ -459,7 +459,7 @@ def test_a_group_that_finds_no_room_for_its_end_is_taken_back(monkeypatch: pytes
         if isinstance(record, Append):
             left[0] -= 1
             if left[0] < 0:
-                raise StoreFull("there is no room")
+                raise StoreFullError("there is no room")
         return real(journal, record, now_ms)
 
     monkeypatch.setattr(Journal, "append", append)

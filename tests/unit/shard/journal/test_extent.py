@@ -11,7 +11,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of, numbers
-from lightrail.shard.journal.store import JournalDamaged, StoreRefused
+from lightrail.shard.journal.store import JournalDamagedError, StoreRefusedError
 from lightrail.shard.queue.runs import batch_of
 from tests.support.fake_files import Crash, FakeFiles, Inode
 
@@ -62,31 +62,33 @@ def cut(files: FakeFiles, segment: int, size: int) -> FakeFiles:
 @pytest.mark.parametrize("close", [False, True])
 def test_a_deleted_newest_segment_is_damage_that_names_it_and_what_is_missing(close: bool) -> None:
     files = written(close=close)
-    with pytest.raises(JournalDamaged, match=r"000000000003\.segment.*missing.*records \d+ to \d+.*repair"):
+    missing = r"000000000003\.segment.*missing.*records \d+ to \d+.*repair"
+    with pytest.raises(JournalDamagedError, match=missing):
         opened(without(files, *numbers(files)[2:]))
 
 
 @pytest.mark.parametrize("gone", [(2, 3), (1, 2, 3)])
 def test_several_or_all_deleted_segments_are_damage(gone: tuple[int, ...]) -> None:
-    with pytest.raises(JournalDamaged, match="missing"):
+    with pytest.raises(JournalDamagedError, match="missing"):
         opened(without(written(), *gone, 4))
 
 
 def test_an_emptied_newest_segment_is_damage() -> None:
-    with pytest.raises(JournalDamaged, match=r"000000000003\.segment"):
+    with pytest.raises(JournalDamagedError, match=r"000000000003\.segment"):
         opened(cut(written(), 3, 0))
 
 
 def test_a_newest_segment_that_is_shorter_than_it_was_when_it_was_asked_for_is_damage() -> None:
     for files in (written(asked=True), written(close=True)):
-        with pytest.raises(JournalDamaged, match=r"000000000003\.segment is damaged at offset \d+: it ends"):
+        damage = r"000000000003\.segment is damaged at offset \d+: it ends"
+        with pytest.raises(JournalDamagedError, match=damage):
             opened(cut(files, 3, len(files.inodes[name_of(3)].live) // 4))
 
 
 def test_a_refused_journal_is_left_as_it_was() -> None:
     files = without(written(), 3, 4)
     before = {name: bytes(inode.live) for name, inode in files.inodes.items()}
-    with pytest.raises(JournalDamaged):
+    with pytest.raises(JournalDamagedError):
         opened(files)
     assert {name: bytes(inode.live) for name, inode in files.inodes.items()} == before
 
@@ -211,7 +213,7 @@ def test_a_torn_slot_leaves_the_one_before() -> None:
 def test_a_newer_format_is_refused() -> None:
     slot = bytearray(extents.encode(Extent(1, 1, 1), SALT))
     slot[8] = 2
-    with pytest.raises(StoreRefused, match="format version 2"):
+    with pytest.raises(StoreRefusedError, match="format version 2"):
         extents.decode(bytes(slot), SALT)
 
 
@@ -221,12 +223,12 @@ def test_whoever_knows_more_is_asked_before_anything_is_changed() -> None:
 
     def judge(found: Extent) -> None:
         asked.append(found)
-        raise StoreRefused("it is a copy that is behind")
+        raise StoreRefusedError("it is a copy that is behind")
 
     before = {name: bytes(inode.live) for name, inode in files.inodes.items()}
     journal = Journal(files, "c", 0, segment_bytes=1_000)
     journal.judge = judge
-    with pytest.raises(StoreRefused, match="behind"):
+    with pytest.raises(StoreRefusedError, match="behind"):
         journal.recover(0)
     assert asked == [Extent(3, asked[0].first_lsn, 17)]
     assert {name: bytes(inode.live) for name, inode in files.inodes.items()} == before

@@ -10,7 +10,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.journal.store import JournalDamaged
+from lightrail.shard.journal.store import JournalDamagedError
 from lightrail.shard.queue.runs import batch_of
 from tests.support.fake_files import FakeFiles, Fault
 
@@ -103,7 +103,7 @@ def test_a_segment_too_short_for_a_record_has_lost_none(header: bytes) -> None:
 
 
 def test_a_segment_too_short_for_a_record_is_damaged_where_records_are_missing() -> None:
-    with pytest.raises(JournalDamaged, match=r"000000000001.*the next segment begins with record"):
+    with pytest.raises(JournalDamagedError, match=r"000000000001.*the next segment begins with record"):
         opened(left_by_an_earlier_program(bytes(SEGMENT_HEADER_SIZE), missing=1))
 
 

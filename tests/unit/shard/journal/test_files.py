@@ -11,7 +11,7 @@ import pytest
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.repair import repair
-from lightrail.shard.journal.store import StoreRefused
+from lightrail.shard.journal.store import StoreRefusedError
 
 WRITER = """
 import sys
@@ -105,10 +105,10 @@ def test_small_files_are_replaced_whole(tmp_path: Path) -> None:
 
 
 def test_repair_wants_an_idle_journal(tmp_path: Path) -> None:
-    with pytest.raises(StoreRefused, match="data/shard-0"):
+    with pytest.raises(StoreRefusedError, match="data/shard-0"):
         repair(tmp_path / "nothing")
     journal = Journal(RealFiles(tmp_path), "c", 0, segment_bytes=64 * 1024)
     journal.recover(0, 1)
-    with pytest.raises(StoreRefused, match="in use"):
+    with pytest.raises(StoreRefusedError, match="in use"):
         repair(tmp_path)
     journal.close()

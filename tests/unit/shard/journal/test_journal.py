@@ -16,11 +16,11 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.journal.store import (
     Recovered,
-    StoreBroken,
-    StoreBusy,
+    StoreBrokenError,
+    StoreBusyError,
     StoreError,
-    StoreFull,
-    StoreRefused,
+    StoreFullError,
+    StoreRefusedError,
 )
 from lightrail.shard.queue.runs import Batch, Place, Run, batch_of
 from tests.support.fake_files import FakeFiles
@@ -62,7 +62,7 @@ def fill(journal: Journal) -> dict[int, Place]:
         while True:
             live[len(live)] = send(journal, len(live))
             journal.flush()
-    except StoreFull:
+    except StoreFullError:
         return live
 
 
@@ -76,7 +76,7 @@ def restarted(files: FakeFiles, keep: str = "none") -> list[int]:
 
 
 def test_nothing_may_be_appended_before_recovery() -> None:
-    with pytest.raises(StoreBroken, match="recover"):
+    with pytest.raises(StoreBrokenError, match="recover"):
         Journal(FakeFiles()).append(Queue(QueueEvent.DECLARED, 1, "q"))
 
 
@@ -244,7 +244,7 @@ def test_a_full_disk_refuses_messages_takes_settlements_and_recovers_by_itself()
     files = FakeFiles(space=6_500 + EXTENT_BYTES)
     journal = declared(files)
     sent = len(fill(journal))
-    with pytest.raises(StoreFull, match="free space"):
+    with pytest.raises(StoreFullError, match="free space"):
         send(journal, sent)
     assert journal.usage().full
     assert sent > 15
@@ -253,7 +253,7 @@ def test_a_full_disk_refuses_messages_takes_settlements_and_recovers_by_itself()
     journal.flush()
     assert restarted(files) == [sent - 2, sent - 1]
     files.space = None
-    with pytest.raises(StoreFull):
+    with pytest.raises(StoreFullError):
         send(journal, sent, now_ms=limits.FULL_RETRY_MS - 1)
     send(journal, sent, now_ms=limits.FULL_RETRY_MS)
     journal.flush()
@@ -273,7 +273,7 @@ def test_the_last_of_a_full_disk_is_for_settlements_and_the_cleaner() -> None:
         Delivered(1, 7, [(0, 1)]),
         Settle(1, [(0, 1)], Outcome.RELEASED),
     ):
-        with pytest.raises(StoreFull):
+        with pytest.raises(StoreFullError):
             journal.append(refused, 1)
     journal.append(Settle(1, [(0, 1)], Outcome.MODIFIED, attempts=1), 1)
     journal.append(replace(spilled, spills=False), 1)
@@ -314,7 +314,7 @@ def test_on_a_full_disk_what_the_cleaner_frees_is_used_again() -> None:
 def test_a_record_for_which_nothing_is_left_changes_nothing() -> None:
     files = FakeFiles(space=4_500 + EXTENT_BYTES)
     journal = declared(files)
-    with pytest.raises(StoreFull):
+    with pytest.raises(StoreFullError):
         send(journal, 0, size=9_000)
     send(journal, 0)
     journal.flush()
@@ -330,9 +330,9 @@ def test_a_start_on_a_full_disk_delivers_and_waits_for_space() -> None:
     files.space = 1_000
     journal, recovered = opened(files)
     assert sequences(recovered.queues[0].runs) == [0]
-    with pytest.raises(StoreFull):
+    with pytest.raises(StoreFullError):
         send(journal, 1)
-    with pytest.raises(StoreFull):
+    with pytest.raises(StoreFullError):
         journal.append(Settle(1, [(0, 1)], Outcome.ACCEPTED), 0)
     assert not journal.pending
     files.space = None
@@ -354,7 +354,7 @@ def test_a_directory_without_room_for_a_name_is_a_full_disk_and_any_other_error_
     files.fail_creates = errno.EIO
     # The spare was made already and takes this one; the next needs a new file.
     send(journal, len(live) + 1, size=1_900, now_ms=limits.FULL_RETRY_MS)
-    with pytest.raises(StoreBroken, match="no new file"):
+    with pytest.raises(StoreBrokenError, match="no new file"):
         send(journal, len(live) + 2, size=1_900, now_ms=limits.FULL_RETRY_MS)
     assert "restart" in journal.usage().broken
 
@@ -394,11 +394,11 @@ def test_while_the_commit_thread_hangs_appending_never_waits_for_it() -> None:
     size = live[len(live) - 1].length
     for _ in range(room // size):
         live[len(live)] = send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
-    with pytest.raises(StoreBusy, match="send again in a moment"):
+    with pytest.raises(StoreBusyError, match="send again in a moment"):
         send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
     assert room > size
     assert not journal.full
-    with pytest.raises(StoreBusy, match="send again in a moment"):
+    with pytest.raises(StoreBusyError, match="send again in a moment"):
         journal._tail.roll(0, 0)
     files.goes_on.set()
     thread.join()
@@ -418,7 +418,7 @@ def test_on_a_full_disk_the_commit_thread_looks_for_room_where_one_is_under_way(
     journal.append(Settle(1, [(0, 1)], Outcome.ACCEPTED, "", 0))
     commit = journal.begin_commit()
     files.fail_creates = 0
-    with pytest.raises(StoreFull, match="expected room"):
+    with pytest.raises(StoreFullError, match="expected room"):
         send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
     assert journal.full
     commit.perform()
@@ -438,7 +438,7 @@ def test_an_error_while_the_oldest_segment_goes_is_a_broken_disk() -> None:
     journal.append(Ids(1, 1 << 40, bytes(16) * 80))
     journal._space.close()
     files.fail_creates = errno.EIO
-    with pytest.raises(StoreBroken, match="no new file"):
+    with pytest.raises(StoreBrokenError, match="no new file"):
         journal.drop(oldest)
     assert "no new file" in journal.failure
 
@@ -458,9 +458,9 @@ def test_after_a_failed_write_or_sync_everything_is_refused_for_good(part: str) 
         journal.flush()
     assert raised.value.errno == errno.EIO
     setattr(files, part, False)
-    with pytest.raises(StoreBroken, match="restart"):
+    with pytest.raises(StoreBrokenError, match="restart"):
         send(journal, 2)
-    with pytest.raises(StoreBroken, match="restart"):
+    with pytest.raises(StoreBrokenError, match="restart"):
         journal.begin_commit()
     journal.close()
     # The same machine, another process: what the failed sync left in memory must not be believed.
@@ -488,7 +488,7 @@ def test_what_a_killed_process_left_unsynced_is_on_disk_before_it_is_shown() -> 
 def test_two_processes_do_not_share_a_journal() -> None:
     files = FakeFiles()
     declared(files)
-    with pytest.raises(StoreRefused, match="another process"):
+    with pytest.raises(StoreRefusedError, match="another process"):
         Journal(files, "c", 0).recover(0)
 
 
@@ -499,7 +499,7 @@ def test_closing_commits_what_has_gathered_and_says_that_it_is_whole() -> None:
     journal.close(7)
     assert not any(not file.closed for file in files.opened)
     assert restarted(files) == [0]
-    with pytest.raises(StoreBroken, match="closed"):
+    with pytest.raises(StoreBrokenError, match="closed"):
         send(journal, 1)
 
 

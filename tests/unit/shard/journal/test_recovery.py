@@ -19,7 +19,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.journal.store import JournalDamaged, Recovered, StoreRefused
+from lightrail.shard.journal.store import JournalDamagedError, Recovered, StoreRefusedError
 from lightrail.shard.queue.runs import Place, batch_of
 from tests.support.fake_files import FakeFiles, Inode
 
@@ -72,7 +72,7 @@ def test_damage_in_a_former_segment_stops_the_start_and_says_where() -> None:
     files, places = written()
     image = damage(files, places[2].segment, places[2].offset + 60)
     with pytest.raises(
-        JournalDamaged, match=r"000000000001\.segment.*offset \d+.*checksum.*repair"
+        JournalDamagedError, match=r"000000000001\.segment.*offset \d+.*checksum.*repair"
     ) as raised:
         recovered(image)
     assert raised.value.offset == places[2].offset
@@ -82,21 +82,21 @@ def test_damage_in_a_former_segment_stops_the_start_and_says_where() -> None:
 @pytest.mark.parametrize("where", [0, 4, 8, 9, 10, 12, 16, 24, 40, 100])
 def test_damage_of_any_field_is_found(where: int) -> None:
     files, places = written()
-    with pytest.raises(JournalDamaged):
+    with pytest.raises(JournalDamagedError):
         recovered(damage(files, places[2].segment, places[2].offset + where))
 
 
 def test_damage_in_the_last_segment_is_no_torn_end_when_later_records_know_better() -> None:
     files, places = written()
     assert places[-2].segment == places[-3].segment
-    with pytest.raises(JournalDamaged, match="had been synced") as raised:
+    with pytest.raises(JournalDamagedError, match="had been synced") as raised:
         recovered(damage(files, places[-3].segment, places[-3].offset + 60))
     assert raised.value.offset == places[-3].offset
 
 
 def test_damage_at_the_very_end_is_found_after_an_orderly_close() -> None:
     files, places = written(close=True)
-    with pytest.raises(JournalDamaged, match="had been synced"):
+    with pytest.raises(JournalDamagedError, match="had been synced"):
         recovered(damage(files, places[-1].segment, places[-1].offset + 60))
 
 
@@ -111,13 +111,13 @@ def test_a_missing_segment_and_a_bad_header_are_damage() -> None:
     files, _ = written()
     image = files.after_crash(0, "none")
     del image.inodes[name_of(2)]
-    with pytest.raises(JournalDamaged, match="missing"):
+    with pytest.raises(JournalDamagedError, match="missing"):
         recovered(image)
-    with pytest.raises(JournalDamaged, match="no header"):
+    with pytest.raises(JournalDamagedError, match="no header"):
         recovered(damage(files, 2, 3))
     files, places = written()
     last = places[-1].segment
-    with pytest.raises(JournalDamaged, match="no header"):
+    with pytest.raises(JournalDamagedError, match="no header"):
         recovered(damage(files, last, 3))
 
 
@@ -126,11 +126,11 @@ def test_a_segment_of_another_journal_is_refused() -> None:
     image = files.after_crash(0, "none")
     header = encode_segment_header(2, 99, 12345)
     image.inodes[name_of(2)].live[: len(header)] = header
-    with pytest.raises(JournalDamaged, match="another journal"):
+    with pytest.raises(JournalDamagedError, match="another journal"):
         recovered(image)
     header = encode_segment_header(2, 99, int.from_bytes(bytes(range(4)), "little"))
     image.inodes[name_of(2)].live[: len(header)] = header
-    with pytest.raises(JournalDamaged, match="record"):
+    with pytest.raises(JournalDamagedError, match="record"):
         recovered(image)
 
 
@@ -140,11 +140,11 @@ def test_a_newer_format_is_refused() -> None:
     fields = json.loads(bytes(image.inodes["identity.json"].live))
     fields["format"] = 9
     image.inodes["identity.json"] = Inode(json.dumps(fields).encode())
-    with pytest.raises(StoreRefused, match="format version 9"):
+    with pytest.raises(StoreRefusedError, match="format version 9"):
         recovered(image)
     image = files.after_crash(0, "none")
     image.inodes[name_of(3)].live[8] = 9
-    with pytest.raises(StoreRefused, match="format version 9"):
+    with pytest.raises(StoreRefusedError, match="format version 9"):
         recovered(image)
 
 
@@ -152,7 +152,7 @@ def test_an_identity_that_can_not_be_read_is_refused_and_a_lost_one_is_made_agai
     files, _ = written()
     image = files.after_crash(0, "none")
     image.inodes["identity.json"] = Inode(b"{}")
-    with pytest.raises(StoreRefused, match=r"identity\.json"):
+    with pytest.raises(StoreRefusedError, match=r"identity\.json"):
         recovered(image)
     image = files.after_crash(0, "none")
     del image.inodes["identity.json"]
@@ -247,7 +247,7 @@ def test_repair_leaves_a_torn_end_to_recovery() -> None:
 
 
 def test_repair_of_no_journal_is_refused() -> None:
-    with pytest.raises(StoreRefused, match="expected a journal"):
+    with pytest.raises(StoreRefusedError, match="expected a journal"):
         repair_files(FakeFiles())
 
 
@@ -267,7 +267,7 @@ def test_after_any_damage_repair_lets_the_shard_start_with_the_rest() -> None:
             # Nothing but the end may be missing without a word.
             assert numbers == before[: len(numbers)], seed
             assert len(numbers) >= len(before) - 1 or segment == places[-1].segment, seed
-        except JournalDamaged:
+        except JournalDamagedError:
             image = damage(files, segment, at, data)
             repair_files(image)
             _, numbers = recovered(image)

@@ -243,9 +243,9 @@ def test_given_back_it_gets_the_policy_that_its_name_has_by_then() -> None:
     story.scene.refresh()
     queue = story.scene.engine._queues.find("q")
     assert queue is not None
-    assert queue.machine.policy.max_length is None
+    assert queue.machine.contents.policy.max_length is None
     story.give_back()
-    assert queue.machine.policy.max_length == 5
+    assert queue.machine.contents.policy.max_length == 5
 
 
 def test_a_name_that_is_dropped_takes_its_sealed_queue_with_it() -> None:
@@ -282,7 +282,7 @@ def test_what_nobody_takes_is_released_without_a_failed_attempt() -> None:
     story.peer.consume(4, "q", 3, epoch=5)
     # Shown as delivered before, and not counted.
     assert [each.attempts for each in story.peer.delivered[4]] == [1, 1, 0]
-    assert all(not run.attempts for run in story.scene.engine._queues.find("q").machine.runs())
+    assert all(not run.attempts for run in story.scene.engine._queues.find("q").machine.contents.runs())
 
 
 @pytest.mark.parametrize("options", [{"first": 2}, {"first": 1, "resume": True}])

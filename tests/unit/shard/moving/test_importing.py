@@ -7,10 +7,10 @@ import pytest
 from lightrail.model.policy import Policy
 from lightrail.shard.declared import declared_of
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.store import StoreFull
-from lightrail.shard.moving.columns import BadColumns, pack, unpack
+from lightrail.shard.journal.store import StoreFullError
+from lightrail.shard.moving.columns import ColumnsError, pack, unpack
 from lightrail.shard.moving.exporting import Exporting
-from lightrail.shard.moving.importing import ImportFailed, Importing
+from lightrail.shard.moving.importing import ImportFailedError, Importing
 from lightrail.wire.frames import OutcomeCode
 from lightrail.wire.messages import SettleDetail
 from tests.support.fake_files import FakeFiles
@@ -195,7 +195,7 @@ def test_transient_messages_come_along_and_are_in_no_journal() -> None:
     move = Move(durable=False)
     move.begin()
     move.copy()
-    assert move.importing.queue.machine.held == 6
+    assert move.importing.queue.machine.contents.held == 6
     move.target.settle_down()
     (found,) = (
         Journal(move.files.after_crash(1, "all"), "test", 0, segment_bytes=SEGMENT_BYTES)
@@ -213,7 +213,7 @@ def test_dead_letters_that_had_no_room_come_along_as_messages() -> None:
     refuse = store.append
 
     def full(record: Any, now_ms: int = 0) -> Any:
-        raise StoreFull("no room")
+        raise StoreFullError("no room")
 
     store.append = full  # type: ignore[method-assign]
     move.peer.settle(5, 0, 1, OutcomeCode.REJECTED)
@@ -235,7 +235,7 @@ def test_a_copy_counts_as_memory_and_flows_to_disk_while_it_grows() -> None:
     def messages() -> int:
         """Bytes of messages in memory; what is kept beside them counts, too."""
         found = sum(
-            queue.machine.resident_message_bytes for queue in move.target.engine._queues.stored()
+            queue.machine.contents.resident_message_bytes for queue in move.target.engine._queues.stored()
         )
         assert found < memory.resident
         return found
@@ -264,7 +264,7 @@ def test_a_copy_is_nobodys_queue() -> None:
     assert queues.find(QUEUE) is None
     assert list(queues) == []
     assert queues.get(QUEUE, 0) is None
-    with pytest.raises(ImportFailed, match="found one"):
+    with pytest.raises(ImportFailedError, match="found one"):
         importing_of(move.target, QUEUE).begin(0)
     move.importing.drop(0)
     move.importing.drop(0)
@@ -296,11 +296,11 @@ def test_bytes_that_are_not_those_that_were_sent_make_a_copy_fail() -> None:
     move = Move()
     move.begin()
     said, blob = ask(move.source, move.exporting, 0, EVERYTHING, EVERYTHING)
-    with pytest.raises(ImportFailed, match="checksum"):
+    with pytest.raises(ImportFailedError, match="checksum"):
         move.importing.take(said, blob[:-1] + b"?", 0)
-    with pytest.raises(ImportFailed, match="can't be used"):
+    with pytest.raises(ImportFailedError, match="can't be used"):
         move.importing.take({}, blob, 0)
-    with pytest.raises(ImportFailed, match="can't be used"):
+    with pytest.raises(ImportFailedError, match="can't be used"):
         move.importing.take({**said, "columns": [["data", "B", 3]]}, blob, 0)
 
 
@@ -310,21 +310,21 @@ def test_a_source_that_began_anew_makes_a_copy_fail() -> None:
     move.copy()
     move.exporting.end()
     move.exporting = exporting_of(move.source, QUEUE, "2")
-    with pytest.raises(ImportFailed, match="began anew"):
+    with pytest.raises(ImportFailedError, match="began anew"):
         move.copy()
-    with pytest.raises(ImportFailed, match="began anew"):
+    with pytest.raises(ImportFailedError, match="began anew"):
         move.importing.finish(*move.exporting.state(0), 0)
 
 
 def test_a_copy_without_all_messages_is_not_complete() -> None:
     move = Move()
     move.begin()
-    with pytest.raises(ImportFailed, match="messages 0 to 5 are at the source and not in the copy"):
+    with pytest.raises(ImportFailedError, match="messages 0 to 5 are at the source and not in the copy"):
         move.importing.finish(*move.exporting.state(0), 0)
     move.copy()
     move.peer.send(1, 2, BODIES[:1])
     move.source.settle_down()
-    with pytest.raises(ImportFailed, match="messages 6 to 6 are"):
+    with pytest.raises(ImportFailedError, match="messages 6 to 6 are"):
         move.importing.finish(*move.exporting.state(0), 0)
     move.finish()
 
@@ -335,7 +335,7 @@ def test_a_copy_without_what_was_rewritten_is_not_complete() -> None:
     move.copy()
     move.peer.consume(5, QUEUE, 1)
     move.peer.settle(5, 0, 1, OutcomeCode.MODIFIED, SettleDetail(annotations=NOTES))
-    with pytest.raises(ImportFailed, match="ask for them once more"):
+    with pytest.raises(ImportFailedError, match="ask for them once more"):
         move.importing.finish(*move.exporting.state(0), 0)
     move.finish()
 
@@ -366,7 +366,7 @@ def test_columns_say_what_is_wrong_with_them() -> None:
         ([["one"]], "not said as expected"),
         (None, "not said as expected"),
     ):
-        with pytest.raises(BadColumns, match=why):
+        with pytest.raises(ColumnsError, match=why):
             unpack({**said, "columns": wrong}, blob)
 
 
@@ -379,11 +379,11 @@ def test_messages_that_can_not_be_read_now_stop_a_piece_before_them() -> None:
     scene.settle_down()
     queue = queue_of(scene, QUEUE)
     assert queue is not None
-    assert queue.machine.ready.evicted_runs
+    assert queue.machine.contents.ready.evicted_runs
     exporting = exporting_of(scene, QUEUE, "1")
     read, scene.store.read = scene.store.read, lambda *_: []  # type: ignore[method-assign]
     said, _blob = ask(scene, exporting, 0, EVERYTHING, EVERYTHING)
-    evicted = next(run for run in queue.machine.ready.waiting() if run.batch.evicted)
+    evicted = next(run for run in queue.machine.contents.ready.waiting() if run.batch.evicted)
     assert said["next"] == evicted.sequence
     assert "can't be read back now" in said["failed"]
     scene.store.read = read  # type: ignore[method-assign]

@@ -53,13 +53,13 @@ class Disk:
 def filled(batches: int, disk: Disk, expires_at_ms: int | None = None) -> Machine:
     """A queue with ten messages of 100 bytes per batch, evicted beyond `HEAD_BYTES`."""
     machine = Machine("orders")
-    machine.eviction.head_bytes = HEAD_BYTES
+    machine.contents.eviction.head_bytes = HEAD_BYTES
     for number in range(batches):
         messages = [b"%0100d" % (number * 10 + index) for index in range(10)]
         machine.apply(Enqueue(batch_of(messages, durable=True, expires_at_ms=expires_at_ms)), 0)
-        disk.write(machine.ready.waiting()[-1])
+        disk.write(machine.contents.ready.waiting()[-1])
         machine.dispatch(0)
-    machine.evict(1 << 40)
+    machine.contents.evict(1 << 40)
     invariants.check(machine)
     return machine
 
@@ -70,20 +70,20 @@ def test_a_backlog_in_memory_is_joined() -> None:
         machine.apply(Enqueue(batch_of([b"%0100d" % (number * 10 + index) for index in range(10)])), 0)
         machine.dispatch(0)
     invariants.check(machine)
-    runs = machine.ready.waiting()
+    runs = machine.contents.ready.waiting()
     assert len(runs) < 300
     assert max(run.size for run in runs) <= limits.JOINED_BYTES
     objects = sum(sys.getsizeof(run.batch.data) + sys.getsizeof(run.batch.ends) + 300 for run in runs)
-    assert objects < 1.2 * machine.ready.bytes
+    assert objects < 1.2 * machine.contents.ready.bytes
     messages = [message for run in runs for message in run.messages()]
     assert messages == [b"%0100d" % index for index in range(50_000)]
 
 
 def test_eviction_leaves_the_head_and_few_objects() -> None:
     machine = filled(3_000, Disk())
-    assert HEAD_BYTES <= machine.resident_bytes < HEAD_BYTES + 2 * limits.JOINED_BYTES
-    assert machine.ready.evicted_runs <= 3_100_000 // limits.PLACE_BYTES + 2
-    assert machine.gauges.bytes == 3_000_000
+    assert HEAD_BYTES <= machine.contents.resident_bytes < HEAD_BYTES + 2 * limits.JOINED_BYTES
+    assert machine.contents.ready.evicted_runs <= 3_100_000 // limits.PLACE_BYTES + 2
+    assert machine.contents.gauges.bytes == 3_000_000
 
 
 def test_an_evicted_queue_is_drained_in_order() -> None:
@@ -105,7 +105,7 @@ def test_an_evicted_queue_is_drained_in_order() -> None:
                 fetches += 1
         if pending:
             machine.apply(disk.read(pending.pop(0)), 0)
-            peak = max(peak, machine.ready.bytes - machine.ready.evicted_bytes)
+            peak = max(peak, machine.contents.ready.bytes - machine.contents.ready.evicted_bytes)
         invariants.check(machine)
     assert received == [b"%0100d" % index for index in range(30_000)]
     assert fetches <= 5
@@ -123,7 +123,7 @@ def test_the_next_runs_are_fetched_before_they_are_due() -> None:
     machine.apply(Credit(1, 20), 0)
     assert not [effect for effect in machine.dispatch(0) if isinstance(effect, Fetch)]
     assert not machine.apply(disk.read(fetch.run), 0)
-    assert not machine.ready.evicted_runs
+    assert not machine.contents.ready.evicted_runs
 
 
 def test_a_drain_waits_for_the_disk() -> None:
@@ -162,7 +162,7 @@ def test_damage_is_reported_and_the_rest_delivered() -> None:
     assert (removed.reason, removed.last_sequence - removed.first_sequence) == ("lost", 10)
     invariants.check(machine)
     assert sum(effect.run.count for effect in machine.dispatch(0) if isinstance(effect, Deliver)) > 0
-    assert machine.counters.lost == 10
+    assert machine.contents.counters.lost == 10
 
 
 def test_evicted_messages_expire_after_they_were_fetched() -> None:
@@ -175,7 +175,7 @@ def test_evicted_messages_expire_after_they_were_fetched() -> None:
     machine.apply(disk.read(fetch.run, expires_at_ms=100), 100)
     effects = machine.apply(Tick(), 100)
     assert sum(effect.run.count for effect in effects if isinstance(effect, DeadLetter)) == fetch.run.count
-    assert not machine.gauges.ready
+    assert not machine.contents.gauges.ready
 
 
 def test_a_browser_reads_from_disk_too() -> None:
@@ -191,7 +191,7 @@ def test_a_browser_reads_from_disk_too() -> None:
             elif isinstance(effect, Deliver):
                 seen += effect.run.messages()
     assert seen == [b"%0100d" % index for index in range(600)]
-    assert machine.gauges.ready == 600
+    assert machine.contents.gauges.ready == 600
 
 
 def test_peek_names_evicted_runs() -> None:
@@ -204,15 +204,15 @@ def test_peek_names_evicted_runs() -> None:
 
 def test_transient_messages_are_evicted_after_they_were_spilled() -> None:
     machine = Machine("orders")
-    machine.eviction.head_bytes = 1_000
+    machine.contents.eviction.head_bytes = 1_000
     disk = Disk()
     for _ in range(20):
         machine.apply(Enqueue(batch_of([b"x" * 100] * 10)), 0)
-    assert not machine.evict(1 << 40)
-    for run in machine.spill_candidates(5_000):
+    assert not machine.contents.evict(1 << 40)
+    for run in machine.contents.spill_candidates(5_000):
         disk.write(run)
-    assert machine.evict(1 << 40) >= 5_000
-    assert machine.resident_message_bytes == 15_000
+    assert machine.contents.evict(1 << 40) >= 5_000
+    assert machine.contents.resident_message_bytes == 15_000
     invariants.check(machine)
 
 
@@ -222,11 +222,11 @@ def test_the_cleaner_moves_what_is_left() -> None:
     machine.apply(Attach(1), 0)
     machine.apply(Credit(1, 15), 0)
     machine.dispatch(0)
-    for run in machine.runs_in(0):
-        machine.relocate(run, Place(7, 64 * run.sequence, run.size))
+    for run in machine.contents.runs_in(0):
+        machine.contents.relocate(run, Place(7, 64 * run.sequence, run.size))
         invariants.check(machine)
-    assert not machine.runs_in(0)
-    assert sum(run.count for run in machine.runs_in(7)) == 600
+    assert not machine.contents.runs_in(0)
+    assert sum(run.count for run in machine.contents.runs_in(7)) == 600
 
 
 @pytest.mark.parametrize(
@@ -252,17 +252,17 @@ def test_what_is_behind_a_run_that_was_asked_for_expires_though_the_cleaner_part
     for number in (1, 2):
         place = Place(1, 100 * number, 100)
         queue.put(f"key={number}", durable=True, place=place, expires_at_ms=queue.now + 10)
-    queue.machine.eviction.head_bytes = 0
-    queue.machine.evict(1 << 40)
+    queue.machine.contents.eviction.head_bytes = 0
+    queue.machine.contents.evict(1 << 40)
     queue.now += 10
     assert asked(queue.dispatch()) == [(1, 2), (2, 3)]
     queue.do(Change(Policy()))
-    (_, joined) = queue.machine.waiting()
+    (_, joined) = queue.machine.contents.waiting()
     queue.do(Fetched(2, []))
     queue.now += limits.FETCH_RETRY_MS
     assert not queue.dispatch()
-    queue.machine.relocate(joined.cut(1, 2), Place(1, 900_000, 100))
-    assert len(queue.machine.waiting()) == 3
+    queue.machine.contents.relocate(joined.cut(1, 2), Place(1, 900_000, 100))
+    assert len(queue.machine.contents.waiting()) == 3
     first = Run(batch_of([b"key=1"], durable=True, expires_at_ms=joined.batch.expires_at_ms), 0, 1, 1)
     effects = queue.do(Fetched(1, [first])) + queue.dispatch()
     assert [effect.run.sequence for effect in effects if isinstance(effect, DeadLetter)] == [1]

@@ -71,7 +71,7 @@ def test_an_owner_that_is_barred_gives_its_group_up() -> None:
     bench.do(Settle(1, 0, 1, NOT_HERE), Credit(1, 100))
     bench.consumer(2)
     assert bench.get() + bench.get() == ["group=a 1", "group=a 2"]
-    assert bench.machine.consumers.by_id[2].in_flight.runs
+    assert bench.machine.contents.consumers.by_id[2].in_flight.runs
 
 
 def test_groups_are_spread_over_consumers_with_credit() -> None:
@@ -89,7 +89,7 @@ def test_messages_without_a_group_go_to_anybody() -> None:
     bench.consumer(1, credit=1)
     bench.consumer(2, credit=10)
     bench.dispatch()
-    assert bench.machine.ready.count == 0
+    assert bench.machine.contents.ready.count == 0
 
 
 def test_a_group_of_which_everything_expired_is_offered_again() -> None:

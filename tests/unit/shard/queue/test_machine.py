@@ -86,7 +86,7 @@ def test_messages_arrive_in_order_with_rising_numbers(bench: Bench) -> None:
     effects = bench.dispatch()
     assert delivered(effects) == [b"a", b"b", b"c"]
     assert [effect.first_number for effect in effects if isinstance(effect, Deliver)] == [0, 2]
-    assert bench.machine.gauges[:2] == (0, 3)
+    assert bench.machine.contents.gauges[:2] == (0, 3)
 
 
 def test_credit_is_an_absolute_limit(bench: Bench) -> None:
@@ -191,7 +191,7 @@ def test_a_browser_gets_copies(bench: Bench) -> None:
     bench.consumer(1, credit=3, browse=True)
     assert delivered(bench.dispatch()) == numbered(3)
     assert not bench.do(Settle(1, 0, 3, REJECTED))
-    assert bench.machine.gauges[:2] == (5, 0)
+    assert bench.machine.contents.gauges[:2] == (5, 0)
     bench.do(Credit(1, 10))
     assert delivered(bench.dispatch()) == [b"m3", b"m4"]
     bench.put(b"new")
@@ -206,7 +206,7 @@ def test_presettled_deliveries_are_gone_at_once(bench: Bench) -> None:
     bench.consumer(1, presettled=True)
     effects = bench.dispatch()
     assert [type(effect) for effect in effects] == [Deliver, Removed]
-    assert bench.machine.gauges[:2] == (0, 0)
+    assert bench.machine.contents.gauges[:2] == (0, 0)
     assert not bench.do(Detach(1))
 
 
@@ -239,7 +239,7 @@ def test_released_messages_go_back_to_their_place_with_the_same_count(bench: Ben
     effects = bench.dispatch()
     assert delivered(effects) == [b"m0", b"m2", b"m3", b"m4", b"m5"]
     assert {effect.run.attempts for effect in effects if isinstance(effect, Deliver)} == {0}
-    assert bench.machine.counters.redelivered == 3
+    assert bench.machine.contents.counters.redelivered == 3
 
 
 def test_what_was_released_becomes_one_run_again(bench: Bench) -> None:
@@ -248,7 +248,7 @@ def test_what_was_released_becomes_one_run_again(bench: Bench) -> None:
     bench.dispatch()
     for number in (1, 3, 0, 5, 2, 4):
         bench.do(Settle(1, number, number + 1, RELEASED))
-    (run,) = bench.machine.ready.waiting()
+    (run,) = bench.machine.contents.ready.waiting()
     assert (run.first, run.last, run.sequence) == (0, 6, 0)
 
 
@@ -278,7 +278,7 @@ def test_too_many_failures_dead_letter() -> None:
         2,
         [b"poison"],
     )
-    assert bench.machine.counters.dead_lettered == {"max-delivery-count": 1}
+    assert bench.machine.contents.counters.dead_lettered == {"max-delivery-count": 1}
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_without_a_limit_failures_go_on(name: str, policy: Policy) -> None:
     for number in range(30):
         assert len(delivered(bench.dispatch())) == 1
         bench.do(Settle(1, number, number + 1, FAILED))
-    assert bench.machine.ready.waiting()[0].attempts == 30
+    assert bench.machine.contents.ready.waiting()[0].attempts == 30
 
 
 def test_rejected_messages_are_dead_lettered_with_the_error(bench: Bench) -> None:
@@ -320,7 +320,7 @@ def test_undeliverable_here_goes_to_others_and_else_waits(bench: Bench) -> None:
     bench.dispatch()
     assert not bench.do(Settle(1, 0, 2, NOT_HERE), Credit(1, 100))
     assert delivered(bench.dispatch()) == [b"c"]
-    assert bench.machine.gauges.ready == 2
+    assert bench.machine.contents.gauges.ready == 2
     bench.consumer(2)
     assert delivered(bench.dispatch(), 2) == [b"a", b"b"]
     bench.do(Settle(2, 0, 2, NOT_HERE))
@@ -351,7 +351,7 @@ def test_the_loss_of_a_link_is_a_failed_delivery(bench: Bench) -> None:
     bench.dispatch()
     (returned,) = bench.do(Detach(1))
     assert isinstance(returned, Returned)
-    assert bench.machine.ready.waiting()[0].attempts == 1
+    assert bench.machine.contents.ready.waiting()[0].attempts == 1
 
 
 def test_the_loss_of_a_link_is_its_default_outcome(bench: Bench) -> None:
@@ -364,7 +364,7 @@ def test_the_loss_of_a_link_is_its_default_outcome(bench: Bench) -> None:
     bench.consumer(2, default_outcome=RELEASED)
     bench.dispatch()
     assert not bench.do(Detach(2))
-    assert bench.machine.ready.waiting()[0].attempts == 0
+    assert bench.machine.contents.ready.waiting()[0].attempts == 0
 
 
 # --- time, purge, peek, restore ------------------------------------------------------------------------
@@ -400,7 +400,7 @@ def test_messages_that_were_delivered_leave_no_deadline_though_theirs_is_far_awa
         bench.put(b"x", expires_at_ms=index + HOUR_MS * (1 + index % hours))
         bench.dispatch()
         bench.do(Settle(1, index, index + 1, ACCEPTED))
-        assert len(bench.machine.deadlines.heap) <= limits.STALE_ENTRIES_MIN + 1
+        assert len(bench.machine.contents.deadlines.heap) <= limits.STALE_ENTRIES_MIN + 1
 
 
 def test_a_deadline_that_was_forgotten_is_back_with_its_message(bench: Bench) -> None:
@@ -435,7 +435,7 @@ def test_settled_messages_leave_no_deadlines_behind(bench: Bench) -> None:
         bench.machine.dispatch(index)
     bench.now = 5_000
     bench.do(Tick())
-    assert len(bench.machine.deadlines.heap) < 1_000
+    assert len(bench.machine.contents.deadlines.heap) < 1_000
 
 
 def test_purge_takes_what_is_ready(bench: Bench) -> None:
@@ -445,7 +445,7 @@ def test_purge_takes_what_is_ready(bench: Bench) -> None:
     (removed,) = bench.do(Purge())
     assert isinstance(removed, Removed)
     assert (removed.first_sequence, removed.last_sequence, removed.reason) == (2, 5, Reason.PURGED)
-    assert bench.machine.gauges[:2] == (0, 2)
+    assert bench.machine.contents.gauges[:2] == (0, 2)
 
 
 def test_peek_locks_nothing(bench: Bench) -> None:
@@ -453,7 +453,7 @@ def test_peek_locks_nothing(bench: Bench) -> None:
     (peeked,) = bench.do(Peek(1, 3))
     assert isinstance(peeked, Peeked)
     assert [message for run in peeked.runs for message in run.messages()] == [b"m1", b"m2", b"m3"]
-    assert bench.machine.gauges[:2] == (5, 0)
+    assert bench.machine.contents.gauges[:2] == (5, 0)
 
 
 def test_restore_brings_sequences_and_attempts_back(bench: Bench) -> None:
@@ -465,7 +465,7 @@ def test_restore_brings_sequences_and_attempts_back(bench: Bench) -> None:
     (stored,) = bench.put(b"new")
     assert isinstance(stored, Stored)
     assert stored.run.sequence == 60
-    assert bench.machine.counters.restored == 7
+    assert bench.machine.contents.counters.restored == 7
 
 
 def test_cost_is_per_run_not_per_message(bench: Bench) -> None:

@@ -81,11 +81,11 @@ def test_a_browser_of_a_priority_queue_sees_the_order_of_sequences() -> None:
 
 def test_an_evicted_run_of_a_higher_level_is_fetched_before_anything_lower_goes() -> None:
     bench = Bench(Policy(priorities=2))
-    bench.machine.eviction.head_bytes = 1
+    bench.machine.contents.eviction.head_bytes = 1
     bench.put("n1", "n2")
     high = batch_of([b"e1", b"e2"], priority=9, durable=True, place=Place(1, 0, 99))
     bench.do(Enqueue(high))
-    assert bench.machine.evict(4) > 0
+    assert bench.machine.contents.evict(4) > 0
     bench.consumer(1)
     (fetch,) = bench.dispatch()
     assert isinstance(fetch, Fetch)
@@ -116,7 +116,7 @@ def test_a_newer_message_replaces_the_ready_one_with_its_key() -> None:
     assert removed(bench.dispatch(), Reason.REPLACED) == [0]
     bench.consumer(1)
     assert bench.get() == ["key=b v1", "plain", "key=a v2"]
-    assert bench.machine.counters.replaced == 1
+    assert bench.machine.contents.counters.replaced == 1
 
 
 def test_a_message_in_flight_is_not_replaced_until_it_comes_back() -> None:
@@ -225,26 +225,26 @@ def test_after_a_restart_each_message_expires_in_its_time_wherever_it_lay_beside
     assert [(run.sequence, run.end) for run in fetches] == [(0, 2)]
     bench.do(Fetched(0, batches()))
     bench.dispatch()
-    assert bench.machine.counters.expired == 1
+    assert bench.machine.contents.counters.expired == 1
     assert bench.machine.next_deadline_ms == 1_020
     bench.now = 1_020
     bench.dispatch()
-    assert bench.machine.counters.expired == 2
+    assert bench.machine.contents.counters.expired == 2
 
 
 def test_single_messages_leave_memory_and_share_what_is_left_of_them() -> None:
     bench = Bench(SORTED)
-    bench.machine.eviction.head_bytes = 0
+    bench.machine.contents.eviction.head_bytes = 0
     bench.put("key=2", "key=1", durable=True, place=Place(1, 0, 9))
     bench.put("key=3 and more", durable=True, place=Place(1, 9, 9))
-    assert bench.machine.spill_candidates(1_000) == []
-    resident = bench.machine.resident_bytes
-    assert bench.machine.evict(1_000) >= 24
-    assert bench.machine.resident_bytes <= resident - 24
-    runs = bench.machine.ready.waiting()
+    assert bench.machine.contents.spill_candidates(1_000) == []
+    resident = bench.machine.contents.resident_bytes
+    assert bench.machine.contents.evict(1_000) >= 24
+    assert bench.machine.contents.resident_bytes <= resident - 24
+    runs = bench.machine.contents.ready.waiting()
     assert len({id(run.batch) for run in runs}) == 1
     assert [run.size for run in runs] == [5, 5, 14]
-    bench.machine.eviction.head_bytes = 100
+    bench.machine.contents.eviction.head_bytes = 100
     bench.consumer(1, 1)
     (fetch,) = bench.dispatch()
     assert isinstance(fetch, Fetch)
@@ -265,9 +265,9 @@ def test_what_little_is_left_of_large_batches_does_not_keep_them_in_memory() -> 
         bench.put("group=stuck", *[f"group=g {number} {each}" + "x" * 1_000 for each in range(100)])
         bench.get()
     bench.dispatch()
-    batches = {id(run.batch): run.batch for run in bench.machine.ready.waiting()}
+    batches = {id(run.batch): run.batch for run in bench.machine.contents.ready.waiting()}
     assert sum(batch.size for batch in batches.values()) < 20 * 100_000
-    assert bench.machine.ready.count == 40
+    assert bench.machine.contents.ready.count == 40
 
 
 def test_nor_does_what_a_consumer_has_not_settled() -> None:
@@ -277,7 +277,7 @@ def test_nor_does_what_a_consumer_has_not_settled() -> None:
         bench.do(Enqueue(batch_of([b"%01000d" % each for each in range(100)])))
         bench.dispatch()
         bench.do(Settle(1, number * 100, number * 100 + 50), Settle(1, number * 100 + 51, number * 100 + 100))
-    (consumer,) = bench.machine.consumers
+    (consumer,) = bench.machine.contents.consumers
     held = consumer.in_flight.runs[consumer.in_flight.head :]
     assert [run.messages() for run in held] == [[b"%01000d" % 50]] * 20
     assert sum(run.batch.size for run in held) == 20_000
@@ -285,19 +285,19 @@ def test_nor_does_what_a_consumer_has_not_settled() -> None:
 
 def test_transient_messages_of_one_batch_are_spilled_together_and_apart_from_what_is_in_flight() -> None:
     bench = Bench(GROUPS)
-    bench.machine.eviction.head_bytes = 0
+    bench.machine.contents.eviction.head_bytes = 0
     bench.consumer(1, 1)
     first = "group=a " + 1_000 * "1"
     bench.put(first, "group=a 2", "group=a 3")
     assert bench.get() == [first]
-    run, held = bench.machine.spill_candidates(1_000)
+    run, held = bench.machine.contents.spill_candidates(1_000)
     assert (run.sequence, run.count) == (1, 2)
     assert (held.sequence, held.count) == (0, 1)
     run.batch.place = Place(1, 0, 18)
-    assert bench.machine.evict(1_000) >= 18
-    assert next(iter(bench.machine.consumers)).in_flight.runs[0].batch.place is None
+    assert bench.machine.contents.evict(1_000) >= 18
+    assert next(iter(bench.machine.contents.consumers)).in_flight.runs[0].batch.place is None
     held.batch.place = Place(1, 18, 1_100)
-    assert bench.machine.evict(1_000) == len(first)
+    assert bench.machine.contents.evict(1_000) == len(first)
     bench.do(Settle(1, 0, 1, RELEASED), Credit(1, 2))
     assert bench.get() == []
     again = batch_of([first.encode()], place=Place(1, 18, 1_100))
@@ -308,12 +308,12 @@ def test_transient_messages_of_one_batch_are_spilled_together_and_apart_from_wha
 def test_single_messages_are_moved_on_disk_by_the_batch() -> None:
     bench = Bench(SORTED)
     bench.put("key=3", "key=1", "key=2", durable=True, place=Place(1, 0, 99))
-    (run,) = bench.machine.runs_in(1)
+    (run,) = bench.machine.contents.runs_in(1)
     assert (run.sequence, run.count) == (0, 3)
-    bench.machine.relocate(run, Place(2, 0, 99))
-    (run,) = bench.machine.runs_in(2)
+    bench.machine.contents.relocate(run, Place(2, 0, 99))
+    (run,) = bench.machine.contents.runs_in(2)
     assert run.count == 3
-    assert not bench.machine.runs_in(1)
+    assert not bench.machine.contents.runs_in(1)
     bench.consumer(1)
     assert bench.get() == ["key=1", "key=2", "key=3"]
 
@@ -329,7 +329,7 @@ def test_a_plain_queue_becomes_a_sorted_one_and_plain_again() -> None:
     bench.do(Change(SORTED), Credit(1, 2))
     assert bench.get() == ["key=0"]
     bench.do(Change(Policy()))
-    assert len(bench.machine.ready) == 1
+    assert len(bench.machine.contents.ready) == 1
     bench.do(Settle(1, 0, 2, RELEASED), Credit(1, 100))
     assert bench.get() == ["key=3", "key=2", "key=1", "key=0"]
 

@@ -22,7 +22,7 @@ POLICIES = {
 def filled(policy: Policy, messages: int, batches: int = 1) -> Bench:
     """Tiny messages, all of them on disk as well."""
     bench = Bench(policy)
-    bench.machine.eviction.head_bytes = 0
+    bench.machine.contents.eviction.head_bytes = 0
     for batch in range(batches):
         texts = [f"key={batch * messages + each:05d}" for each in range(messages)]
         bench.put(*texts, durable=True, place=Place(0, 1_000 * batch, 900))
@@ -32,12 +32,12 @@ def filled(policy: Policy, messages: int, batches: int = 1) -> Bench:
 def singly(machine: Machine, segment: int) -> None:
     """The cleaner writes each message again as a record of its own."""
     offset = 0
-    for run in machine.runs_in(segment):
+    for run in machine.contents.runs_in(segment):
         for index in range(run.count):
-            machine.relocate(run.cut(index, index + 1), Place(segment + 1, offset, 40))
+            machine.contents.relocate(run.cut(index, index + 1), Place(segment + 1, offset, 40))
             invariants.check(machine)
             offset += 40
-    assert not machine.runs_in(segment)
+    assert not machine.contents.runs_in(segment)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -49,37 +49,37 @@ def test_an_eviction_of_parts_of_a_batch_makes_it_smaller(policy: str, moved: bo
     if moved:
         singly(bench.machine, 0)
     for _ in range(9):
-        before = bench.machine.resident_bytes
-        freed = bench.machine.evict(1)
-        assert bool(freed) == (bench.machine.resident_bytes < before)
-        assert bench.machine.resident_bytes <= before
-    special = bench.machine.special
+        before = bench.machine.contents.resident_bytes
+        freed = bench.machine.contents.evict(1)
+        assert bool(freed) == (bench.machine.contents.resident_bytes < before)
+        assert bench.machine.contents.resident_bytes <= before
+    special = bench.machine.contents.special
     # What an order has to keep of such small messages is larger than they are.
-    stays = bench.machine.in_flight_bytes if special is not None and special.keys.are_read else 0
-    assert bench.machine.resident_message_bytes == stays
+    stays = bench.machine.contents.in_flight_bytes if special is not None and special.keys.are_read else 0
+    assert bench.machine.contents.resident_message_bytes == stays
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_was_moved_in_memory_counts_by_the_batch(policy: str) -> None:
     bench = filled(POLICIES[policy], 100)
-    before = bench.machine.resident_bytes
+    before = bench.machine.contents.resident_bytes
     singly(bench.machine, 0)
-    batches = {id(run.batch) for run in bench.machine.waiting()}
+    batches = {id(run.batch) for run in bench.machine.contents.waiting()}
     assert len(batches) == 100
-    assert bench.machine.resident_bytes == before + 99 * limits.RUN_BYTES
+    assert bench.machine.contents.resident_bytes == before + 99 * limits.RUN_BYTES
 
 
 @pytest.mark.parametrize("policy", ["sorted", "last values", "groups", "delay"])
 def test_what_was_moved_on_disk_shares_batches_as_before(policy: str) -> None:
     bench = filled(POLICIES[policy], 20, batches=50)
-    bench.machine.evict(1 << 40)
-    before = bench.machine.resident_bytes
+    bench.machine.contents.evict(1 << 40)
+    before = bench.machine.contents.resident_bytes
     for segment in range(3):
         singly(bench.machine, segment)
-        runs = bench.machine.waiting()
+        runs = bench.machine.contents.waiting()
         assert all(run.batch.evicted for run in runs)
         assert len({id(run.batch) for run in runs}) <= 1_000 // limits.SINGLES_SHARING_MAX + 16
-        assert bench.machine.resident_bytes == before
+        assert bench.machine.contents.resident_bytes == before
     for run in runs:
         place = run.batch.place
         assert place is not None
@@ -91,6 +91,6 @@ def test_holes_between_what_is_moved_stay_holes() -> None:
     bench = filled(SORTED, 100)
     bench.consumer(1, 50)
     bench.get()
-    bench.machine.evict(1 << 40)
+    bench.machine.contents.evict(1 << 40)
     singly(bench.machine, 0)
-    assert len({id(run.batch) for run in bench.machine.waiting()}) < 8
+    assert len({id(run.batch) for run in bench.machine.contents.waiting()}) < 8

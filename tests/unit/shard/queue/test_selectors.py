@@ -78,7 +78,7 @@ def test_others_take_from_the_head_beside_a_consumer_that_selects() -> None:
     assert delivered(effects, 1) == ["red"]
     assert delivered(effects, 2) == ["m0", "m1", "m2"]
     bench.do(Detach(1))
-    assert bench.machine.deliveries.order is None
+    assert bench.machine.contents.deliveries.order is None
 
 
 def test_a_browser_may_select() -> None:
@@ -94,9 +94,9 @@ def test_a_browser_may_select() -> None:
 
 def test_a_selector_waits_for_what_is_on_disk() -> None:
     bench = Bench(Policy())
-    bench.machine.eviction.head_bytes = 0
+    bench.machine.contents.eviction.head_bytes = 0
     bench.put("red 1", "blue 1", durable=True, place=Place(1, 0, 50))
-    bench.machine.evict(100)
+    bench.machine.contents.evict(100)
     bench.consumer(1, selects=Selector(b"red"))
     assert [type(effect) for effect in bench.dispatch()] == [Fetch]
     again = batch_of([b"red 1", b"blue 1"], durable=True, place=Place(1, 0, 50))

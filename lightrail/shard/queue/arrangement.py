@@ -1,0 +1,209 @@
+"""Arrangement: how the messages of a queue lie, by its policy and by what its consumers select.
+
+It is made anew after a restart, when a queue has moved here, and when the policy changes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from heapq import heapify, heappush
+from typing import Any, Final
+
+from lightrail.shard.queue.commands import (
+    Open,
+    Past,
+    Restore,
+)
+from lightrail.shard.queue.consumers import Consumer
+from lightrail.shard.queue.contents import Contents
+from lightrail.shard.queue.copying import holders_of
+from lightrail.shard.queue.duplicates import Duplicates
+from lightrail.shard.queue.effects import (
+    Effect,
+)
+from lightrail.shard.queue.joining import Joining
+from lightrail.shard.queue.keys import Look
+from lightrail.shard.queue.merging import (
+    join_neighbours,
+    merge_evicted,
+    on_disk,
+    whole,
+)
+from lightrail.shard.queue.order import Order
+from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.ready import Ready, rejoined
+from lightrail.shard.queue.sparse import Sparse
+from lightrail.shard.queue.special import Special
+
+DEAD_LETTER_SUFFIX: Final = "/$dlq"
+
+
+class Arrangement:
+    """Arranges the contents of one queue.
+
+    Args:
+        name: of the queue; one that ends with `/$dlq` never dead-letters.
+        look: see `Look`; without it no message has a key, a group, a delay or an id.
+    """
+
+    __slots__ = ("_contents", "_joining", "_look", "_name", "_selecting", "effects")
+
+    def __init__(self, name: str, contents: Contents, joining: Joining, look: Look | None) -> None:
+        self._name = name
+        self._contents = contents
+        self._joining = joining
+        self._look = look or _no_fields
+        self._selecting = 0
+        """Consumers that select."""
+        self.effects: list[Effect] = []
+        """Of messages that left the queue under its last policy, for the next dispatch."""
+
+    def restore(self, command: Restore, now_ms: int) -> None:
+        """Adds the messages that a store recovered to a new queue."""
+        contents = self._contents
+        assert not contents.next_sequence, "expected a new machine to restore into"
+        runs = [
+            on_disk(run, run.count, run.size, run.batch.place, run.batch.expires_at_ms)
+            if run.batch.data is None
+            else run
+            for run in command.runs
+        ]
+        special = contents.special
+        if command.joins and (special is None or not special.singles):
+            # Joined messages share the earliest time of arrival: delays count from each one's own.
+            runs = join_neighbours(runs)
+        for run in merge_evicted(runs, {}):
+            contents.ready.add(run)
+            contents.deadlines.add(run)
+            contents.counters.restored += run.count
+        contents.next_sequence = command.next_sequence
+        self._joining.begin(command.next_sequence)
+        if special is not None:
+            special.build(Past(), now_ms)
+        if contents.deliveries.order is not None:
+            contents.deliveries.order.enqueued(command.next_sequence)
+        self._know(command.ids)
+
+    def open(self, command: Open, now_ms: int) -> None:
+        """Makes a copy of another shard's queue this one, with its consumers and their deliveries."""
+        contents = self._contents
+        active: Consumer | None = None
+        deliveries = contents.deliveries
+        for holder, consumer in holders_of(command.holders, contents.ready):
+            contents.consumers.adopt(consumer)
+            self._selecting += consumer.options.selects is not None and not consumer.departed
+            if consumer.options.lock_key:
+                contents.locks.by_key[consumer.options.lock_key] = consumer
+            if holder.active:
+                active = consumer
+            for run in consumer.in_flight.runs:
+                deliveries.take_over(run)
+        contents.locks.heap = list(command.locks)
+        heapify(contents.locks.heap)
+        deliveries.seen_to = command.seen_to
+        self._know(command.ids)
+        self._joining.begin(contents.next_sequence)
+        self.follow(command.policy, now_ms, command.past)
+        if active is not None:
+            contents.consumers.activate(active)
+        contents.deadlines.thin(contents.waiting())
+
+    def _know(self, ids: Sequence[tuple[int, bytes]]) -> None:
+        if ids:
+            contents = self._contents
+            # The policy, which may be set later, decides whether they are needed.
+            contents.duplicates = contents.duplicates or Duplicates(self._look)
+            contents.duplicates.restore(ids)
+
+    def follow(self, policy: Policy, now_ms: int, past: Past | None = None) -> None:
+        """Follows another policy: arranges the messages that wait as it says.
+
+        Messages in flight stay with their consumers. A dispatch should follow. Raises ValueError for a policy
+        that asks for what does not go together.
+        """
+        contents = self._contents
+        policy.check()
+        if self._name.endswith(DEAD_LETTER_SUFFIX):
+            policy = replace(policy, dead_letter=False)
+        before, contents.policy = contents.policy, policy
+        if past is not None or policy.arrangement != before.arrangement:
+            self._arrange(policy, now_ms, past)
+        for consumer in contents.consumers.follow(policy):
+            contents.locks.begin(consumer, now_ms)
+        if policy.duplicate_window_ms is None:
+            contents.duplicates = None
+        elif contents.duplicates is None:
+            contents.duplicates = Duplicates(self._look)
+
+    def _arrange(self, policy: Policy, now_ms: int, past: Past | None) -> None:
+        """Puts the messages that wait where this policy wants them."""
+        contents = self._contents
+        runs = contents.waiting()
+        if contents.special is not None:
+            contents.special.replacing.tell(self.effects)
+            if self.effects:
+                # An entry that expires nothing: with it the next dispatch passes the time, and adds the
+                # effects.
+                heappush(contents.deadlines.heap, (0, 0, 0))
+        sparse = Sparse() if policy.is_special else None
+        ready = Ready() if sparse is None else sparse
+        for run in merge_evicted([whole(run) for run in rejoined(runs)], contents.eviction.fetching):
+            ready.add(run)
+        contents.ready = contents.deliveries.ready = ready
+        contents.eviction.follow(ready, None, joins=True)
+        for consumer in contents.consumers:
+            consumer.in_flight.evicted_to = 0
+            if consumer.ring is not None:
+                consumer.cursor = 0
+        contents.consumers.passed_over = False
+        contents.special = contents.deliveries.order = None
+        if policy.groups:
+            contents.deferred.disown()
+        if sparse is not None:
+            contents.special = Special(
+                policy,
+                self._look,
+                sparse,
+                contents.consumers,
+                contents.eviction,
+                contents.deliveries,
+                contents.counters,
+                contents.work,
+            )
+            contents.special.build(past or Past(), now_ms)
+            contents.deliveries.order = contents.special.order
+            contents.special.order.enqueued(contents.next_sequence)
+        elif self._selecting:
+            order = contents.deliveries.order = Order(
+                ready, contents.eviction, contents.deliveries, contents.next_sequence
+            )
+            for consumer in contents.consumers.by_id.values():
+                order.attach(consumer)
+
+    def attached(self, consumer: Consumer) -> None:
+        """A consumer that selects has attached, or any consumer to a queue with an order of its own."""
+        self._selecting += consumer.options.selects is not None
+        contents = self._contents
+        order = contents.deliveries.order
+        if order is None:
+            order = Order(contents.ready, contents.eviction, contents.deliveries, contents.next_sequence)
+            contents.deliveries.order = order
+        order.attach(consumer)
+
+    def detached(self, consumer: Consumer, order: Order) -> None:
+        """A consumer of a queue with an order has detached."""
+        contents = self._contents
+        self._selecting -= consumer.options.selects is not None
+        order.detach(consumer)
+        if contents.special is None and not self._selecting:
+            contents.deliveries.order = None
+
+    @property
+    def may_keep(self) -> bool:
+        """Whether messages may be ready that no consumer takes, whatever its credit."""
+        contents = self._contents
+        return bool(self._selecting or contents.policy.groups or contents.ready.barred_runs)
+
+
+def _no_fields(path: str) -> Callable[[bytes], Any]:
+    """Finds no field in any message."""
+    return lambda message: None

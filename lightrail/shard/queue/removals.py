@@ -1,0 +1,133 @@
+"""Removals: how messages leave a queue other than by a consumer's outcome: they expire, or are discarded."""
+
+from heapq import heappush
+
+from lightrail.model import limits
+from lightrail.shard.queue import bounds
+from lightrail.shard.queue.commands import Outcome
+from lightrail.shard.queue.contents import Contents
+from lightrail.shard.queue.effects import (
+    DeadLetter,
+    Effect,
+    Fetch,
+    Reason,
+    Removed,
+)
+from lightrail.shard.queue.line import GONE
+from lightrail.shard.queue.merging import parts_of
+from lightrail.shard.queue.ready import Ready
+from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.work import LEAVING, LETTER, LETTER_MESSAGE, RUN
+
+
+class Removals:
+    """Removes messages from one queue."""
+
+    __slots__ = ("_contents", "is_over")
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self.is_over = False
+        """Whether the queue exceeds its bounds because the work of a turn was used up."""
+
+    def expire(self, ready: Ready, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
+        """Removes expired messages with these sequences from a line; those that are only on disk are fetched
+        first.
+
+        When the work of this turn is used up, the rest stays among the deadlines.
+        """
+        contents = self._contents
+        index = ready.index(first)
+        work = contents.work
+        while index < len(ready.runs) and ready.runs[index].sequence < last:
+            run = ready.runs[index]
+            expires_at_ms = run.batch.expires_at_ms
+            if work.left <= 0:
+                heappush(contents.deadlines.heap, (now_ms, max(first, run.sequence), last))
+                return
+            work.left -= RUN
+            if expires_at_ms is None or expires_at_ms > now_ms:
+                index += 1
+            elif run.batch.data is None:
+                if contents.eviction.ask(run):
+                    effects.append(Fetch(run))
+                index += 1
+            else:
+                if contents.policy.dead_letter:
+                    run, rest = parts_of(run, min(run.count, limits.EXPIRED_AT_ONCE))
+                    ready.swap(index, index + 1, [rest] if rest.count else [])
+                else:
+                    ready.swap(index, index + 1, [])
+                index = ready.index(run.end)
+                contents.counters.expired += run.count
+                if contents.deliveries.order is not None:
+                    contents.deliveries.order.removed(run)
+                self.discard(run, Reason.EXPIRED, effects)
+
+    def trim(self, effects: list[Effect]) -> None:
+        """With discard_existing: removes the oldest ready messages until the rest is within the bounds.
+
+        A message that is dead-lettered and only on disk is fetched first.
+        """
+        self.is_over = False
+        contents = self._contents
+        if contents.policy.overflow != bounds.DISCARD_EXISTING:
+            return
+        ready = contents.ready
+        buries = contents.policy.discard_to_dead_letter and contents.policy.dead_letter
+        index = ready.head
+        while ready.count:
+            if contents.work.left <= 0:
+                self.is_over = True
+                return
+            messages, size = bounds.excess(contents.policy, contents.held, contents.held_bytes)
+            if messages <= 0 and size <= 0:
+                return
+            run = ready.runs[index]
+            if run is GONE:
+                index += 1
+                continue
+            if buries and run.batch.data is None:
+                if contents.eviction.ask(run):
+                    effects.append(Fetch(run))
+                return
+            count = max(messages, 1)
+            while count < run.count and run.cut(0, count).size < size:
+                count += 1
+            if buries:
+                count = min(count, limits.EXPIRED_AT_ONCE)
+            oldest, rest = parts_of(run, min(count, run.count))
+            contents.work.left -= RUN
+            ready.swap(index, index + 1, [rest] if rest.count else [])
+            index = ready.index(oldest.end)
+            if contents.deliveries.order is not None:
+                contents.deliveries.order.removed(oldest)
+            contents.eviction.unseen_bytes += oldest.size
+            if buries:
+                self.discard(oldest, Reason.QUEUE_FULL, effects)
+            else:
+                discarded = contents.counters.discarded
+                discarded[Reason.DISCARDED] = discarded.get(Reason.DISCARDED, 0) + oldest.count
+                contents.work.left -= LEAVING
+                effects.append(removed(oldest, Reason.DISCARDED))
+
+    def discard(
+        self, run: Run, reason: Reason, effects: list[Effect], outcome: Outcome | None = None
+    ) -> None:
+        """Dead-letters a run if the policy says so, or removes it for good."""
+        contents = self._contents
+        counts = (
+            contents.counters.dead_lettered if contents.policy.dead_letter else contents.counters.discarded
+        )
+        counts[reason] = counts.get(reason, 0) + run.count
+        contents.work.left -= LEAVING
+        if contents.policy.dead_letter:
+            contents.work.left -= LETTER + LETTER_MESSAGE * run.count
+            why = () if outcome is None else (outcome.condition, outcome.description, outcome.annotations)
+            effects.append(DeadLetter(run, reason, *why))
+        else:
+            effects.append(removed(run, reason))
+
+
+def removed(run: Run, reason: Reason) -> Removed:
+    return Removed(run.batch, run.sequence, run.end, run.size, reason)

@@ -4,11 +4,11 @@ import asyncio
 import logging
 import re
 import signal
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
+from lightrail.bus.brokers import BrokerOptions, broker_of
 from lightrail.bus.consumer import Consumer, Handled
 from lightrail.bus.conventions import Conventions
 from lightrail.bus.errors import BrokerAwayError, BusError, ConfigurationError
@@ -27,12 +27,8 @@ from lightrail.bus.store import Store
 from lightrail.client import (
     AuthenticationError,
     ClientError,
-    Credentials,
-    Event,
     LinkError,
-    ReconnectPolicy,
 )
-from lightrail.client.tokens import TokenSource
 from lightrail.transport import (
     Broker,
     Clock,
@@ -55,17 +51,6 @@ RENEW_S: Final = 86_400.0
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 Answer = TypeVar("Answer")
-
-
-class BrokerOptions(TypedDict, total=False):
-    """Keywords of the connection, which `lightrail.client.connect` describes."""
-
-    credentials: Credentials | None
-    token: TokenSource | None
-    tls: ssl.SSLContext | None
-    reconnect: ReconnectPolicy | None
-    heartbeat: float
-    on_event: Callable[[Event], None] | None
 
 
 class Bus(Handlers):
@@ -106,7 +91,7 @@ class Bus(Handlers):
         if not _NAME.match(name):
             raise ConfigurationError(f"expected a name of letters, digits, '.', '_' and '-', found {name!r}")
         if broker is None:
-            broker = _broker(urls, options)
+            broker = broker_of(urls, options)
         elif urls:
             raise ConfigurationError(f"expected URLs or a broker, found both: {', '.join(urls)}")
         self.name: Final = name
@@ -394,15 +379,3 @@ class Bus(Handlers):
             at_once = max(at_once, registration.batch.size)
         renew_for = 0.0 if registration.lock_duration is None else RENEW_S
         return self.broker.transport(consumer.queue, credit=2 * at_once, renew_for=renew_for)
-
-
-def _broker(urls: tuple[str, ...], options: BrokerOptions) -> Broker:
-    if not urls:
-        raise ConfigurationError('expected the URL of a broker, as Bus("amqp://localhost", name="billing")')
-    if urls[0].startswith("memory://"):
-        from lightrail.transport import memory_broker
-
-        return memory_broker(urls[0].removeprefix("memory://").strip("/"))
-    from lightrail.transport.amqp import AmqpBroker
-
-    return AmqpBroker(*urls, **options)

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.changes import ChangeFollower
-from lightrail.cluster.coordinator import CoordinatorError, Entry, KeySpace
+from lightrail.cluster.coordinator import CoordinatorError, KeySpace
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.readers import READERS, Reader
 from lightrail.model import names

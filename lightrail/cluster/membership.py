@@ -12,7 +12,8 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from lightrail.cluster.coordinator import ATTEMPTS_MAX, Conflict, CoordinatorError, Entry, KeySpace, Write
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, Conflict, CoordinatorError, KeySpace, Write
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardSet
 from lightrail.model import limits
 

@@ -12,13 +12,12 @@ from lightrail.cluster.coordinator import (
     Conflict,
     Coordinator,
     CoordinatorError,
-    Entry,
-    News,
     ShardsInUse,
     UserExists,
     UserUnknown,
     Write,
 )
+from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.etcd.channels import EtcdSettings
 from lightrail.cluster.etcd.coordinator import EtcdCoordinator
 from lightrail.cluster.map import Member, Move, Placed, ShardSet

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Entry, Write
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Write
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.map import Member, ShardSet
 from lightrail.cluster.membership import (
     MemberRefused,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.cluster.coordinator import CoordinatorError, Entry, Write
+from lightrail.cluster.coordinator import CoordinatorError, Write
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.map import ShardSet
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.sqlite import APPLICATION_ID, SqliteCoordinator

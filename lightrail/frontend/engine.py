@@ -16,7 +16,7 @@ from typing import Any, Final
 from lightrail.amqp.connection import Connection, ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
-from lightrail.cluster.fleet import Fleet
+from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.frontend import cbs, control, management, renewing
 from lightrail.frontend.anonymous import ANONYMOUS_RELAY
 from lightrail.frontend.auth import Authentication, Authenticator
@@ -79,7 +79,7 @@ class Frontend:
         self.by_number: dict[int, ClientConnection] = {}
         """The same in the order in which they came."""
         self.half_open = 0
-        self.fleet = Fleet(
+        self.shard_connections = ShardConnections(
             coordinator,
             loop,
             name=name,
@@ -91,7 +91,7 @@ class Frontend:
             key=key,
         )
         self._key = key
-        self.shards: dict[int, ShardPeer] = self.fleet.peers
+        self.shards: dict[int, ShardPeer] = self.shard_connections.peers
         self.directory = Directory(
             coordinator, auto_create=settings.auto_create, now_ms=lambda: self.now_ms()
         )
@@ -137,31 +137,31 @@ class Frontend:
 
     def add_shard(self, shard: int, address: str) -> None:
         """Connects to a shard; it may come later."""
-        self.fleet.add(shard, address)
+        self.shard_connections.add(shard, address)
 
     def listen_to_gateways(self, address: str) -> str:
         """Binds the control socket; returns where. Raises zmq.ZMQError where the address can't be had."""
-        operations = control.operations(self)
-        self._control = ControlServer(self._loop, self.fleet.context, address, operations, self._key)
+        operations, context = control.operations(self), self.shard_connections.context
+        self._control = ControlServer(self._loop, context, address, operations, self._key)
         return self._control.address
 
     def not_ready(self) -> str | None:
-        """Why this frontend does not serve, or None: see Fleet."""
-        self.counts.shards_connected = len(self.shards) - len(self.fleet.away())
-        return self.fleet.not_ready()
+        """Why this frontend does not serve, or None: see ShardConnections."""
+        self.counts.shards_connected = len(self.shards) - len(self.shard_connections.away())
+        return self.shard_connections.not_ready()
 
     async def place(self, queue: str) -> Owner:
         """The owner of a queue, for a link that is opened before the loop turns; a new queue is placed."""
-        return self.fleet.owners.at(queue, await self.find(queue))
+        return self.shard_connections.owners.at(queue, await self.find(queue))
 
     async def find(self, queue: str) -> tuple[int, int]:
         """The shard and the epoch of a queue; a new queue is placed by the coordinator."""
-        known = self.fleet.where(queue)
+        known = self.shard_connections.where(queue)
         if known is None:
             # One look-up per name: many links of one queue often come together.
             pending = self._placing.get(queue)
             if pending is None:
-                pending = self._placing[queue] = asyncio.ensure_future(self.fleet.place(queue))
+                pending = self._placing[queue] = asyncio.ensure_future(self.shard_connections.place(queue))
             try:
                 known = await asyncio.shield(pending)
             finally:
@@ -170,18 +170,18 @@ class Frontend:
 
     def placed(self, queue: str) -> ShardPeer | None:
         """The shard of a queue if both are known here, else None."""
-        known = self.fleet.where(queue)
-        return None if known is None else self.fleet.peer(known[0])
+        known = self.shard_connections.where(queue)
+        return None if known is None else self.shard_connections.peer(known[0])
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
         """Asks the shard of a queue. Raises ShardAway, ShardRefused."""
-        return await self.fleet.request(queue, op, fields)
+        return await self.shard_connections.request(queue, op, fields)
 
     # --- names -----------------------------------------------------------------------------------------
 
     def poll(self) -> None:
         """Takes in what others have changed; links that lost their name or right end."""
-        self.fleet.refresh()
+        self.shard_connections.refresh()
         try:
             self.directory.refresh()
         except CoordinatorError as error:
@@ -205,7 +205,7 @@ class Frontend:
 
     def forget_route(self, name: str) -> None:
         """Where the name is will be asked anew."""
-        self.fleet.forget(name)
+        self.shard_connections.forget(name)
 
     def _names_changed(self, changes: Changes) -> None:
         for name in changes.names:
@@ -318,7 +318,7 @@ class Frontend:
             except Exception:
                 log.exception("a connection could not be written to; it is ended")
                 connection.abort()
-        self.fleet.flush()
+        self.shard_connections.flush()
 
     # --- deadlines -------------------------------------------------------------------------------------
 
@@ -393,12 +393,12 @@ class Frontend:
         if self._timer is not None:
             self._timer.cancel()
         self._flush()
-        self.fleet.close()
+        self.shard_connections.close()
         if self._control is not None:
             self._control.close()
         for task in list(self._tasks):
             task.cancel()
-        self.fleet.end()
+        self.shard_connections.end()
 
     async def _until(self, done: Callable[[], bool], deadline: float) -> None:
         """Waits for what ends with the process; asked again every few milliseconds, once in its life."""

@@ -123,7 +123,7 @@ class RouterLink(IncomingLink):
         self._waiting: deque[RoutedBatch] = deque()
         self._looking_up = False
         self._has_timer = False
-        self._moved = connection.frontend.fleet.moved
+        self._moved = connection.frontend.shard_connections.moved
         self._leaving: list[Lane] = []
         """Lanes with something on its way to a queue that is elsewhere now: what comes next waits for it."""
         self._adrift: list[Load] = []
@@ -150,7 +150,7 @@ class RouterLink(IncomingLink):
         """Sends a batch on its way, or refuses it; False when it has to wait."""
         frontend = self._connection.frontend
         frontend.poll()
-        if self._moved != frontend.fleet.moved:
+        if self._moved != frontend.shard_connections.moved:
             self._follow()
         if self._leaving and any(not lane.is_idle for lane in self._leaving):
             return False
@@ -277,8 +277,8 @@ class RouterLink(IncomingLink):
 
     def _follow(self) -> None:
         """Some queues are elsewhere: what is on its way to them goes before what comes next."""
-        fleet = self._connection.frontend.fleet
-        self._moved = fleet.moved
+        shard_connections = self._connection.frontend.shard_connections
+        self._moved = shard_connections.moved
         self._splits.clear()
         self._leaving = [
             lane
@@ -287,7 +287,7 @@ class RouterLink(IncomingLink):
             and any(
                 place is not None and place[0] != lane.peer.shard
                 for queues in lane.sets_under_way()
-                for place in map(fleet.where, queues)
+                for place in map(shard_connections.where, queues)
             )
         ]
 
@@ -300,7 +300,7 @@ class RouterLink(IncomingLink):
 
     async def _send_again(self) -> None:
         frontend = self._connection.frontend
-        await frontend.fleet.owners.change(self._pause_ms)
+        await frontend.shard_connections.owners.change(self._pause_ms)
         self._pause_ms = min(2 * self._pause_ms, limits.OWNER_RETRY_MS_MAX)
         loads: list[Load] = []
         try:
@@ -373,7 +373,7 @@ class RouterLink(IncomingLink):
                 await self._connection.frontend.find(queue)
                 if self._connection.frontend.placed(queue) is None:
                     # Its shard has not been heard of yet.
-                    await self._connection.frontend.fleet.owners.change(limits.OWNER_RETRY_MS_MAX)
+                    await self._connection.frontend.shard_connections.owners.change(limits.OWNER_RETRY_MS_MAX)
         except Exception:
             log.exception("the coordinator could not say where the queues of %s are", self.router)
             refusal = Refusal(conditions.INTERNAL_ERROR, "the place of a queue is not known; try again")

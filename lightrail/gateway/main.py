@@ -32,13 +32,13 @@ async def serve(process: process.Process) -> None:
     await joining.take_number(GATEWAYS)
     loop = asyncio.get_running_loop()
     shards = Shards(coordinator, loop, name=process.name, boot=process.boot, key=joining.key)
-    shards.fleet.refresh()
+    shards.shard_connections.refresh()
     if not settings.etcd:
         for shard in range(await coordinator.shards() or settings.shards):
             if shard not in shards.peers:
                 shards.add(shard, process.shard_address(shard))
     if settings.etcd or not process.supervised:
-        members.follow(shards.fleet.map, process.boot, joining.own.host)
+        members.follow(shards.shard_connections.map, process.boot, joining.own.host)
 
     def not_ready() -> str | None:
         if process.supervised and not members.known:
@@ -57,7 +57,7 @@ async def serve(process: process.Process) -> None:
         members=members,
         health=health,
         sockets=process.sockets,
-        map=shards.fleet.map,
+        map=shards.shard_connections.map,
         key=joining.key,
     )
     gateway.directory.refresh()
@@ -68,7 +68,7 @@ async def serve(process: process.Process) -> None:
     runner, ports = await listen(
         gateway.application(), admitted, (settings.http, None), (settings.https, tls)
     )
-    await shards.fleet.until_ready()
+    await shards.shard_connections.until_ready()
     sweeping = asyncio.create_task(sweep(gateway))
     try:
         here = Endpoint(settings.http.host, ports[0])

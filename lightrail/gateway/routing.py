@@ -62,7 +62,7 @@ class RouterSender:
                 # It was nowhere just then: what is not stored goes where the queues are now.
                 if self._loop.time() + pause_ms / 1000 > until:
                     raise unknown(record.name)
-                await self._shards.fleet.owners.change(pause_ms)
+                await self._shards.shard_connections.owners.change(pause_ms)
                 pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
                 continue
             if refusal.condition not in QUEUE_AWAY or is_repeated:
@@ -129,7 +129,7 @@ class RouterSender:
                 for queue in group.queues:
                     if (payload, queue) not in carried:
                         shard, _ = await self._shards.find(queue)
-                        peer = self._shards.fleet.peer(shard)
+                        peer = self._shards.shard_connections.peer(shard)
                         if peer is None:
                             raise ShardAway(f"{queue} is on shard {shard}, and nobody knows where that is")
                         by_shard.setdefault(peer.shard, (peer, set()))[1].add(queue)

@@ -28,14 +28,14 @@ async def sweep(gateway: Gateway) -> None:
     while True:
         await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)
         count += 1
-        gateway.shards.fleet.refresh()
+        gateway.shards.shard_connections.refresh()
         try:
             gateway.directory.refresh()
             gateway.map.refresh()
             if count % polls == 0:
                 await gateway.callers.refresh()
                 await sweep_once(gateway, gateway.now_ms())
-                frontends = gateway.shards.fleet.map.frontends
+                frontends = gateway.shards.shard_connections.map.frontends
                 for record in orphans.look(gateway.directory, frontends, gateway.now_ms()):
                     if record.role is Role.QUEUE and await in_use(gateway, record.name):
                         continue

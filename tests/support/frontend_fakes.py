@@ -11,7 +11,7 @@ from lightrail.namespace.records import Name
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.frames import HEADER, HEADER_SIZE, Kind
 from lightrail.wire.messages import Refusal
-from tests.support.places import FakeFleet
+from tests.support.places import FakeShardConnections
 
 
 class FakeLink:
@@ -78,7 +78,7 @@ class FakeFrontend:
         self.counts = FrontendCounts()
         self.intake = Intake(self.counts)
         self.outflow = Outflow()
-        self.fleet = FakeFleet()
+        self.shard_connections = FakeShardConnections()
         self.settings = Settings()
         self.stopping = False
         self.time_ms = 1_000_000

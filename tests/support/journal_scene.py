@@ -65,7 +65,7 @@ class JournalScene:
             self.journals[shard].journal(f"d{shard}", shard)
             await self.start(shard)
         self.shards = Shards(self.coordinator, loop, name="gateway-0", boot=1)
-        self.shards.fleet.refresh()
+        self.shards.shard_connections.refresh()
         members = Members()
         self.gateway = Gateway(
             settings=Settings(archive=str(self.directory / "archive")),

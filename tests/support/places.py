@@ -39,8 +39,8 @@ class FixedPlaces:
         return self.gone
 
 
-class FakeFleet:
-    """As much of a fleet as a link to a router sees."""
+class FakeShardConnections:
+    """As much of ShardConnections as a link to a router sees."""
 
     def __init__(self) -> None:
         self.moved = 0

@@ -278,13 +278,13 @@ class Cluster:
         """A queue shall be elsewhere."""
         frontend = self.chance.choice(self.frontends)
         queue = queue or self.chance.choice(self.queues)
-        placed = frontend.fleet.map.placed(queue)
+        placed = frontend.shard_connections.map.placed(queue)
         if placed is None:
             return
         to = self.chance.choice([shard.id for shard in self.shards if shard.id != placed.shard])
         try:
             begun = await moves.begin(
-                frontend.coordinator, frontend.fleet.map, [(queue, to)], now_ms=self.now_ms()
+                frontend.coordinator, frontend.shard_connections.map, [(queue, to)], now_ms=self.now_ms()
             )
             self.moves_asked += len(begun)
         except CoordinatorError:
@@ -292,8 +292,8 @@ class Cluster:
 
     async def cancel_moves(self) -> None:
         frontend = self.chance.choice(self.frontends)
-        for move in list(frontend.fleet.map.moves.values()):
-            placed = frontend.fleet.map.placed(move.queue)
+        for move in list(frontend.shard_connections.map.moves.values()):
+            placed = frontend.shard_connections.map.placed(move.queue)
             if move.phase == "waiting" and placed is not None:
                 with contextlib.suppress(CoordinatorError):
                     await moves.give_up(frontend.coordinator, move, placed)

@@ -118,9 +118,7 @@ class ShardConnections:
                 log.info("shard %d is at %s now", shard, member.address)
                 peer.reach(member.address)
             self._boots[shard] = member.boot
-        elif (
-            member is None and peer is not None and shard in self._boots and shard not in self.map.shard_sets
-        ):
+        elif member is None and peer is not None and shard in self._boots.keys() - self.map.shard_records:
             log.info("shard %d is no part of this installation any more", shard)
             del self.peers[shard], self._boots[shard]
             self.owners.removed(peer)

@@ -80,7 +80,7 @@ class Journals:
             lsn: only segments that end behind it.
         """
         self._map.refresh()
-        shards = sorted({*self._shards.peers, *self._map.shard_sets})
+        shards = sorted({*self._shards.peers, *self._map.shard_records})
         found: dict[str, Row] = {}
         away: set[int] = set()
         for shard, rows in zip(
@@ -94,7 +94,7 @@ class Journals:
                 found.setdefault(row["journal"], row)
         for name, row in found.items():
             self._known[name] = row["shard"], row["cluster"]
-        for id, each in self._map.shard_sets.items():
+        for id, each in self._map.shard_records.items():
             if each.disk:
                 self._known.setdefault(each.disk, (id, cluster))
         for name, (shard, of) in self._known.items():
@@ -132,10 +132,10 @@ class Journals:
         if file is not None:
             return Segment(-1, file.end, True, file.text, file)
         self._map.refresh()
-        named = {id for id, each in self._map.shard_sets.items() if each.disk == disk}
+        named = {id for id, each in self._map.shard_records.items() if each.disk == disk}
         if disk in self._known:
             named.add(self._known[disk][0])
-        shards = sorted({*self._shards.peers, *self._map.shard_sets}, key=lambda id: (id not in named, id))
+        shards = sorted({*self._shards.peers, *self._map.shard_records}, key=lambda id: (id not in named, id))
         away: dict[int, ShardAway] = {}
         for shard in shards:
             try:

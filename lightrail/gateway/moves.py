@@ -85,7 +85,7 @@ def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[i
         takers: shards that may be given queues, and answer.
     """
     silent = set(measured.silent)
-    draining = {each.id for each in map.shard_sets.values() if each.state == "draining"} - silent
+    draining = {each.id for each in map.shard_records.values() if each.state == "draining"} - silent
     movable: dict[str, QueueLoad] = {}
     fixed: dict[str, QueueLoad] = {}
     for queue, load in measured.queues.items():
@@ -108,7 +108,7 @@ def _shards_of(map: Map, made: Plan) -> list[dict[str, Any]]:
     rows = []
     for shard, before in made.before.items():
         after = made.after[shard]
-        known = map.shard_sets.get(shard)
+        known = map.shard_records.get(shard)
         row: dict[str, Any] = {"id": shard, "state": known.state if known else "active"}
         for key in Sum._fields:
             row[f"{key}_before"], row[f"{key}_after"] = getattr(before, key), getattr(after, key)
@@ -121,7 +121,7 @@ def _takers(asked: Asked) -> set[int]:
     peers = asked.gateway.shards.peers
     return {
         each.id
-        for each in asked.gateway.map.shard_sets.values()
+        for each in asked.gateway.map.shard_records.values()
         if each.state == "active" and each.id in peers and peers[each.id].state is State.SERVING
     }
 
@@ -334,7 +334,7 @@ async def _look_for_problems(asked: Asked) -> tuple[list[str], int]:
     """What does not fit together, and how many queues are served."""
     map, shards = asked.gateway.map, asked.gateway.shards
     map.refresh()
-    asking = sorted({*shards.peers, *map.shard_sets})
+    asking = sorted({*shards.peers, *map.shard_records})
     answers = await asyncio.gather(*(loads.rows_of(shards, shard) for shard in asking))
     map.refresh()
     asked.directory.refresh()
@@ -357,7 +357,7 @@ async def _look_for_problems(asked: Asked) -> tuple[list[str], int]:
         elif found != [placed.shard]:
             problems.append(f"{name} is placed on shard {placed.shard} and served by {served}")
     for queue, placed in sorted(map.placements().items()):
-        if placed.shard not in map.shard_sets:
+        if placed.shard not in map.shard_records:
             problems.append(f"{queue} is placed on shard {placed.shard}, which is no part of this cluster")
         elif asked.directory.get(queue).role not in PLACED:
             problems.append(

@@ -28,7 +28,7 @@ class Presence:
     def known(self) -> list[int]:
         """Shards that were ever made known and not removed, and any other that a queue is placed on."""
         owners = {shard for shard, queues in self._map.loads.items() if queues}
-        return sorted({*self._map.shard_sets, *owners})
+        return sorted({*self._map.shard_records, *owners})
 
     def queues(self, shard: int) -> int:
         """How many are placed on it."""

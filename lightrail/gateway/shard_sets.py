@@ -8,7 +8,7 @@ from aiohttp import web
 
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import WRITES_MAX, Conflict, Coordinator, Write
-from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Move, Placed, ShardSet
+from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Move, Placed, ShardRecord
 from lightrail.cluster.placement import choose
 from lightrail.gateway.asked import Asked, whole_number
 from lightrail.gateway.errors import Problem
@@ -24,7 +24,7 @@ async def list_all(asked: Asked) -> web.Response:
     map = asked.gateway.map
     map.refresh()
     return web.json_response(
-        {"shards": [_serving(asked, each) for _, each in sorted(map.shard_sets.items())]}
+        {"shards": [_serving(asked, each) for _, each in sorted(map.shard_records.items())]}
     )
 
 
@@ -73,7 +73,7 @@ async def _forget_disk(asked: Asked, value: dict[str, Any]) -> web.Response:
     return _answer(asked, found)
 
 
-async def _refuse_living(asked: Asked, found: ShardSet) -> None:
+async def _refuse_living(asked: Asked, found: ShardRecord) -> None:
     """A shard that lost its way to the coordinator is not registered any more, and serves all the same."""
     gateway = asked.gateway
     registered = gateway.map.shards.get(found.id)
@@ -99,7 +99,7 @@ async def _answers(peer: ShardPeer) -> bool:
     return True
 
 
-async def _give_up(asked: Asked, found: ShardSet, value: str | None, owner: Callable[[str], int]) -> None:
+async def _give_up(asked: Asked, found: ShardRecord, value: str | None, owner: Callable[[str], int]) -> None:
     """Gives up all messages of a shard's queues, then writes the shard's own entry.
 
     The queues' owners are told by the same transactions that raise their epochs; a disk that comes back finds
@@ -127,14 +127,14 @@ async def _give_up(asked: Asked, found: ShardSet, value: str | None, owner: Call
         map.refresh()
 
 
-def _answer(asked: Asked, changed: ShardSet) -> web.Response:
+def _answer(asked: Asked, changed: ShardRecord) -> web.Response:
     """How a shard is that was changed just now."""
     map = asked.gateway.map
     map.refresh()
-    return web.json_response(_serving(asked, map.shard_sets.get(changed.id, changed)))
+    return web.json_response(_serving(asked, map.shard_records.get(changed.id, changed)))
 
 
-def _serving(asked: Asked, found: ShardSet) -> dict[str, Any]:
+def _serving(asked: Asked, found: ShardRecord) -> dict[str, Any]:
     peer = asked.gateway.shards.peers.get(found.id)
     return _shown(asked.gateway.map, found, peer is not None and peer.state is State.SERVING)
 
@@ -191,25 +191,25 @@ async def _keep(coordinator: Coordinator, move: Move, placed: Placed) -> None:
         raise Problem(409, f"the move of {move.queue} went on just now: look again") from None
 
 
-def _found(asked: Asked) -> ShardSet:
+def _found(asked: Asked) -> ShardRecord:
     map = asked.gateway.map
     map.refresh()
     id = whole_number("the shard", asked.rest[0], 0, 1_000_000)
-    found = map.shard_sets.get(id)
+    found = map.shard_records.get(id)
     if found is None:
-        known = ", ".join(str(each) for each in sorted(map.shard_sets))
+        known = ", ".join(str(each) for each in sorted(map.shard_records))
         raise Problem(404, f"there is no shard {id}; there are {known}")
     return found
 
 
-async def _write(asked: Asked, found: ShardSet, value: str | None) -> None:
+async def _write(asked: Asked, found: ShardRecord, value: str | None) -> None:
     try:
         await asked.gateway.coordinator.write([Write(f"{SHARD_SETS}{found.id}", value, found.revision)])
     except Conflict:
         raise Problem(409, f"shard {found.id} was changed by somebody else just now; look again") from None
 
 
-def _shown(map: Map, each: ShardSet, serving: bool) -> dict[str, Any]:
+def _shown(map: Map, each: ShardRecord, serving: bool) -> dict[str, Any]:
     member = map.shards.get(each.id)
     return {
         "id": each.id,

@@ -131,7 +131,7 @@ class BrokerViews:
     def _placed(self, shard: int) -> dict[str, Any]:
         """Whether a shard takes queues, how many it owns, used or not, and how many are on their way."""
         map = self._gateway.map
-        known = map.shard_sets.get(shard)
+        known = map.shard_records.get(shard)
         return {
             "queues": map.loads[shard],
             "state": known.state if known else "active",

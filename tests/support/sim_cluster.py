@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import CoordinatorError, Write
-from lightrail.cluster.map import SHARD_SETS, ShardSet
+from lightrail.cluster.map import SHARD_SETS, ShardRecord
 from lightrail.wire.frames import HEADER, Kind
 from tests.support.shard_life import Id, id_of
 from tests.support.shard_scene import delivered
@@ -136,7 +136,7 @@ class Cluster:
         """Clients do much until then."""
         self._links = 0
         self.errors: list[str] = []
-        self.etcd.commit([Write(f"{SHARD_SETS}{id}", ShardSet(id).encode()) for id in range(shards)])
+        self.etcd.commit([Write(f"{SHARD_SETS}{id}", ShardRecord(id).encode()) for id in range(shards)])
         self.shards = [SimShard(self, id) for id in range(shards)]
         self.frontends: list[SimFrontend] = []
         self._frontends = frontends

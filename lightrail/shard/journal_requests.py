@@ -19,7 +19,7 @@ from lightrail.shard.requests import Bad, Fields, Operation, whole
 from lightrail.shard.worker import Worker
 from lightrail.wire.frames import BLOB_FOLLOWS, Kind, frame
 from lightrail.wire.messages import encode_request
-from lightrail.wire.peer import WITHOUT_COPY_BYTES
+from lightrail.wire.socket import WITHOUT_COPY_BYTES
 
 log = logging.getLogger("lightrail.shard.journal_requests")
 

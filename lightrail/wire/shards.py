@@ -26,8 +26,8 @@ from lightrail.wire.messages import (
     decode_request,
     encode_request,
 )
-from lightrail.wire.peer import LoopSocket, connect
 from lightrail.wire.requests import Requests, ShardAway, ShardRefused
+from lightrail.wire.socket import LoopSocket, connect
 from lightrail.wire.watch import Watch
 
 log = logging.getLogger("lightrail.wire.shards")

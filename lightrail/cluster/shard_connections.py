@@ -15,8 +15,8 @@ from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.model import conditions, limits, names
 from lightrail.wire import keys
+from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.keys import WireKey
-from lightrail.wire.messages import Answer, Refusal
 from lightrail.wire.owners import Owners
 from lightrail.wire.places import Place
 from lightrail.wire.shards import ShardPeer, State

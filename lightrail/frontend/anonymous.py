@@ -23,7 +23,7 @@ from lightrail.frontend.routes import Refused
 from lightrail.frontend.routing import RouterLink
 from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import conditions, limits
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

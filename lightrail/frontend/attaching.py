@@ -29,7 +29,7 @@ from lightrail.model import conditions, names
 from lightrail.model.policy import InvalidPolicy, Role
 from lightrail.namespace import service
 from lightrail.namespace.records import Name, Right
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection

@@ -26,7 +26,7 @@ from lightrail.frontend.nodes import Inside, ReplyLink, RequestLink
 from lightrail.model import conditions, limits
 from lightrail.model.settings import is_loopback
 from lightrail.namespace.rights import Caller
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.session import Session

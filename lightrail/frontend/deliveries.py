@@ -24,6 +24,7 @@ from lightrail.amqp.types import encode
 from lightrail.amqp.values import DecodeError
 from lightrail.frontend.unconfirmed import UNCONFIRMED, Unconfirmed
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import (
     ASKED,
     DELIVER_COLUMNS,
@@ -37,7 +38,6 @@ from lightrail.wire.frames import (
     frame,
 )
 from lightrail.wire.links import Consumer, DeliveriesMissing
-from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

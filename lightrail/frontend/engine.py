@@ -40,9 +40,9 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.telemetry.strangers import Strangers
+from lightrail.wire.bodies import Answer
 from lightrail.wire.control import ControlServer
 from lightrail.wire.keys import WireKey
-from lightrail.wire.messages import Answer
 from lightrail.wire.owner import Owner
 from lightrail.wire.requests import ShardAway, ShardRefused
 from lightrail.wire.shards import ShardPeer

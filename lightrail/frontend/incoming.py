@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from lightrail.amqp.events import Transfers
 from lightrail.amqp.sections import decode_header
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.links import Producer
-from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

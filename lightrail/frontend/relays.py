@@ -13,9 +13,9 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.sections import decode_header
 from lightrail.amqp.types import Symbol, decode
+from lightrail.wire.bodies import ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, enqueue, frame
 from lightrail.wire.links import Producer
-from lightrail.wire.messages import ProducerOpen, Refusal, SettleDetail
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

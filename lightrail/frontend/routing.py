@@ -25,8 +25,8 @@ from lightrail.frontend.transfers import FAILED
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.routing import UNROUTABLE, Group, Plan, Routed, Routing, Walk
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
-from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

@@ -11,8 +11,8 @@ from lightrail.amqp.survey import survey
 from lightrail.amqp.types import Symbol
 from lightrail.frontend.incoming import IncomingLink, said_by
 from lightrail.model.orders import PRIORITY_MIXED
+from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, enqueue, frame
-from lightrail.wire.messages import ProducerOpen, Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

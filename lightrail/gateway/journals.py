@@ -20,7 +20,7 @@ from lightrail.gateway.asked import Asked, whole_number
 from lightrail.gateway.errors import AGAIN, Problem
 from lightrail.gateway.shards import Shards
 from lightrail.model import conditions, limits
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardAway, ShardRefused
 from lightrail.wire.shards import State
 

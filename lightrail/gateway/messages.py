@@ -23,7 +23,7 @@ from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, may
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 
 OUTCOMES: Final = ("accepted", "released", "modified", "rejected")
 SEQUENCE_MAX: Final = (1 << 63) - 1

@@ -11,8 +11,8 @@ from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.routing import UNROUTABLE, Group, Plan, Routed, Routing, Walk
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
-from lightrail.wire.messages import Refusal
 from lightrail.wire.requests import ShardAway
 from lightrail.wire.shards import ShardPeer
 

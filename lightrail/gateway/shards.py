@@ -9,9 +9,9 @@ from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
+from lightrail.wire.bodies import Answer
 from lightrail.wire.bulk import BulkPeers
 from lightrail.wire.keys import WireKey
-from lightrail.wire.messages import Answer
 from lightrail.wire.owner import Owner
 from lightrail.wire.requests import ShardAway
 from lightrail.wire.shards import ShardPeer

@@ -27,7 +27,7 @@ from lightrail.shard.queue.machine import Policy
 from lightrail.shard.queue.runs import Batch, Place, Run, joined
 from lightrail.shard.queues import Parked, Queue
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 log = logging.getLogger("lightrail.shard.admission")
 

@@ -38,6 +38,7 @@ from lightrail.shard.relays import Relays
 from lightrail.shard.requests import Operation, Requests
 from lightrail.shard.routes import Routes
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets, Welcome
 from lightrail.wire.frames import (
     AFRESH,
     COUNT_MASK,
@@ -52,7 +53,6 @@ from lightrail.wire.frames import (
     Kind,
     frame,
 )
-from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets, Welcome
 
 log = logging.getLogger("lightrail.shard.engine")
 

@@ -31,7 +31,7 @@ from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queue, Queues
 from lightrail.shard.relays import Relays
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 log = logging.getLogger("lightrail.shard.follower")
 

@@ -17,8 +17,8 @@ from lightrail.shard.archive import BeyondCommitted, NotThere
 from lightrail.shard.peers import Peer
 from lightrail.shard.requests import Bad, Fields, Operation, whole
 from lightrail.shard.worker import Worker
+from lightrail.wire.bodies import encode_request
 from lightrail.wire.frames import BLOB_FOLLOWS, Kind, frame
-from lightrail.wire.messages import encode_request
 from lightrail.wire.socket import WITHOUT_COPY_BYTES
 
 log = logging.getLogger("lightrail.shard.journal_requests")

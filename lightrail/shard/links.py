@@ -14,8 +14,8 @@ from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queue, Queues
+from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, frame
-from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
 
 
 class Origin(NamedTuple):

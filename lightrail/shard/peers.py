@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from lightrail.model import limits
+from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, Kind, frame
-from lightrail.wire.messages import ConsumerOpen, Refusal
 
 if TYPE_CHECKING:
     from lightrail.shard.queues import Queue

@@ -20,8 +20,8 @@ from lightrail.shard.queue.runs import Run
 from lightrail.shard.queues import Queue, Queues
 from lightrail.shard.reading import Read
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import Kind, deliver, frame
-from lightrail.wire.messages import Refusal
 
 log = logging.getLogger("lightrail.shard.performer")
 

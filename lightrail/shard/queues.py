@@ -27,8 +27,8 @@ from lightrail.shard.queue.machine import Machine, Policy
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.queue.work import Work
 from lightrail.telemetry.queues import QueueFigures
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import EPOCHS
-from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.shard.moving.exporting import Exporting

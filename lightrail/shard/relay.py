@@ -23,6 +23,7 @@ from lightrail.namespace.records import Name
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer
 from lightrail.shard.queue.commands import UNBOUNDED
+from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import (
     ENQUEUE_COLUMNS,
     ENQUEUE_ENDS,
@@ -32,7 +33,6 @@ from lightrail.wire.frames import (
     deliver,
     frame,
 )
-from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
 
 EVERYTHING: Final = 1 << 62
 """Beyond every delivery number."""

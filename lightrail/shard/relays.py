@@ -9,8 +9,8 @@ from lightrail.shard.moving.tenancy import Tenancy, moved
 from lightrail.shard.peers import Peer
 from lightrail.shard.queue.commands import UNBOUNDED
 from lightrail.shard.relay import Listener, Relay, Sender
+from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, MORE, Kind, OutcomeCode, frame
-from lightrail.wire.messages import ConsumerOpen, Refusal
 
 
 class Relays:

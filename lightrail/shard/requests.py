@@ -17,8 +17,8 @@ from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import LockAnswer, Renewed
 from lightrail.shard.queues import Queue, Queues
+from lightrail.wire.bodies import Refusal, decode_request, encode_request
 from lightrail.wire.frames import HEADER_SIZE, Kind, WireError, frame
-from lightrail.wire.messages import Refusal, decode_request, encode_request
 
 log = logging.getLogger("lightrail.shard.requests")
 

@@ -22,8 +22,8 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queue.runs import Batch, Run, joined
 from lightrail.shard.queues import Queue, Queues
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import Refusal, Targets
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
-from lightrail.wire.messages import Refusal, Targets
 
 log = logging.getLogger("lightrail.shard.routes")
 

@@ -9,8 +9,8 @@ from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
 from lightrail.namespace.records import Name
 from lightrail.telemetry.frontend import FrontendCounts
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import HEADER, HEADER_SIZE, Kind
-from lightrail.wire.messages import Refusal
 from tests.support.places import FakeShardConnections
 
 

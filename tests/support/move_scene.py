@@ -21,7 +21,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.shard.requests import COLUMNS
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardAway
 from lightrail.wire.shards import State
 

@@ -19,8 +19,8 @@ from lightrail.shard.moving.importing import ImportFailed, Importing
 from lightrail.shard.moving.tenancy import EverythingHere
 from lightrail.shard.queue import invariants
 from lightrail.shard.queues import Queue
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
-from lightrail.wire.messages import SettleDetail
 from tests.support import captured
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, batch

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.owners import Owners
 from lightrail.wire.places import Place
 

@@ -18,6 +18,17 @@ from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFull
 from lightrail.shard.moving.tenancy import Places
 from lightrail.shard.queue.runs import Place
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import (
+    ConsumerOpen,
+    Hello,
+    ProducerOpen,
+    Refusal,
+    SettleDetail,
+    Targets,
+    Welcome,
+    decode_request,
+    encode_request,
+)
 from lightrail.wire.frames import (
     DELIVER_COLUMNS,
     DELIVER_ENDS,
@@ -31,17 +42,6 @@ from lightrail.wire.frames import (
     OutcomeCode,
     enqueue,
     frame,
-)
-from lightrail.wire.messages import (
-    ConsumerOpen,
-    Hello,
-    ProducerOpen,
-    Refusal,
-    SettleDetail,
-    Targets,
-    Welcome,
-    decode_request,
-    encode_request,
 )
 
 

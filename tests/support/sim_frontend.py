@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lightrail.cluster.shard_connections import ShardConnections
+from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.links import Consumer, DeliveriesMissing, Producer
-from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal
 from tests.support.shard_life import Id, id_of, message
 from tests.support.shard_scene import batch, delivered
 from tests.support.sim_coordinator import SimCoordinator

@@ -17,8 +17,8 @@ from lightrail.shard.peers import Peer, Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queues import Queue, Queues
 from lightrail.shard.requests import Bad, Fields, Operation, whole
+from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import Kind, frame
-from lightrail.wire.messages import Refusal, encode_request
 
 SEQUENCE_MAX: Final = (1 << 63) - 1
 

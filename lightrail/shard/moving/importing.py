@@ -37,7 +37,7 @@ from lightrail.shard.queue.duplicates import DIGEST_BYTES
 from lightrail.shard.queue.merging import join_neighbours
 from lightrail.shard.queue.runs import Batch, Run, ends_of
 from lightrail.shard.queues import Queue, Queues
-from lightrail.wire.messages import ConsumerOpen
+from lightrail.wire.bodies import ConsumerOpen
 
 log = logging.getLogger("lightrail.shard.moving")
 

@@ -27,7 +27,7 @@ from lightrail.shard.moving.arrivals import Arrival
 from lightrail.shard.moving.importing import ImportFailed
 from lightrail.shard.moving.tenancy import Places
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.shard.moving.mover")

@@ -20,8 +20,8 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queue, Queues
 from lightrail.shard.reading import Read
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import HEADER, Kind, frame
-from lightrail.wire.messages import Refusal, encode_request
 
 log = logging.getLogger("lightrail.shard.moving.sealing")
 

@@ -13,8 +13,8 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.model import conditions
 from lightrail.wire import shards
+from lightrail.wire.bodies import Welcome
 from lightrail.wire.frames import VERSION, Kind, frame
-from lightrail.wire.messages import Welcome
 from lightrail.wire.shards import State
 from tests.support.owner_scene import HandWire
 

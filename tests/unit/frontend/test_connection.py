@@ -25,8 +25,8 @@ from lightrail.cluster.placement import Placement
 from lightrail.cluster.users import UserRecord
 from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, OutcomeCode, deliver
-from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal
 from tests.support.frontend_scene import Client, Scene, play
 
 

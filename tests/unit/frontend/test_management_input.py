@@ -14,7 +14,7 @@ from lightrail.frontend.management import Management
 from lightrail.frontend.routes import Refused
 from lightrail.model.policy import FIELDS
 from lightrail.namespace.rights import ANYBODY, Caller
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 from tests.support.frontend_scene import Scene
 
 SCALARS = st.one_of(

@@ -13,8 +13,8 @@ from lightrail.frontend.routing import RouterLink, Routers
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
+from lightrail.wire.bodies import Refusal, Targets
 from lightrail.wire.frames import DURABLE, ENQUEUE_ENDS, Kind
-from lightrail.wire.messages import Refusal, Targets
 from tests.support.frontend_fakes import FakeConnection, FakeFrontend, FakeLink, FakeShard, Said
 from tests.support.routers import Graph
 

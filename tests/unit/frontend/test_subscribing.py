@@ -19,8 +19,8 @@ from lightrail.frontend.subscribing import unsubscribe, wanted
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
+from lightrail.wire.bodies import Answer, ConsumerOpen
 from lightrail.wire.frames import Kind
-from lightrail.wire.messages import Answer, ConsumerOpen
 from tests.support.frontend_scene import Client, Scene, play
 
 DURABLE = Source(address="r", durable=2)

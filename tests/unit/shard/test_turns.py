@@ -15,8 +15,8 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.moving.tenancy import moved
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.work import LETTER_MESSAGE
+from lightrail.wire.bodies import Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from lightrail.wire.messages import Refusal, SettleDetail
 from tests.support.shard_scene import Peer, Scene, SmallStore, batch, numbered_messages
 
 COUNT = 30_000

@@ -14,10 +14,10 @@ from lightrail.gateway.processes.members import FAMILIES as MEMBER_FAMILIES
 from lightrail.gateway.processes.presence import PRESENCE_FAMILIES
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES
 from lightrail.telemetry.frontend import FRONTEND_FAMILIES
-from lightrail.telemetry.shard import SHARD_FAMILIES
 from lightrail.telemetry.metrics import AnyFamily, HistogramFamily
 from lightrail.telemetry.queues import DETAILED_FAMILIES
 from lightrail.telemetry.running import RUNNING_FAMILIES
+from lightrail.telemetry.shard import SHARD_FAMILIES
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "operate" / "metrics.md"
 HEAD: Final = """# Metrics

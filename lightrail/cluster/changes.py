@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from lightrail.cluster.coordinator import CoordinatorError, Entry, KeySpace
+from lightrail.cluster.coordinator import CoordinatorError, KeySpace
+from lightrail.cluster.entries import Entry
 
 log = logging.getLogger("lightrail.cluster.changes")
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from lightrail.cluster.counts import CoordinatorCounts
+from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.users import UserRecord
 
@@ -60,18 +61,6 @@ class Conflict(CoordinatorError):
         self.key = key
 
 
-class Entry(NamedTuple):
-    """What is kept under a key."""
-
-    key: str
-    value: str | None
-    """A text, JSON for most; None when the entry was deleted."""
-    created: int
-    """Revision that made the key; another one after it was deleted and made again."""
-    revision: int
-    """Revision that last changed it."""
-
-
 class Write(NamedTuple):
     """One write of a transaction: `value` None deletes. `guard` is the revision that the entry must have."""
 
@@ -79,16 +68,6 @@ class Write(NamedTuple):
     value: str | None
     guard: int | None = None
     """0: the key must not be there. None: whatever is there."""
-
-
-class News(NamedTuple):
-    """Entries that changed, in order of their revisions."""
-
-    revision: int
-    """The newest; ask for what comes after it the next time."""
-    entries: list[Entry]
-    whole: bool
-    """These are all that there are: what is not among them is gone."""
 
 
 class SetBack(NamedTuple):

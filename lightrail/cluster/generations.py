@@ -19,7 +19,8 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from lightrail.cluster.coordinator import ATTEMPTS_MAX, Conflict, CoordinatorError, Entry, KeySpace, Write
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, Conflict, CoordinatorError, KeySpace, Write
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.membership import MemberRefused
 
 GENERATIONS: Final = "generations/"

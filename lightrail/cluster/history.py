@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, KeySpace, PutBack, Write
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, KeySpace, PutBack, Write
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.map import FRONTENDS, GATEWAYS, PLACEMENT, SHARDS, Placed
 
 HISTORY: Final = "history"

@@ -8,8 +8,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from lightrail.cluster.coordinator import WRITES_MAX, Entry, News, NotSetBack, PutBack, SetBack, Write
+from lightrail.cluster.coordinator import WRITES_MAX, NotSetBack, PutBack, SetBack, Write
 from lightrail.cluster.counts import CoordinatorCounts
+from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed_placements import KeyedPlacements
 from lightrail.cluster.keyed_users import KeyedUsers
 from lightrail.cluster.placement import Placement

@@ -18,7 +18,7 @@ from lightrail.cluster.coordinator import (
     ShardsInUse,
     Write,
 )
-from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, Map, Placed, ShardSet
+from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, Map, Placed, ShardRecord
 from lightrail.cluster.placement import NOWHERE, Near, Placement, choose
 from lightrail.model import names
 
@@ -41,12 +41,12 @@ class KeyedPlacements:
 
     async def shards(self) -> int:
         self._map.refresh()
-        return len(self._map.shard_sets)
+        return len(self._map.shard_records)
 
     async def set_shards(self, count: int) -> None:
         for _ in range(ATTEMPTS_MAX):
             self._map.refresh()
-            known = self._map.shard_sets
+            known = self._map.shard_records
             used = 1 + max((shard for shard, load in self._map.loads.items() if load), default=-1)
             if count < used:
                 raise ShardsInUse(
@@ -54,7 +54,9 @@ class KeyedPlacements:
                     f"start with --shards {used} or more"
                 )
             writes = [
-                Write(f"{SHARD_SETS}{id}", ShardSet(id).encode(), 0) for id in range(count) if id not in known
+                Write(f"{SHARD_SETS}{id}", ShardRecord(id).encode(), 0)
+                for id in range(count)
+                if id not in known
             ]
             writes += [
                 Write(f"{SHARD_SETS}{id}", None, known[id].revision) for id in sorted(known) if id >= count
@@ -147,7 +149,7 @@ class KeyedPlacements:
     def _choose(self, queue: str, loads: Counter[int], siblings: Mapping[int, int]) -> int:
         takers = self._map.takers()
         if not takers:
-            raise CoordinatorError(NO_TAKERS if self._map.shard_sets else NO_SHARDS)
+            raise CoordinatorError(NO_TAKERS if self._map.shard_records else NO_SHARDS)
         return choose(queue, {shard: loads[shard] for shard in takers}, self._near(siblings, takers))
 
     def _near(self, siblings: Mapping[int, int], takers: Sequence[int]) -> Near:

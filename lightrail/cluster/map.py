@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.changes import ChangeFollower
-from lightrail.cluster.coordinator import CoordinatorError, Entry, KeySpace
+from lightrail.cluster.coordinator import CoordinatorError, KeySpace
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.readers import READERS, Reader
 from lightrail.model import names
@@ -102,7 +103,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSet:
+class ShardRecord:
     """What is known of a shard, alive or not, until it is removed: the entry ``shardsets/ID``."""
 
     id: int
@@ -171,7 +172,7 @@ class Map:
         self.loads: Counter[int] = Counter()
         """Queues that each shard owns."""
         self.moves: dict[str, Move] = {}
-        self.shard_sets: dict[int, ShardSet] = {}
+        self.shard_records: dict[int, ShardRecord] = {}
         self.shards: dict[int, Member] = {}
         """Shards that are registered now."""
         self.frontends: dict[int, Member] = {}
@@ -210,7 +211,7 @@ class Map:
 
     def takers(self) -> list[int]:
         """Shards that may be given queues: active ones that serve, or all active ones where none does."""
-        active = [each.id for each in self.shard_sets.values() if each.state == "active"]
+        active = [each.id for each in self.shard_records.values() if each.state == "active"]
         return [id for id in active if id in self.shards] or active
 
     # --- taking in changes -----------------------------------------------------------------------------
@@ -224,7 +225,7 @@ class Map:
 
     def _tables(self) -> tuple[tuple[str, dict[int, Any]], ...]:
         return (
-            (SHARD_SETS, self.shard_sets),
+            (SHARD_SETS, self.shard_records),
             (SHARDS, self.shards),
             (FRONTENDS, self.frontends),
             (GATEWAYS, self.gateways),
@@ -270,7 +271,7 @@ class Map:
                 else:
                     fields = json.loads(value)
                     table[id] = (
-                        ShardSet(id=id, revision=revision, **fields)
+                        ShardRecord(id=id, revision=revision, **fields)
                         if prefix == SHARD_SETS
                         else Member(id=id, **fields)
                     )

@@ -12,7 +12,7 @@ PHASES: Final = ("waiting", "frozen")
 
 def _queues(map: Map) -> Iterable[tuple[Labels, float]]:
     owned = Counter(placed.shard for placed in map.placements().values())
-    return [((str(shard),), owned[shard]) for shard in sorted({*map.shard_sets, *owned})]
+    return [((str(shard),), owned[shard]) for shard in sorted({*map.shard_records, *owned})]
 
 
 def _moves(map: Map) -> Iterable[tuple[Labels, float]]:
@@ -26,7 +26,7 @@ def _serving(map: Map) -> Iterable[tuple[Labels, float]]:
 
 
 def _shards(map: Map) -> Iterable[tuple[Labels, float]]:
-    states = Counter(each.state for each in map.shard_sets.values())
+    states = Counter(each.state for each in map.shard_records.values())
     return [((state,), states[state]) for state in ("active", "draining")]
 
 

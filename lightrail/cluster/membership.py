@@ -12,8 +12,9 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from lightrail.cluster.coordinator import ATTEMPTS_MAX, Conflict, CoordinatorError, Entry, KeySpace, Write
-from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardSet
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, Conflict, CoordinatorError, KeySpace, Write
+from lightrail.cluster.entries import Entry
+from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardRecord
 from lightrail.model import limits
 
 Clock = Callable[[], float]
@@ -37,7 +38,7 @@ def free_number(taken: Iterable[int]) -> int:
     return next(number for number in range(len(known) + 1) if number not in known)
 
 
-def check_disk(shard: int, known: ShardSet | None, disk: str | None, directory: str) -> None:
+def check_disk(shard: int, known: ShardRecord | None, disk: str | None, directory: str) -> None:
     """Whether the shard of this number may live on a disk; `disk` None is an empty directory.
 
     Raises MemberRefused.
@@ -135,13 +136,13 @@ async def allocate_shard(coordinator: KeySpace, disk: str) -> int:
     Raises CoordinatorError.
     """
     for _ in range(ATTEMPTS_MAX):
-        known = await shard_sets(coordinator)
+        known = await shard_records(coordinator)
         for each in known.values():
             if each.disk == disk:
                 return each.id
         id = free_number(known)
         try:
-            await coordinator.write([Write(f"{SHARD_SETS}{id}", ShardSet(id, disk).encode(), 0)])
+            await coordinator.write([Write(f"{SHARD_SETS}{id}", ShardRecord(id, disk).encode(), 0)])
         except Conflict:
             continue
         return id
@@ -160,15 +161,15 @@ async def pin_disk(coordinator: KeySpace, shard: int, disk: str, *, lasting: boo
     """
     key = f"{SHARD_SETS}{shard}"
     for _ in range(ATTEMPTS_MAX):
-        known = (await shard_sets(coordinator)).get(shard)
+        known = (await shard_records(coordinator)).get(shard)
         if known is None:
-            write = Write(key, ShardSet(shard, disk).encode(), 0)
+            write = Write(key, ShardRecord(shard, disk).encode(), 0)
         elif known.disk == disk:
             return
         else:
             if lasting:
                 check_disk(shard, known, disk, directory)
-            write = Write(key, ShardSet(shard, disk, known.state).encode(), known.revision)
+            write = Write(key, ShardRecord(shard, disk, known.state).encode(), known.revision)
         try:
             await coordinator.write([write])
         except Conflict:
@@ -177,13 +178,13 @@ async def pin_disk(coordinator: KeySpace, shard: int, disk: str, *, lasting: boo
     raise CoordinatorError(f"{key} is being changed by others all the time: try again")
 
 
-async def shard_sets(coordinator: KeySpace) -> dict[int, ShardSet]:
+async def shard_records(coordinator: KeySpace) -> dict[int, ShardRecord]:
     """All shards that were ever made known and not removed. Raises CoordinatorError."""
     found = {}
     for entry in await coordinator.entries(SHARD_SETS):
         try:
             id = int(entry.key.removeprefix(SHARD_SETS))
-            found[id] = ShardSet(id=id, revision=entry.revision, **json.loads(entry.value or "{}"))
+            found[id] = ShardRecord(id=id, revision=entry.revision, **json.loads(entry.value or "{}"))
         except (ValueError, TypeError) as error:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
     return found

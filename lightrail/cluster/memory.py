@@ -3,7 +3,8 @@
 import secrets
 from collections.abc import Sequence
 
-from lightrail.cluster.coordinator import Conflict, Entry, News, Write
+from lightrail.cluster.coordinator import Conflict, Write
+from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed import KeyedCoordinator
 
 

@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, KeySpace, Write
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, KeySpace, Write
+from lightrail.cluster.entries import Entry
 
 
 class Registration(NamedTuple):

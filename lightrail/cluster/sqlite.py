@@ -18,13 +18,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from lightrail.amqp.sasl import ScramKeys
-from lightrail.cluster.coordinator import (
-    Conflict,
-    CoordinatorError,
-    Entry,
-    News,
-    Write,
-)
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
+from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed import KeyedCoordinator
 from lightrail.cluster.keyed_users import USERS
 from lightrail.cluster.users import UserRecord

@@ -16,7 +16,7 @@ from lightrail.amqp.connection import Connection
 from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
-from lightrail.cluster.fleet import Fleet
+from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.frontend import control
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
@@ -43,9 +43,9 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.telemetry.strangers import Strangers
+from lightrail.wire.bodies import Answer
 from lightrail.wire.control import ControlServer
 from lightrail.wire.keys import WireKey
-from lightrail.wire.messages import Answer
 from lightrail.wire.owner import Owner
 from lightrail.wire.requests import ShardAway, ShardRefused
 from lightrail.wire.shards import ShardPeer
@@ -78,7 +78,7 @@ class Frontend:
         self._loop = loop
         self._key = key
         self._start_bounds()
-        self.fleet = Fleet(
+        self.shard_connections = ShardConnections(
             coordinator,
             loop,
             name=name,
@@ -89,7 +89,7 @@ class Frontend:
             shard_wait_ms=settings.shard_wait,
             key=key,
         )
-        self.shards: dict[int, ShardPeer] = self.fleet.peers
+        self.shards: dict[int, ShardPeer] = self.shard_connections.peers
         self._start_namespace(coordinator)
         self.nodes = Nodes(
             {management.ADDRESS: Management(self.service, self), cbs.ADDRESS: Cbs(authenticator)}
@@ -146,31 +146,33 @@ class Frontend:
 
     def add_shard(self, shard: int, address: str) -> None:
         """Connects to a shard, which may start later."""
-        self.fleet.add(shard, address)
+        self.shard_connections.add(shard, address)
 
     def listen_to_gateways(self, address: str) -> str:
         """Binds the control socket; returns its address. Raises zmq.ZMQError: the address can't be bound."""
         operations = control.operations(self)
-        self._control = ControlServer(self._loop, self.fleet.context, address, operations, self._key)
+        self._control = ControlServer(
+            self._loop, self.shard_connections.context, address, operations, self._key
+        )
         return self._control.address
 
     def not_ready(self) -> str | None:
-        """Why this frontend does not serve, or None: see Fleet."""
-        self.counts.shards_connected = len(self.shards) - len(self.fleet.away())
-        return self.fleet.not_ready()
+        """Why this frontend does not serve, or None: see ShardConnections."""
+        self.counts.shards_connected = len(self.shards) - len(self.shard_connections.away())
+        return self.shard_connections.not_ready()
 
     async def place(self, queue: str) -> Owner:
         """The owner of a queue, for a link that is opened before the loop turns; a new queue is placed."""
-        return self.fleet.owners.at(queue, await self.find(queue))
+        return self.shard_connections.owners.at(queue, await self.find(queue))
 
     async def find(self, queue: str) -> tuple[int, int]:
         """The shard and the epoch of a queue; a new queue is placed by the coordinator."""
-        known = self.fleet.where(queue)
+        known = self.shard_connections.where(queue)
         if known is None:
             # One look-up per name: many links of one queue are often attached together.
             pending = self._placing.get(queue)
             if pending is None:
-                pending = self._placing[queue] = asyncio.ensure_future(self.fleet.place(queue))
+                pending = self._placing[queue] = asyncio.ensure_future(self.shard_connections.place(queue))
             try:
                 known = await asyncio.shield(pending)
             finally:
@@ -179,18 +181,18 @@ class Frontend:
 
     def placed(self, queue: str) -> ShardPeer | None:
         """The shard of a queue if both are known here, else None."""
-        known = self.fleet.where(queue)
-        return None if known is None else self.fleet.peer(known[0])
+        known = self.shard_connections.where(queue)
+        return None if known is None else self.shard_connections.peer(known[0])
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
         """Sends a request to the shard of a queue. Raises ShardAway, ShardRefused."""
-        return await self.fleet.request(queue, op, fields)
+        return await self.shard_connections.request(queue, op, fields)
 
     # --- names -----------------------------------------------------------------------------------------
 
     def poll(self) -> None:
         """Applies changes of names, rights and places; links that lost their name or right end."""
-        self.fleet.refresh()
+        self.shard_connections.refresh()
         try:
             self.directory.refresh()
         except CoordinatorError as error:
@@ -214,7 +216,7 @@ class Frontend:
 
     def forget_route(self, name: str) -> None:
         """Discards what is known of a name's place."""
-        self.fleet.forget(name)
+        self.shard_connections.forget(name)
 
     def _names_changed(self, changes: Changes) -> None:
         for name in changes.names:
@@ -300,7 +302,7 @@ class Frontend:
             except Exception:
                 log.exception("a connection could not be written to; it is closed")
                 connection.abort()
-        self.fleet.flush()
+        self.shard_connections.flush()
 
     # --- the end ---------------------------------------------------------------------------------------
 
@@ -321,12 +323,12 @@ class Frontend:
             await asyncio.wait_for(self.lifetimes.finish(), wait_s)
         self.deadlines.close()
         self._flush()
-        self.fleet.close()
+        self.shard_connections.close()
         if self._control is not None:
             self._control.close()
         for task in list(self._tasks):
             task.cancel()
-        self.fleet.end()
+        self.shard_connections.end()
 
     async def _until(self, done: Callable[[], bool], deadline: float) -> None:
         """Waits for a condition by polling, at the end of the process."""

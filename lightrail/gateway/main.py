@@ -32,7 +32,7 @@ async def serve(process: process.Process) -> None:
     await joining.take_number(GATEWAYS)
     shards = await _connect(process, joining)
     if settings.etcd or not process.supervised:
-        members.follow(shards.fleet.map, process.boot, joining.own.host)
+        members.follow(shards.shard_connections.map, process.boot, joining.own.host)
 
     def not_ready() -> str | None:
         if process.supervised and not members.known:
@@ -51,7 +51,7 @@ async def serve(process: process.Process) -> None:
         members=members,
         health=health,
         sockets=process.sockets,
-        map=shards.fleet.map,
+        map=shards.shard_connections.map,
         key=joining.key,
     )
     gateway = Gateway(services)
@@ -63,7 +63,7 @@ async def serve(process: process.Process) -> None:
     runner, ports = await listen(
         gateway.application(), admitted, (settings.http, None), (settings.https, tls)
     )
-    await shards.fleet.until_ready()
+    await shards.shard_connections.until_ready()
     sweeping = asyncio.create_task(sweep(services))
     try:
         here = Endpoint(settings.http.host, ports[0])
@@ -85,7 +85,7 @@ async def _connect(process: process.Process, joining: Joining) -> Shards:
     """Links to all shards that are known now."""
     loop = asyncio.get_running_loop()
     shards = Shards(joining.coordinator, loop, name=process.name, boot=process.boot, key=joining.key)
-    shards.fleet.refresh()
+    shards.shard_connections.refresh()
     if not process.settings.etcd:
         for shard in range(await joining.coordinator.shards() or process.settings.shards):
             if shard not in shards.peers:

@@ -28,14 +28,14 @@ async def sweep(services: Services) -> None:
     while True:
         await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)
         count += 1
-        services.shards.fleet.refresh()
+        services.shards.shard_connections.refresh()
         try:
             services.directory.refresh()
             services.map.refresh()
             if count % polls == 0:
                 await services.callers.refresh()
                 await sweep_once(services, services.now_ms())
-                frontends = services.shards.fleet.map.frontends
+                frontends = services.shards.shard_connections.map.frontends
                 for record in orphans.look(services.directory, frontends, services.now_ms()):
                     if record.role is Role.QUEUE and await in_use(services, record.name):
                         continue

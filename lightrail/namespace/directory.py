@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from lightrail.cluster.changes import ChangeFollower
-from lightrail.cluster.coordinator import Entry, KeySpace
+from lightrail.cluster.coordinator import KeySpace
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.history import HISTORY, History
 from lightrail.model import names
 from lightrail.model.clock import wall_ms

@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from lightrail.cluster.coordinator import CoordinatorError, Entry
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.entries import Entry
 from lightrail.model.policy import NONE, InvalidPolicy, Policy, Role
 
 NAMES: Final = "names/"

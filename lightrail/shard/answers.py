@@ -3,8 +3,8 @@
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Numbered
 from lightrail.shard.waiting import Waiter
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import Kind, frame
-from lightrail.wire.messages import Refusal
 
 
 class Answers:

@@ -15,8 +15,8 @@ from lightrail.shard.peers import Consumer, Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.shard_queue import Queue
+from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import HEADER, Kind
-from lightrail.wire.messages import ConsumerOpen
 
 EVERYTHING: Final = 1 << 62
 """Beyond every delivery number."""

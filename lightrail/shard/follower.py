@@ -36,7 +36,7 @@ from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
 from lightrail.shard.waiting import Waiter
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 log = logging.getLogger("lightrail.shard.follower")
 

@@ -8,8 +8,8 @@ from lightrail.model import limits
 from lightrail.shard.links import Links
 from lightrail.shard.peers import Peer
 from lightrail.shard.relaying.relays import Relays
+from lightrail.wire.bodies import Hello, Welcome
 from lightrail.wire.frames import HEADER_SIZE, VERSION, Kind, frame
-from lightrail.wire.messages import Hello, Welcome
 
 log = logging.getLogger("lightrail.shard.frontends")
 

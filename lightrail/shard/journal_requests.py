@@ -17,9 +17,9 @@ from lightrail.shard.archiving.archive import BeyondCommittedError, NoSegmentErr
 from lightrail.shard.peers import Peer
 from lightrail.shard.requests import Fields, Operation, RequestError, whole
 from lightrail.shard.worker import Worker
+from lightrail.wire.bodies import encode_request
 from lightrail.wire.frames import BLOB_FOLLOWS, Kind, frame
-from lightrail.wire.messages import encode_request
-from lightrail.wire.peer import WITHOUT_COPY_BYTES
+from lightrail.wire.socket import WITHOUT_COPY_BYTES
 
 log = logging.getLogger("lightrail.shard.journal_requests")
 

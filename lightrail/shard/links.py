@@ -16,8 +16,8 @@ from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
+from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, frame
-from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
 
 
 class Known(NamedTuple):

@@ -1,8 +1,8 @@
 """Outcomes as the wire says them, for the machines of the queues."""
 
 from lightrail.shard.queue import commands
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import HEADER_SIZE
-from lightrail.wire.messages import SettleDetail
 
 
 def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from lightrail.model import limits
 from lightrail.shard.shard_queue import Queue
+from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, Kind, frame
-from lightrail.wire.messages import ConsumerOpen, Refusal
 
 
 class NumberMissingError(Exception):

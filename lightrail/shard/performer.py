@@ -20,8 +20,8 @@ from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
 from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import Kind, frame
-from lightrail.wire.messages import Refusal
 
 log = logging.getLogger("lightrail.shard.performer")
 

@@ -26,8 +26,8 @@ from lightrail.shard.queue.work import Work
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import Tenancy, moved
 from lightrail.telemetry.queues import QueueFigures
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import EPOCHS
-from lightrail.wire.messages import Refusal
 
 log = logging.getLogger("lightrail.shard.queues")
 

@@ -16,8 +16,8 @@ from lightrail.shard.peers import NumberMissingError, Peer
 from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.requests import Requests
 from lightrail.shard.settling import Settling
+from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import COUNT_MASK, HEADER, HEADER_SIZE, Kind, frame
-from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets
 
 log = logging.getLogger("lightrail.shard.receiving")
 

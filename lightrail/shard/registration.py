@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from lightrail.cluster.joining import Joining, patiently, reachable_metrics
 from lightrail.cluster.map import SHARDS
-from lightrail.cluster.membership import MemberRefused, allocate_shard, check_disk, pin_disk, shard_sets
+from lightrail.cluster.membership import MemberRefused, allocate_shard, check_disk, pin_disk, shard_records
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
 from lightrail.shard import data_directory as residences
@@ -42,7 +42,7 @@ async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start]
                 raise CannotServe(residences.held_by_other(settings.data, process.id))
         disk = data_directory.disk
         if settings.store != "memory":
-            known = await patiently(process, lambda: shard_sets(joining.coordinator))
+            known = await patiently(process, lambda: shard_records(joining.coordinator))
             check_disk(process.id, known.get(process.id), disk, data_directory.directory)
         joining.own = replace(joining.own, disk=disk or "")
         start = Start(joining, data_directory)

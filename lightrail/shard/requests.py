@@ -20,8 +20,8 @@ from lightrail.shard.queue.effects import LockAnswer, Renewed
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.waiting import Waiter
+from lightrail.wire.bodies import Refusal, decode_request, encode_request
 from lightrail.wire.frames import HEADER_SIZE, Kind, WireError, frame
-from lightrail.wire.messages import Refusal, decode_request, encode_request
 
 log = logging.getLogger("lightrail.shard.requests")
 

@@ -20,7 +20,7 @@ from lightrail.shard.reading import Read
 from lightrail.shard.worker import Worker
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.keys import Admission, WireKey
-from lightrail.wire.peer import LoopSocket, bind
+from lightrail.wire.socket import LoopSocket, bind
 
 log = logging.getLogger("lightrail.shard")
 

@@ -11,8 +11,8 @@ from lightrail.cluster.map import MapChanges, Move, Placed
 from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.shard.declarations import Names
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import EPOCHS
-from lightrail.wire.messages import Refusal
 
 
 class Places(Protocol):

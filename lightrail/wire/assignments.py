@@ -20,10 +20,10 @@ delivered is back in the queue, and the consumer begins anew.
 """
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from lightrail.wire.shards import ShardPeer
+Peer = TypeVar("Peer")
+"""A connection to a shard."""
 
 
 class LinkState(Enum):
@@ -94,7 +94,7 @@ class AssignmentError(Exception):
     """An event that a link in this state cannot have: an internal error."""
 
 
-class Assignment:
+class Assignment(Generic[Peer]):
     """One link: its state, and the shard where it is open."""
 
     __slots__ = ("number", "peer", "resumes", "state")
@@ -102,7 +102,7 @@ class Assignment:
     def __init__(self, number: int) -> None:
         self.number = number
         self.state = LinkState.UNASSIGNED
-        self.peer: ShardPeer | None = None
+        self.peer: Peer | None = None
         """None where it is unassigned."""
         self.resumes = False
         """At the next shard the link keeps its unsettled deliveries."""
@@ -117,7 +117,7 @@ class Assignment:
         """Whether it waits for an answer of a shard that the owner has left."""
         return self.state in BEHIND
 
-    def assign(self, peer: "ShardPeer") -> None:
+    def assign(self, peer: Peer) -> None:
         """It is opened at the owner's shard."""
         self.apply(Event.ASSIGNED)
         self.peer = peer

@@ -13,12 +13,12 @@ import zmq
 
 from lightrail.model import limits
 from lightrail.wire import keys
+from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind
 from lightrail.wire.keys import WireKey
-from lightrail.wire.messages import Answer
-from lightrail.wire.peer import Parts
 from lightrail.wire.requests import ShardAway
 from lightrail.wire.shards import ShardPeer
+from lightrail.wire.socket import Parts
 from lightrail.wire.watch import Watch
 
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 import zmq
 
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import decode_request, encode_request
 from lightrail.wire.frames import HEADER, Kind, WireError, frame
 from lightrail.wire.keys import Admission, WireKey
-from lightrail.wire.messages import decode_request, encode_request
-from lightrail.wire.peer import LoopSocket, bind, connect
+from lightrail.wire.socket import LoopSocket, bind, connect
 
 log = logging.getLogger("lightrail.wire.control")
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import zmq
 from zmq.utils import z85
 
-from lightrail.wire.peer import LoopSocket
+from lightrail.wire.socket import LoopSocket
 
 log = logging.getLogger("lightrail.wire.keys")
 

@@ -13,9 +13,9 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import AFRESH, HEADER, HEADER_SIZE, Kind, enqueue, frame
 from lightrail.wire.links import Producer
-from lightrail.wire.messages import ProducerOpen, Refusal, Targets
 from lightrail.wire.shards import ShardPeer
 
 ROUTE: Final = int(Kind.ROUTE)

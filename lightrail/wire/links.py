@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
+from lightrail.wire.bodies import Refusal, SettleDetail
 from lightrail.wire.frames import HEADER, SEQUENCE, UNCERTAIN, Kind
-from lightrail.wire.messages import Refusal, SettleDetail
 
 
 class Producer:

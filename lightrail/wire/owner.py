@@ -14,10 +14,10 @@ from typing import Any
 
 from lightrail.model import limits
 from lightrail.wire.assignments import Event
+from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.frames import HEADER, Kind, frame
 from lightrail.wire.held import KEPT, HeldFrames
 from lightrail.wire.links import Consumer, Producer
-from lightrail.wire.messages import Answer, Refusal
 from lightrail.wire.owner_timers import OwnerTimers
 from lightrail.wire.places import Place, Registry
 from lightrail.wire.queue_links import QueueLinks

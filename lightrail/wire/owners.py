@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from lightrail.model import conditions, limits, names
-from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.owner import Owner
 from lightrail.wire.places import Place, Places
 from lightrail.wire.requests import ShardAway, ShardRefused

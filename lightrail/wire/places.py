@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.shards import ShardPeer
 
 OwnerT_contra = TypeVar("OwnerT_contra", contravariant=True)

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 
-from lightrail.wire.assignments import Assignment, Event, LinkState
+from lightrail.wire import assignments
+from lightrail.wire.assignments import Event, LinkState
 from lightrail.wire.links import Consumer, Producer
 from lightrail.wire.shards import ShardPeer
+
+Assignment = assignments.Assignment[ShardPeer]
 
 
 class QueueLinks:

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 from lightrail.model import limits
+from lightrail.wire.bodies import Answer, decode_request
 from lightrail.wire.frames import HEADER, Kind, frame
-from lightrail.wire.messages import Answer, decode_request
 
 
 class ShardAway(Exception):

@@ -16,9 +16,7 @@ from typing import Any, Final
 import zmq
 
 from lightrail.model import conditions, limits
-from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
-from lightrail.wire.links import TO_CONSUMERS, TO_PRODUCERS, Consumer, DeliveriesMissing, Producer
-from lightrail.wire.messages import (
+from lightrail.wire.bodies import (
     Answer,
     Hello,
     Refusal,
@@ -26,8 +24,10 @@ from lightrail.wire.messages import (
     decode_request,
     encode_request,
 )
-from lightrail.wire.peer import LoopSocket, connect
+from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
+from lightrail.wire.links import TO_CONSUMERS, TO_PRODUCERS, Consumer, DeliveriesMissing, Producer
 from lightrail.wire.requests import Requests, ShardAway, ShardRefused
+from lightrail.wire.socket import LoopSocket, connect
 from lightrail.wire.watch import Watch
 
 log = logging.getLogger("lightrail.wire.shards")

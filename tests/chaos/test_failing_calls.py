@@ -16,8 +16,8 @@ import pytest
 import zmq
 
 from lightrail.telemetry.directories import socket_directory
+from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen
 from lightrail.wire.frames import DRAIN, HEADER, VERSION, Kind, frame
-from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen
 from tests.support import namespace
 from tests.support.broker import ROOT
 from tests.support.failing_calls import FailingCalls, built

@@ -12,8 +12,8 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
 from lightrail.model import limits
 from lightrail.telemetry.directories import socket_directory
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
-from lightrail.wire.messages import SettleDetail
 from tests.chaos.service import resident_bytes
 from tests.support import wait
 from tests.support.broker import Broker

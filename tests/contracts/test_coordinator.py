@@ -12,16 +12,15 @@ from lightrail.cluster.coordinator import (
     Conflict,
     Coordinator,
     CoordinatorError,
-    Entry,
-    News,
     ShardsInUse,
     UserExists,
     UserUnknown,
     Write,
 )
+from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.etcd.channels import EtcdSettings
 from lightrail.cluster.etcd.coordinator import EtcdCoordinator
-from lightrail.cluster.map import Member, Move, Placed, ShardSet
+from lightrail.cluster.map import Member, Move, Placed, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
@@ -343,9 +342,9 @@ def test_shards_and_placements_are_entries(run: Run) -> None:
 def test_a_draining_shard_gets_no_queues(run: Run) -> None:
     async def check(coordinator: Coordinator) -> None:
         await coordinator.set_shards(2)
-        await coordinator.write([Write("shardsets/0", ShardSet(0, state="draining").encode())])
+        await coordinator.write([Write("shardsets/0", ShardRecord(0, state="draining").encode())])
         assert {(await coordinator.place(f"q{number}")).shard for number in range(4)} == {1}
-        await coordinator.write([Write("shardsets/1", ShardSet(1, state="draining").encode())])
+        await coordinator.write([Write("shardsets/1", ShardRecord(1, state="draining").encode())])
         with pytest.raises(CoordinatorError, match="every shard is draining"):
             await coordinator.place("other")
         assert (await coordinator.place("q0")).shard == 1

@@ -14,14 +14,8 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster.coordinator import (
-    Conflict,
-    CoordinatorError,
-    CoordinatorFull,
-    News,
-    NotSetBack,
-    Write,
-)
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, CoordinatorFull, NotSetBack, Write
+from lightrail.cluster.entries import News
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
 from lightrail.cluster.etcd.coordinator import EtcdCoordinator
 from lightrail.model import limits

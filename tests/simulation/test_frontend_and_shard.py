@@ -23,7 +23,7 @@ from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import limits
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire import shards
-from lightrail.wire.messages import ConsumerOpen
+from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.owners import Owners
 from lightrail.wire.shards import ShardPeer, State
 from tests.support.fake_files import FakeFiles

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lightrail.cluster.coordinator import Entry
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.map import PLACEMENT, Placed
 from tests.support import wait
 from tests.support.broker import ROOT

@@ -11,9 +11,9 @@ from lightrail.filters.message import MessageView
 from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.model import conditions
+from lightrail.wire.bodies import Answer, ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import DRAIN, HEADER, HEADER_SIZE, Kind, OutcomeCode, deliver
 from lightrail.wire.links import Consumer
-from lightrail.wire.messages import Answer, ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.requests import ShardRefused
 
 Outcome = tuple[OutcomeCode, SettleDetail]

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from lightrail.wire import frames
+from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.frames import HEADER, Kind
 from lightrail.wire.links import Consumer, Producer
-from lightrail.wire.messages import Answer, Refusal
 from lightrail.wire.shards import State
 
 

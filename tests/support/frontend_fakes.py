@@ -9,9 +9,9 @@ from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
 from lightrail.namespace.records import Name
 from lightrail.telemetry.frontend import FrontendCounts
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import HEADER, HEADER_SIZE, Kind
-from lightrail.wire.messages import Refusal
-from tests.support.places import FakeFleet
+from tests.support.places import FakeShardConnections
 
 
 class FakeLink:
@@ -81,7 +81,7 @@ class FakeFrontend:
             self.counts, now_ms=self.now_ms, later=self.later, shard_wait_ms=self.settings.shard_wait
         )
         self.outflow = Outflow(self.later)
-        self.fleet = FakeFleet()
+        self.shard_connections = FakeShardConnections()
         self.guard = self.routers = None
         self.stopping = False
         self.time_ms = 1_000_000

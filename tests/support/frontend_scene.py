@@ -204,8 +204,8 @@ def play(test: Callable[[Scene], Any], **settings: Any) -> None:
         try:
             await test(scene)
         finally:
-            scene.frontend.fleet.owners.close()
-            scene.frontend.fleet.end()
+            scene.frontend.shard_connections.owners.close()
+            scene.frontend.shard_connections.end()
             scene.frontend.deadlines.close()
 
     asyncio.run(run())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from lightrail.cluster.coordinator import Write
-from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardSet
+from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.app import Gateway, open_services
 from lightrail.gateway.links.shards import Shards
@@ -66,7 +66,7 @@ class JournalScene:
             self.journals[shard].journal(f"d{shard}", shard)
             await self.start(shard)
         self.shards = Shards(self.coordinator, loop, name="gateway-0", boot=1)
-        self.shards.fleet.refresh()
+        self.shards.shard_connections.refresh()
         members = Members()
         self.services = open_services(
             settings=Settings(archive=str(self.directory / "archive")),
@@ -99,7 +99,7 @@ class JournalScene:
         requests = JournalRequests(loop, self.journals[shard], server.turn)
         engine.answer(requests.operations)
         self.servers[shard], self.requests[shard] = server, requests
-        await self.put(f"{SHARD_SETS}{shard}", ShardSet(shard, f"d{shard}").encode())
+        await self.put(f"{SHARD_SETS}{shard}", ShardRecord(shard, f"d{shard}").encode())
         member = Member(shard, shard + 1, address=server.address, disk=f"d{shard}")
         await self.put(f"{SHARDS}{shard}", member.encode())
 

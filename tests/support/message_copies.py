@@ -19,8 +19,8 @@ from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
+from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import HEADER, Kind
-from lightrail.wire.messages import ConsumerOpen
 from tests.support.frontend_fakes import FakeConnection
 from tests.support.shard_scene import Peer, Scene
 

@@ -10,6 +10,15 @@ from collections import Counter, deque
 from typing import Any
 
 from lightrail.model import conditions
+from lightrail.wire.bodies import (
+    ConsumerOpen,
+    Hello,
+    ProducerOpen,
+    Refusal,
+    Targets,
+    Welcome,
+    encode_request,
+)
 from lightrail.wire.frames import (
     AFRESH,
     DRAIN,
@@ -21,15 +30,6 @@ from lightrail.wire.frames import (
     OutcomeCode,
     deliver,
     frame,
-)
-from lightrail.wire.messages import (
-    ConsumerOpen,
-    Hello,
-    ProducerOpen,
-    Refusal,
-    Targets,
-    Welcome,
-    encode_request,
 )
 
 

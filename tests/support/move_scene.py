@@ -11,7 +11,7 @@ from aiohttp import StreamReader, web
 from aiohttp.test_utils import make_mocked_request
 
 from lightrail.cluster.coordinator import Write
-from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, SHARDS, Map, Member, Move, Placed, ShardSet
+from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, SHARDS, Map, Member, Move, Placed, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request
@@ -21,7 +21,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.shard.requests import COLUMNS
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardAway
 from lightrail.wire.shards import State
 
@@ -82,7 +82,7 @@ class MoveScene:
             await self.shard(id)
 
     async def shard(self, id: int, *, state: str = "active", registered: bool = True) -> None:
-        await self.put(f"{SHARD_SETS}{id}", ShardSet(id, "d", state).encode())
+        await self.put(f"{SHARD_SETS}{id}", ShardRecord(id, "d", state).encode())
         member = Member(id, 1, address=f"tcp://{id}").encode() if registered else None
         await self.put(f"{SHARDS}{id}", member)
 

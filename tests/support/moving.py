@@ -21,8 +21,8 @@ from lightrail.shard.moving.importing import ImportFailedError, Importing
 from lightrail.shard.queue import invariants
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import EverythingHere
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
-from lightrail.wire.messages import SettleDetail
 from tests.support import captured
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, batch

@@ -15,8 +15,8 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.mover.mover import Mover
+from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import ENQUEUE_ENDS, HEADER, Kind, OutcomeCode, frame
-from lightrail.wire.messages import Answer
 from lightrail.wire.requests import ShardAway, ShardRefused
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, batch

@@ -12,7 +12,7 @@ from lightrail.amqp.events import Transfers
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.wire import shards
-from lightrail.wire.messages import ConsumerOpen
+from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.owner import Owner
 from lightrail.wire.owners import Owners
 from lightrail.wire.shards import ShardPeer

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.owners import Owners
 from lightrail.wire.places import Place
 
@@ -39,8 +39,8 @@ class FixedPlaces:
         return self.gone
 
 
-class FakeFleet:
-    """As much of a fleet as a link to a router sees."""
+class FakeShardConnections:
+    """As much of ShardConnections as a link to a router sees."""
 
     def __init__(self) -> None:
         self.moved = 0

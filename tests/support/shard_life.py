@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from lightrail.wire.messages import SettleDetail
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, batch
 

@@ -20,6 +20,17 @@ from lightrail.shard.queue.runs import Place
 from lightrail.shard.reading import Read
 from lightrail.shard.tenancy import Places
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import (
+    ConsumerOpen,
+    Hello,
+    ProducerOpen,
+    Refusal,
+    SettleDetail,
+    Targets,
+    Welcome,
+    decode_request,
+    encode_request,
+)
 from lightrail.wire.frames import (
     DELIVER_COLUMNS,
     DELIVER_ENDS,
@@ -33,17 +44,6 @@ from lightrail.wire.frames import (
     OutcomeCode,
     enqueue,
     frame,
-)
-from lightrail.wire.messages import (
-    ConsumerOpen,
-    Hello,
-    ProducerOpen,
-    Refusal,
-    SettleDetail,
-    Targets,
-    Welcome,
-    decode_request,
-    encode_request,
 )
 
 

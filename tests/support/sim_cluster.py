@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import CoordinatorError, Write
-from lightrail.cluster.map import SHARD_SETS, ShardSet
+from lightrail.cluster.map import SHARD_SETS, ShardRecord
 from lightrail.wire.frames import HEADER, Kind
 from tests.support.shard_life import Id, id_of
 from tests.support.shard_scene import delivered
@@ -136,7 +136,7 @@ class Cluster:
         """Clients do much until then."""
         self._links = 0
         self.errors: list[str] = []
-        self.etcd.commit([Write(f"{SHARD_SETS}{id}", ShardSet(id).encode()) for id in range(shards)])
+        self.etcd.commit([Write(f"{SHARD_SETS}{id}", ShardRecord(id).encode()) for id in range(shards)])
         self.shards = [SimShard(self, id) for id in range(shards)]
         self.frontends: list[SimFrontend] = []
         self._frontends = frontends
@@ -278,13 +278,13 @@ class Cluster:
         """A queue shall be elsewhere."""
         frontend = self.chance.choice(self.frontends)
         queue = queue or self.chance.choice(self.queues)
-        placed = frontend.fleet.map.placed(queue)
+        placed = frontend.shard_connections.map.placed(queue)
         if placed is None:
             return
         to = self.chance.choice([shard.id for shard in self.shards if shard.id != placed.shard])
         try:
             begun = await moves.begin(
-                frontend.coordinator, frontend.fleet.map, [(queue, to)], now_ms=self.now_ms()
+                frontend.coordinator, frontend.shard_connections.map, [(queue, to)], now_ms=self.now_ms()
             )
             self.moves_asked += len(begun)
         except CoordinatorError:
@@ -292,8 +292,8 @@ class Cluster:
 
     async def cancel_moves(self) -> None:
         frontend = self.chance.choice(self.frontends)
-        for move in list(frontend.fleet.map.moves.values()):
-            placed = frontend.fleet.map.placed(move.queue)
+        for move in list(frontend.shard_connections.map.moves.values()):
+            placed = frontend.shard_connections.map.placed(move.queue)
             if move.phase == "waiting" and placed is not None:
                 with contextlib.suppress(CoordinatorError):
                     await moves.give_up(frontend.coordinator, move, placed)

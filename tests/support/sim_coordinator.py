@@ -9,7 +9,8 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, News, Write
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
+from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed import KeyedCoordinator
 from tests.support.sim_loop import SimLoop
 from tests.support.sim_network import Host

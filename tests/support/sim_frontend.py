@@ -1,12 +1,12 @@
-"""A frontend of a simulated cluster: the real fleet and owners, and links that do what clients' links do."""
+"""A frontend of a simulated cluster: real shard connections and owners, and links that do as clients do."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lightrail.cluster.fleet import Fleet
+from lightrail.cluster.shard_connections import ShardConnections
+from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.links import Consumer, DeliveriesMissing, Producer
-from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal
 from tests.support.shard_life import Id, id_of, message
 from tests.support.shard_scene import batch, delivered
 from tests.support.sim_coordinator import SimCoordinator
@@ -176,7 +176,7 @@ class SimFrontend:
         self.host, context = cluster.network.host(f"frontend-{id}")
         self.coordinator = SimCoordinator(cluster.etcd, self.host)
         self._links = 0
-        self.fleet = Fleet(
+        self.shard_connections = ShardConnections(
             self.coordinator,
             cluster.loop,
             name=f"frontend-{id}",
@@ -185,11 +185,11 @@ class SimFrontend:
             schedule_flush=lambda: cluster.loop.call_soon(self._flush),
             flush=self._flush,
         )
-        self.fleet._context = context  # type: ignore[assignment]
+        self.shard_connections._context = context  # type: ignore[assignment]
         self.senders: list[Sender] = []
         self.receivers: list[Receiver] = []
         self.is_dead = False
-        self.fleet.refresh()
+        self.shard_connections.refresh()
         self.coordinator.on_news(self._look)
         self._beat()
 
@@ -199,19 +199,19 @@ class SimFrontend:
 
     def _look(self) -> None:
         if not self.is_dead:
-            self.fleet.refresh()
+            self.shard_connections.refresh()
 
     def _beat(self) -> None:
         if not self.is_dead:
-            self.fleet.refresh()
+            self.shard_connections.refresh()
             self.cluster.loop.call_later(0.05, self._beat)
 
     def _flush(self) -> None:
-        for peer in self.fleet.peers.values():
+        for peer in self.shard_connections.peers.values():
             peer.flush()
 
     async def owner(self, queue: str) -> "Owner":
-        return self.fleet.owners.at(queue, await self.fleet.place(queue))
+        return self.shard_connections.owners.at(queue, await self.shard_connections.place(queue))
 
     async def add_sender(self, queue: str) -> None:
         sender = Sender(self, queue, await self.owner(queue))
@@ -235,5 +235,5 @@ class SimFrontend:
 
     def die(self) -> None:
         self.is_dead = True
-        self.fleet.close()
+        self.shard_connections.close()
         self.coordinator.die()

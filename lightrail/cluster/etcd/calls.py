@@ -13,10 +13,10 @@ from lightrail.cluster.coordinator import (
     CoordinatorError,
     CoordinatorFull,
     CoordinatorRefused,
-    Entry,
     Write,
 )
 from lightrail.cluster.counts import CoordinatorCounts
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.channels import EtcdTimes, LeaseLost, NotAsked
 from lightrail.cluster.etcd.client import EtcdClient
 from lightrail.cluster.etcd.identity import IDENTITY

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, Write
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.channels import (
     EtcdChannels,
     EtcdSettings,

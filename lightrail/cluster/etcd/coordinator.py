@@ -21,13 +21,12 @@ from lightrail.cluster.coordinator import (
     WRITES_MAX,
     Conflict,
     CoordinatorError,
-    Entry,
-    News,
     NotSetBack,
     PutBack,
     SetBack,
     Write,
 )
+from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.etcd.calls import Calls
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
 from lightrail.cluster.etcd.client import EtcdClient

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from lightrail.cluster.coordinator import CoordinatorError, Entry, SetBack
+from lightrail.cluster.coordinator import CoordinatorError, SetBack
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
 from lightrail.cluster.etcd.client import EtcdClient, WatchEnded, WatchLost
 from lightrail.cluster.etcd.identity import IDENTITY, Identity

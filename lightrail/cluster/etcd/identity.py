@@ -6,7 +6,8 @@ import logging
 import secrets
 from typing import Final, NamedTuple
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, Write
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.client import EtcdClient
 
 log = logging.getLogger("lightrail.cluster.etcd.identity")

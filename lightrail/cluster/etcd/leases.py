@@ -6,7 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull, Entry, KeySpace, Write
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull, KeySpace, Write
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.calls import Calls
 from lightrail.cluster.etcd.channels import LeaseLost
 from lightrail.cluster.etcd.identity import IDENTITY

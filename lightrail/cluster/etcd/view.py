@@ -9,7 +9,7 @@ revisions that followers are given go on rising all the same.
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from lightrail.cluster.coordinator import Entry, News
+from lightrail.cluster.entries import Entry, News
 from lightrail.model import limits
 
 Change = tuple[str, str | None, int, int]

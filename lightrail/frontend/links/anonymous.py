@@ -26,7 +26,7 @@ from lightrail.frontend.links.incoming import IncomingLink
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.guard import Hold
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 
 class Bound:

@@ -11,7 +11,7 @@ from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.bound import Bound, Terms
 from lightrail.frontend.links.context import LinkContext
 from lightrail.model import conditions
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 log = logging.getLogger("lightrail.frontend.links")
 

@@ -20,11 +20,11 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
 from lightrail.telemetry.frontend import FrontendCounts
-from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.bodies import Answer, Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.cluster.fleet import Fleet
+    from lightrail.cluster.shard_connections import ShardConnections
     from lightrail.wire.owner import Owner
     from lightrail.wire.shards import ShardPeer
 
@@ -40,7 +40,7 @@ class LinkFrontend(Protocol):
     lifetimes: Lifetimes
     guard: Guard
     routers: Routers
-    fleet: "Fleet"
+    shard_connections: "ShardConnections"
     stopping: bool
     """No more credit is granted: the process ends."""
 

@@ -17,9 +17,9 @@ from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.headers import send_with_new_headers
 from lightrail.frontend.links.settlements import Settlements
 from lightrail.model import limits
+from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, EXACT, HEADER_SIZE, MORE, Kind, frame
 from lightrail.wire.links import Consumer, DeliveriesMissing
-from lightrail.wire.messages import ConsumerOpen, Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

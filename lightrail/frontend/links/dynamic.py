@@ -21,7 +21,7 @@ from lightrail.model import conditions, limits, names
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import Caller
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

@@ -13,8 +13,8 @@ from lightrail.amqp.sections import decode_header
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.links import Producer
-from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

@@ -7,8 +7,8 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.performatives import Accepted, AmqpError, Modified, Rejected, Released
 from lightrail.amqp.values import Symbol
+from lightrail.wire.bodies import ConsumerOpen, SettleDetail
 from lightrail.wire.frames import OutcomeCode
-from lightrail.wire.messages import ConsumerOpen, SettleDetail
 
 OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
 """Terminal states (messaging 3.4): the others settle nothing by themselves."""

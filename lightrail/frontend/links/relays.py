@@ -16,9 +16,9 @@ from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.outcomes import decode_outcome
+from lightrail.wire.bodies import ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, enqueue, frame
 from lightrail.wire.links import Producer
-from lightrail.wire.messages import ProducerOpen, Refusal, SettleDetail
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

@@ -9,8 +9,8 @@ from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.outcomes import FAILED
 from lightrail.model import conditions
 from lightrail.namespace.router_plan import Group, Walk
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.lanes import Attributes, Load
-from lightrail.wire.messages import Refusal
 
 AWAY: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is away, and can't have it")
 PERHAPS: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is away, and may have it")

@@ -22,8 +22,8 @@ from lightrail.frontend.links.ways import Way, Ways
 from lightrail.model import conditions, limits
 from lightrail.namespace.router_plan import Plan, Routed
 from lightrail.namespace.routing import UNROUTABLE
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
-from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -98,7 +98,7 @@ class RouterLink(IncomingLink):
         """Sends a batch to its queues, or refuses it; False when it has to wait."""
         self._frontend.poll()
         ways = self._ways
-        if ways.moved != ways.fleet.moved:
+        if ways.moved != ways.shard_connections.moved:
             ways.follow()
         if ways.leaving and not ways.has_left:
             return False
@@ -172,7 +172,7 @@ class RouterLink(IncomingLink):
 
     async def _send_again(self) -> None:
         frontend = self._frontend
-        await frontend.fleet.owners.change(self._pause_ms)
+        await frontend.shard_connections.owners.change(self._pause_ms)
         self._pause_ms = min(2 * self._pause_ms, limits.OWNER_RETRY_MS_MAX)
         try:
             for queue in {queue for load in self._adrift for queue in load.queues}:
@@ -243,7 +243,7 @@ class RouterLink(IncomingLink):
                 await self._frontend.find(queue)
                 if self._frontend.placed(queue) is None:
                     # Its shard has not been announced yet.
-                    await self._ways.fleet.owners.change(limits.OWNER_RETRY_MS_MAX)
+                    await self._ways.shard_connections.owners.change(limits.OWNER_RETRY_MS_MAX)
         except Exception:
             log.exception("the coordinator could not say where the queues of %s are", self.router)
             refusal = Refusal(conditions.INTERNAL_ERROR, "the place of a queue is not known; try again")

@@ -13,8 +13,8 @@ from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.outcomes import OUTCOMES, encode_outcome
 from lightrail.frontend.links.unconfirmed import UNCONFIRMED, Unconfirmed
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import ASKED, Kind, OutcomeCode, frame
-from lightrail.wire.messages import ConsumerOpen
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

@@ -39,7 +39,7 @@ from lightrail.model.policy import Policy, Role
 from lightrail.namespace.errors import Changed, Missing, Taken
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.requests import ShardAway, ShardRefused
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from lightrail.amqp.performatives import Coordinator, Modified, Source, Target
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidName, queue_name
+from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import OutcomeCode
-from lightrail.wire.messages import ConsumerOpen
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

@@ -13,8 +13,8 @@ from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.incoming import IncomingLink, header_attributes
 from lightrail.frontend.links.outcomes import FAILED
 from lightrail.model.orders import PRIORITY_MIXED
+from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, enqueue, frame
-from lightrail.wire.messages import ProducerOpen, Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

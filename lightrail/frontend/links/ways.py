@@ -43,7 +43,7 @@ class Ways:
         open_lane: opens the link's lane to a shard.
     """
 
-    __slots__ = ("_frontend", "_lanes", "_open_lane", "fleet", "known", "leaving", "moved")
+    __slots__ = ("_frontend", "_lanes", "_open_lane", "known", "leaving", "moved", "shard_connections")
 
     def __init__(self, frontend: LinkFrontend, open_lane: Callable[[ShardPeer], Lane]) -> None:
         self._frontend = frontend
@@ -52,9 +52,10 @@ class Ways:
         """By shard."""
         self.known: dict[frozenset[str], list[Way]] = {}
         """By sets of queues of the current plan."""
-        self.fleet = frontend.fleet
-        self.moved = frontend.fleet.moved
-        """`Fleet.moved` when the ways were last changed: another value means that queues have moved."""
+        self.shard_connections = frontend.shard_connections
+        self.moved = frontend.shard_connections.moved
+        """`ShardConnections.moved` when the ways were last changed: another value means that queues have
+        moved."""
         self.leaving: list[Lane] = []
         """Lanes with messages on their way to a queue that has moved: later messages wait for these."""
 
@@ -104,8 +105,8 @@ class Ways:
 
     def follow(self) -> None:
         """Queues have moved: messages on their way to them are answered before later ones are sent."""
-        fleet = self.fleet
-        self.moved = fleet.moved
+        shard_connections = self.shard_connections
+        self.moved = shard_connections.moved
         self.known.clear()
         self.leaving = [
             lane
@@ -114,7 +115,7 @@ class Ways:
             and any(
                 place is not None and place[0] != lane.peer.shard
                 for queues in lane.sets_under_way()
-                for place in map(fleet.where, queues)
+                for place in map(shard_connections.where, queues)
             )
         ]
 

@@ -32,7 +32,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import demand, demand_look
 from lightrail.namespace.service import Service
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.frontend.nodes.management")

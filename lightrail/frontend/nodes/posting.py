@@ -10,9 +10,9 @@ from lightrail.frontend.links.context import LinkContext, LinkFrontend
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Right
+from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, enqueue, frame
 from lightrail.wire.links import Producer
-from lightrail.wire.messages import ProducerOpen, Refusal
 
 if TYPE_CHECKING:
     from lightrail.wire.owner import Owner

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.gateway.forwarding.source import Links, Source
 from lightrail.model import limits
+from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import OutcomeCode
-from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
 
 log = logging.getLogger("lightrail.gateway.forwarding.forwarder")
 

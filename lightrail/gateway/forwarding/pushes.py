@@ -30,8 +30,8 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import Refused
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
-from lightrail.wire.messages import SettleDetail
 
 log = logging.getLogger("lightrail.gateway.forwarding.pushes")
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from lightrail.gateway.forwarding.delivery import Delivery
+from lightrail.wire.bodies import Answer, ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
 from lightrail.wire.links import Consumer, DeliveriesMissing
-from lightrail.wire.messages import Answer, ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.owner import Owner
 
 

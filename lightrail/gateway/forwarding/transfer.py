@@ -25,8 +25,8 @@ from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidName
 from lightrail.namespace.errors import Refused
 from lightrail.namespace.rights import Caller, Forbidden
+from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import OutcomeCode
-from lightrail.wire.messages import ConsumerOpen, Refusal
 from lightrail.wire.requests import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.gateway.forwarding.transfer")

@@ -13,7 +13,7 @@ from lightrail.gateway.errors import AGAIN, ProblemError
 from lightrail.gateway.journals.archived import Archived, ArchivedSegment
 from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardAway, ShardRefused
 from lightrail.wire.shards import State
 
@@ -65,7 +65,7 @@ class Journals:
             lsn: only segments that end after it.
         """
         self._map.refresh()
-        shards = sorted({*self._shards.peers, *self._map.shard_sets})
+        shards = sorted({*self._shards.peers, *self._map.shard_records})
         found: dict[str, Row] = {}
         away: set[int] = set()
         for shard, rows in zip(
@@ -79,7 +79,7 @@ class Journals:
                 found.setdefault(row["journal"], row)
         for name, row in found.items():
             self._known[name] = row["shard"], row["cluster"]
-        for id, each in self._map.shard_sets.items():
+        for id, each in self._map.shard_records.items():
             if each.disk:
                 self._known.setdefault(each.disk, (id, cluster))
         for name, (shard, of) in self._known.items():
@@ -117,10 +117,10 @@ class Journals:
         if file is not None:
             return Segment(-1, file.end, True, file.text, file)
         self._map.refresh()
-        named = {id for id, each in self._map.shard_sets.items() if each.disk == disk}
+        named = {id for id, each in self._map.shard_records.items() if each.disk == disk}
         if disk in self._known:
             named.add(self._known[disk][0])
-        shards = sorted({*self._shards.peers, *self._map.shard_sets}, key=lambda id: (id not in named, id))
+        shards = sorted({*self._shards.peers, *self._map.shard_records}, key=lambda id: (id not in named, id))
         away: dict[int, ShardAway] = {}
         for shard in shards:
             try:

@@ -20,6 +20,7 @@ from lightrail.gateway.links.waiting import WaitingLine
 from lightrail.model import limits
 from lightrail.model.policy import LOCK_SECONDS_DEFAULT, Policy
 from lightrail.namespace.records import Name
+from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import (
     DELIVER_COLUMNS,
     DELIVER_ENDS,
@@ -31,7 +32,6 @@ from lightrail.wire.frames import (
     frame,
 )
 from lightrail.wire.links import Consumer, DeliveriesMissing
-from lightrail.wire.messages import ConsumerOpen, Refusal
 from lightrail.wire.owner import Owner
 
 log = logging.getLogger("lightrail.gateway.links.consumer")

@@ -56,7 +56,7 @@ async def measure(
 
 
 async def _counters(map: Map, shards: Shards) -> tuple[dict[str, _Row], list[int]]:
-    wanted = {placed.shard for placed in map.placements().values()} | set(map.shard_sets)
+    wanted = {placed.shard for placed in map.placements().values()} | set(map.shard_records)
     found: dict[str, _Row] = {}
     silent: list[int] = []
     for shard, rows in zip(

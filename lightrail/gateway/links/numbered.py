@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
 from lightrail.model import conditions
+from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import IDENTITY, UNKNOWN_SEQUENCE, Kind, enqueue, frame
 from lightrail.wire.links import Producer
-from lightrail.wire.messages import ProducerOpen, Refusal
 from lightrail.wire.owner import Owner
 
 _PLACE_BITS: Final = 16

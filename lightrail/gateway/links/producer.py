@@ -15,9 +15,9 @@ from time import monotonic
 from lightrail.gateway.errors import ProblemError, away, refused, unknown
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.namespace.records import Name
+from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, enqueue, frame
 from lightrail.wire.links import Producer
-from lightrail.wire.messages import ProducerOpen, Refusal
 from lightrail.wire.owner import Owner
 
 Stored = int | None

@@ -12,8 +12,8 @@ from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.router_plan import Group, Plan, Routed, Walk
 from lightrail.namespace.routing import UNROUTABLE, Routing
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
-from lightrail.wire.messages import Refusal
 from lightrail.wire.requests import ShardAway
 from lightrail.wire.shards import ShardPeer
 
@@ -63,7 +63,7 @@ class RouterSender:
                 # Its queue was moving: the message is sent again to queues that have not stored it.
                 if self._loop.time() + pause_ms / 1000 > until:
                     raise unknown(record.name)
-                await self._shards.fleet.owners.change(pause_ms)
+                await self._shards.shard_connections.owners.change(pause_ms)
                 pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
                 continue
             if refusal.condition not in QUEUE_AWAY or is_repeated:
@@ -130,7 +130,7 @@ class RouterSender:
                 for queue in group.queues:
                     if (payload, queue) not in carried:
                         shard, _ = await self._shards.find(queue)
-                        peer = self._shards.fleet.peer(shard)
+                        peer = self._shards.shard_connections.peer(shard)
                         if peer is None:
                             raise ShardAway(f"{queue} is on shard {shard}, which is not registered")
                         by_shard.setdefault(peer.shard, (peer, set()))[1].add(queue)

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.cluster.fleet import Fleet
+from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
+from lightrail.wire.bodies import Answer
 from lightrail.wire.bulk import BulkPeers
 from lightrail.wire.keys import WireKey
-from lightrail.wire.messages import Answer
 from lightrail.wire.owner import Owner
 from lightrail.wire.requests import ShardAway
 from lightrail.wire.shards import ShardPeer
@@ -44,7 +44,7 @@ class Shards:
         boot: int,
         key: WireKey | None = None,
     ) -> None:
-        self.fleet = Fleet(
+        self.shard_connections = ShardConnections(
             coordinator,
             loop,
             name=name,
@@ -54,7 +54,7 @@ class Shards:
             flush=self._flush,
             key=key,
         )
-        self.peers: dict[int, ShardPeer] = self.fleet.peers
+        self.peers: dict[int, ShardPeer] = self.shard_connections.peers
         self.bulk = BulkPeers(loop, name=name, boot=boot, address=self._address, now_ms=self.now_ms, key=key)
         """Connections for answers of megabytes."""
         self._loop = loop
@@ -70,11 +70,11 @@ class Shards:
 
     def add(self, shard: int, address: str) -> None:
         """Connects to a shard, which may start later."""
-        self.fleet.add(shard, address)
+        self.shard_connections.add(shard, address)
 
     def not_ready(self) -> str | None:
-        """Why messages can't be sent and received now, or None: see Fleet."""
-        return self.fleet.not_ready()
+        """Why messages can't be sent and received now, or None: see ShardConnections."""
+        return self.shard_connections.not_ready()
 
     def _address(self, shard: int) -> str | None:
         peer = self.peers.get(shard)
@@ -89,11 +89,11 @@ class Shards:
 
         Raises CoordinatorError.
         """
-        return self.fleet.owners.at(name, await self.find(name))
+        return self.shard_connections.owners.at(name, await self.find(name))
 
     async def find(self, name: str) -> tuple[int, int]:
         """Shard and epoch of a queue or relay, which is placed if it was not. Raises CoordinatorError."""
-        known = self.fleet.where(name)
+        known = self.shard_connections.where(name)
         if known is None or name in self._turns:
             known = await self._look_up(name)
         return known
@@ -108,7 +108,7 @@ class Shards:
         turn.users += 1
         try:
             async with turn.lock:
-                return await self.fleet.place(name)
+                return await self.shard_connections.place(name)
         finally:
             turn.users -= 1
             if not turn.users:
@@ -117,11 +117,11 @@ class Shards:
     def forget(self, names: Iterable[str]) -> None:
         """Look these up again the next time."""
         for name in names:
-            self.fleet.forget(name)
+            self.shard_connections.forget(name)
 
     async def request(self, name: str, op: str, fields: dict[str, Any]) -> Answer:
         """Sends a request to the shard of a queue. Raises ShardAway, ShardRefused, CoordinatorError."""
-        return await self.fleet.request(name, op, fields)
+        return await self.shard_connections.request(name, op, fields)
 
     async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
         """Sends a request to all shards; answers by shard, without silent ones. Raises ShardRefused."""
@@ -140,8 +140,8 @@ class Shards:
     def close(self) -> None:
         """Disconnects from all shards."""
         self.bulk.close()
-        self.fleet.close()
-        self.fleet.end()
+        self.shard_connections.close()
+        self.shard_connections.end()
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
@@ -150,4 +150,4 @@ class Shards:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        self.fleet.flush()
+        self.shard_connections.flush()

@@ -28,7 +28,7 @@ class Presence:
     def known(self) -> list[int]:
         """Shards of the cluster, and any other shard that has queues."""
         owners = {shard for shard, queues in self._map.loads.items() if queues}
-        return sorted({*self._map.shard_sets, *owners})
+        return sorted({*self._map.shard_records, *owners})
 
     def queues(self, shard: int) -> int:
         """Queues that are placed on a shard."""

@@ -17,7 +17,7 @@ from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 
 OUTCOMES: Final = ("accepted", "released", "modified", "rejected")
 SEQUENCE_MAX: Final = (1 << 63) - 1

@@ -63,7 +63,7 @@ def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[i
         takers: active shards that answer.
     """
     silent = set(measured.silent)
-    draining = {each.id for each in map.shard_sets.values() if each.state == "draining"} - silent
+    draining = {each.id for each in map.shard_records.values() if each.state == "draining"} - silent
     movable: dict[str, QueueLoad] = {}
     fixed: dict[str, QueueLoad] = {}
     for queue, load in measured.queues.items():
@@ -86,7 +86,7 @@ def _shards_of(map: Map, made: Plan) -> list[dict[str, Any]]:
     rows = []
     for shard, before in made.before.items():
         after = made.after[shard]
-        known = map.shard_sets.get(shard)
+        known = map.shard_records.get(shard)
         row: dict[str, Any] = {"id": shard, "state": known.state if known else "active"}
         for key in Sum._fields:
             row[f"{key}_before"], row[f"{key}_after"] = getattr(before, key), getattr(after, key)
@@ -99,7 +99,7 @@ def takers_of(request: Request) -> set[int]:
     peers = request.services.shards.peers
     return {
         each.id
-        for each in request.services.map.shard_sets.values()
+        for each in request.services.map.shard_records.values()
         if each.state == "active" and each.id in peers and peers[each.id].state is State.SERVING
     }
 

@@ -108,7 +108,7 @@ async def remove(request: Request) -> web.Response:
 def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, back: bool, new: bool) -> Reader:
     """The reader with these positions. Raises ProblemError."""
     forgotten = {disk for disk, lsn in positions.items() if lsn is None and disk in reader.positions}
-    there = {each.disk: id for id, each in map.shard_sets.items()}
+    there = {each.disk: id for id, each in map.shard_records.items()}
     for disk in sorted(forgotten & there.keys()):
         if not back:
             raise ProblemError(

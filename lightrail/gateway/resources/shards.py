@@ -8,7 +8,7 @@ from aiohttp import web
 
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import WRITES_MAX, Conflict, Coordinator, Write
-from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Move, Placed, ShardSet
+from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Move, Placed, ShardRecord
 from lightrail.cluster.placement import choose
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request, whole_number
@@ -24,7 +24,7 @@ async def list_all(request: Request) -> web.Response:
     map = request.services.map
     map.refresh()
     return web.json_response(
-        {"shards": [_serving(request, each) for _, each in sorted(map.shard_sets.items())]}
+        {"shards": [_serving(request, each) for _, each in sorted(map.shard_records.items())]}
     )
 
 
@@ -73,7 +73,7 @@ async def _forget_disk(request: Request, value: dict[str, Any]) -> web.Response:
     return _answer(request, found)
 
 
-async def _check_stopped(request: Request, found: ShardSet) -> None:
+async def _check_stopped(request: Request, found: ShardRecord) -> None:
     """Raises ProblemError for a shard that runs, even one that lost the coordinator and its registration."""
     services = request.services
     registered = services.map.shards.get(found.id)
@@ -99,7 +99,9 @@ async def _answers(peer: ShardPeer) -> bool:
     return True
 
 
-async def _give_up(request: Request, found: ShardSet, value: str | None, owner: Callable[[str], int]) -> None:
+async def _give_up(
+    request: Request, found: ShardRecord, value: str | None, owner: Callable[[str], int]
+) -> None:
     """Gives up all messages of a shard's queues, then writes the shard's own entry.
 
     One transaction moves queues to their new owners and raises their epochs. A disk that comes back finds by
@@ -127,14 +129,14 @@ async def _give_up(request: Request, found: ShardSet, value: str | None, owner: 
         map.refresh()
 
 
-def _answer(request: Request, changed: ShardSet) -> web.Response:
+def _answer(request: Request, changed: ShardRecord) -> web.Response:
     """The shard after a change."""
     map = request.services.map
     map.refresh()
-    return web.json_response(_serving(request, map.shard_sets.get(changed.id, changed)))
+    return web.json_response(_serving(request, map.shard_records.get(changed.id, changed)))
 
 
-def _serving(request: Request, found: ShardSet) -> dict[str, Any]:
+def _serving(request: Request, found: ShardRecord) -> dict[str, Any]:
     peer = request.services.shards.peers.get(found.id)
     return _shown(request.services.map, found, peer is not None and peer.state is State.SERVING)
 
@@ -193,18 +195,18 @@ async def _cancel(coordinator: Coordinator, move: Move, placed: Placed) -> None:
         raise ProblemError(409, f"the move of {move.queue} went on just now: look again") from None
 
 
-def _found(request: Request) -> ShardSet:
+def _found(request: Request) -> ShardRecord:
     map = request.services.map
     map.refresh()
     id = whole_number("the shard", request.rest[0], 0, 1_000_000)
-    found = map.shard_sets.get(id)
+    found = map.shard_records.get(id)
     if found is None:
-        known = ", ".join(str(each) for each in sorted(map.shard_sets))
+        known = ", ".join(str(each) for each in sorted(map.shard_records))
         raise ProblemError(404, f"there is no shard {id}; there are {known}")
     return found
 
 
-async def _write(request: Request, found: ShardSet, value: str | None) -> None:
+async def _write(request: Request, found: ShardRecord, value: str | None) -> None:
     try:
         await request.services.coordinator.write([Write(f"{SHARD_SETS}{found.id}", value, found.revision)])
     except Conflict:
@@ -213,7 +215,7 @@ async def _write(request: Request, found: ShardSet, value: str | None) -> None:
         ) from None
 
 
-def _shown(map: Map, each: ShardSet, serving: bool) -> dict[str, Any]:
+def _shown(map: Map, each: ShardRecord, serving: bool) -> dict[str, Any]:
     member = map.shards.get(each.id)
     return {
         "id": each.id,

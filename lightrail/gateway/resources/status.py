@@ -136,7 +136,7 @@ async def _kept(services: Services) -> dict[int, dict[str, Any]]:
 
 def _placed(map: Map, shard: int) -> dict[str, Any]:
     """State of a shard, the number of its queues, and moves to and from it."""
-    known = map.shard_sets.get(shard)
+    known = map.shard_records.get(shard)
     return {
         "queues": map.loads[shard],
         "state": known.state if known else "active",

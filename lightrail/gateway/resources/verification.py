@@ -33,7 +33,7 @@ async def _look_for_problems(request: Request) -> tuple[list[str], int]:
     """Problems found, and the number of queues that are served."""
     map, shards = request.services.map, request.services.shards
     map.refresh()
-    asking = sorted({*shards.peers, *map.shard_sets})
+    asking = sorted({*shards.peers, *map.shard_records})
     answers = await asyncio.gather(*(loads.rows_of(shards, shard) for shard in asking))
     map.refresh()
     request.directory.refresh()
@@ -56,7 +56,7 @@ async def _look_for_problems(request: Request) -> tuple[list[str], int]:
         elif found != [placed.shard]:
             problems.append(f"{name} is placed on shard {placed.shard} and served by {served}")
     for queue, placed in sorted(map.placements().items()):
-        if placed.shard not in map.shard_sets:
+        if placed.shard not in map.shard_records:
             problems.append(f"{queue} is placed on shard {placed.shard}, which is no part of this cluster")
         elif request.directory.get(queue).role not in PLACED:
             problems.append(

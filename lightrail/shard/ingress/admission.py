@@ -29,7 +29,7 @@ from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Batch, Place
 from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 log = logging.getLogger("lightrail.shard.ingress.admission")
 

@@ -13,8 +13,8 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.relaying.relays import Relays
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
-from lightrail.wire.messages import Refusal
 
 
 class Batches:

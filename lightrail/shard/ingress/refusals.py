@@ -4,7 +4,7 @@ from lightrail.model import conditions, limits
 from lightrail.shard.queue import bounds
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.shard_queue import Queue
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 
 def queue_full(queue: Queue) -> Refusal:

@@ -27,8 +27,8 @@ from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import Refusal, Targets
 from lightrail.wire.frames import AFRESH, DURABLE, HEADER
-from lightrail.wire.messages import Refusal, Targets
 
 log = logging.getLogger("lightrail.shard.ingress.routes")
 

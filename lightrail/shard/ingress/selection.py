@@ -8,7 +8,7 @@ from lightrail.shard.queue import bounds
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Batch, Run, joined
 from lightrail.shard.shard_queue import Queue
-from lightrail.wire.messages import Refusal
+from lightrail.wire.bodies import Refusal
 
 
 class Chosen:

@@ -14,7 +14,7 @@ from lightrail.shard.moving.answering import Later
 from lightrail.shard.moving.arrivals import Arrival
 from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.tenancy import Places
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardAway
 
 

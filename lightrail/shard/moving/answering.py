@@ -16,8 +16,8 @@ from lightrail.shard.requests import Fields, Operation, RequestError, whole
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
 from lightrail.shard.waiting import Waiter
+from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import Kind, frame
-from lightrail.wire.messages import Refusal, encode_request
 
 SEQUENCE_MAX: Final = (1 << 63) - 1
 

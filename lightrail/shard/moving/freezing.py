@@ -22,8 +22,8 @@ from lightrail.shard.reading import Read
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import HEADER, Kind, frame
-from lightrail.wire.messages import Refusal, encode_request
 
 log = logging.getLogger("lightrail.shard.moving.freezing")
 

@@ -21,7 +21,7 @@ from lightrail.shard.queue.copying import Stretch
 from lightrail.shard.queue.duplicates import DIGEST_BYTES
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.shard_queue import Queue
-from lightrail.wire.messages import ConsumerOpen
+from lightrail.wire.bodies import ConsumerOpen
 
 
 @dataclass(slots=True)

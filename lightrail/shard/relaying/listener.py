@@ -7,12 +7,12 @@ from lightrail.shard.peers import Peer
 from lightrail.shard.queue.commands import UNBOUNDED
 from lightrail.shard.relaying.sender import Sender
 from lightrail.shard.relaying.sent import Sent
+from lightrail.wire.bodies import ConsumerOpen, SettleDetail
 from lightrail.wire.frames import (
     Kind,
     OutcomeCode,
     frame,
 )
-from lightrail.wire.messages import ConsumerOpen, SettleDetail
 
 EVERYTHING: Final = 1 << 62
 """Above every delivery number."""

@@ -22,13 +22,13 @@ from lightrail.shard.memory import Memory
 from lightrail.shard.relaying.listener import EVERYTHING, Listener, Part
 from lightrail.shard.relaying.sender import Sender
 from lightrail.shard.relaying.sent import Sent
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import (
     Kind,
     OutcomeCode,
     deliver,
     frame,
 )
-from lightrail.wire.messages import Refusal
 
 
 class Relay:

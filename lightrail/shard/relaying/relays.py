@@ -11,8 +11,8 @@ from lightrail.shard.relaying.listener import Listener
 from lightrail.shard.relaying.relay import Relay
 from lightrail.shard.relaying.sender import Sender
 from lightrail.shard.tenancy import Tenancy, moved
+from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, MORE, Kind, OutcomeCode, frame
-from lightrail.wire.messages import ConsumerOpen, Refusal
 
 Key = tuple[Peer, int]
 """Frontend, and number of the link."""

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
-from lightrail.cluster.map import GATEWAYS, SHARDS, Map, Member, Move, Placed, ShardSet
+from lightrail.cluster.map import GATEWAYS, SHARDS, Map, Member, Move, Placed, ShardRecord
 from lightrail.cluster.map_counts import PLACEMENT_FAMILIES
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.sqlite import SqliteCoordinator
@@ -66,8 +66,8 @@ def test_the_map_shows_where_queues_are_and_which_move() -> None:
             [
                 Write("placement/a", Placed.encode(0, 1)),
                 Write("placement/b", Placed.encode(0, 1)),
-                Write("shardsets/0", ShardSet(0).encode()),
-                Write("shardsets/1", ShardSet(1, state="draining").encode()),
+                Write("shardsets/0", ShardRecord(0).encode()),
+                Write("shardsets/1", ShardRecord(1, state="draining").encode()),
                 Write(SHARDS + "0", Member(0, 5).encode()),
                 Write(GATEWAYS + "0", Member(0, 5).encode()),
                 Write(move.key, move.encode()),

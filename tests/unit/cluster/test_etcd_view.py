@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.cluster.coordinator import Entry, News
+from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.etcd.view import View
 
 KEYS = st.sampled_from("abcd")

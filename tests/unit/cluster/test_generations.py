@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from lightrail.cluster.coordinator import CoordinatorError, Entry, Write
+from lightrail.cluster.coordinator import CoordinatorError, Write
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.generations import (
     PREVIOUS_MAX,
     Generation,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.cluster.coordinator import CoordinatorError, Entry, Write
+from lightrail.cluster.coordinator import CoordinatorError, Write
+from lightrail.cluster.entries import Entry
 from lightrail.cluster.history import HISTORY, History, Version, begin, doubt, restoring
 from lightrail.cluster.memory import MemoryCoordinator
 

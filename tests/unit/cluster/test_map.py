@@ -3,7 +3,7 @@
 import asyncio
 
 from lightrail.cluster.coordinator import Write
-from lightrail.cluster.map import GATEWAYS, SHARD_SETS, SHARDS, Map, Member, Move, Placed, ShardSet
+from lightrail.cluster.map import GATEWAYS, SHARD_SETS, SHARDS, Map, Member, Move, Placed, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
 
 
@@ -14,7 +14,7 @@ def test_an_entry_that_can_not_be_read_stays_as_it_was() -> None:
         values = {
             "placement/q": Placed.encode(0, 1),
             move.key: move.encode(),
-            f"{SHARD_SETS}0": ShardSet(0, disk="d0").encode(),
+            f"{SHARD_SETS}0": ShardRecord(0, disk="d0").encode(),
             f"{SHARDS}0": Member(0, 5, address="tcp://a:1").encode(),
             f"{GATEWAYS}0": Member(0, 6).encode(),
         }
@@ -29,14 +29,14 @@ def test_an_entry_that_can_not_be_read_stays_as_it_was() -> None:
             assert placed.placement == (0, 1)
             assert map.loads == {0: 1}
             assert map.moves["q"].to == 1
-            assert map.shard_sets[0].disk == "d0"
+            assert map.shard_records[0].disk == "d0"
             assert map.shards[0].address == "tcp://a:1"
             assert map.gateways[0].boot == 6
         await coordinator.write([Write(key, None) for key in values])
         map.refresh()
         assert map.placed("q") is None
         assert not map.moves
-        assert not map.shard_sets
+        assert not map.shard_records
         assert not map.shards
         assert not map.gateways
 

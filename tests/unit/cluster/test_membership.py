@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Entry, Write
-from lightrail.cluster.map import Member, ShardSet
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Write
+from lightrail.cluster.entries import Entry
+from lightrail.cluster.map import Member, ShardRecord
 from lightrail.cluster.membership import (
     MemberRefused,
     allocate_shard,
@@ -17,7 +18,7 @@ from lightrail.cluster.membership import (
     free_number,
     holder,
     pin_disk,
-    shard_sets,
+    shard_records,
     take_number,
     until_free,
 )
@@ -59,9 +60,9 @@ def test_the_smallest_number_that_nobody_has() -> None:
 
 
 def test_an_empty_disk_under_an_old_name_is_refused() -> None:
-    known = ShardSet(3, disk="old")
+    known = ShardRecord(3, disk="old")
     check_disk(3, None, None, "dir")
-    check_disk(3, ShardSet(3), "new", "dir")
+    check_disk(3, ShardRecord(3), "new", "dir")
     check_disk(3, known, "old", "dir")
     with pytest.raises(MemberRefused, match=r"3 was made by disk old, this directory \(dir\) is empty"):
         check_disk(3, known, None, "dir")
@@ -202,17 +203,17 @@ def test_a_disk_is_pinned_by_the_first_and_what_is_known_of_the_shard_stays() ->
     async def story() -> None:
         coordinator = MemoryCoordinator()
         await pin_disk(coordinator, 0, "d0", lasting=True, directory="dir")
-        await coordinator.write([Write("shardsets/1", ShardSet(1, state="draining").encode())])
+        await coordinator.write([Write("shardsets/1", ShardRecord(1, state="draining").encode())])
         await pin_disk(coordinator, 1, "d1", lasting=True, directory="dir")
         for _ in range(2):
-            known = await shard_sets(coordinator)
+            known = await shard_records(coordinator)
             found = [(each.disk, each.state) for each in known.values()]
             assert found == [("d0", "active"), ("d1", "draining")]
             await pin_disk(coordinator, 1, "d1", lasting=True, directory="dir")
         with pytest.raises(MemberRefused, match="made by disk d1"):
             await pin_disk(coordinator, 1, "d2", lasting=True, directory="dir")
         await pin_disk(coordinator, 1, "d2", lasting=False, directory="dir")
-        assert (await shard_sets(coordinator))[1].disk == "d2"
+        assert (await shard_records(coordinator))[1].disk == "d2"
 
     run(story())
 
@@ -271,7 +272,7 @@ def test_an_entry_that_nobody_can_read_is_an_error_that_says_so() -> None:
         coordinator = MemoryCoordinator()
         await coordinator.write([Write("shardsets/0", json.dumps({"unknown": 1}))])
         with pytest.raises(Exception, match="the entry shardsets/0 can't be read"):
-            await shard_sets(coordinator)
+            await shard_records(coordinator)
         await coordinator.write([Write("shards/3", "no JSON")])
         with pytest.raises(Exception, match="the entry shards/3 can't be read"):
             await wait_for(coordinator, Clock())

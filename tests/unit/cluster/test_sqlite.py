@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.cluster.coordinator import CoordinatorError, Entry, Write
-from lightrail.cluster.map import ShardSet
+from lightrail.cluster.coordinator import CoordinatorError, Write
+from lightrail.cluster.entries import Entry
+from lightrail.cluster.map import ShardRecord
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.sqlite import APPLICATION_ID, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
@@ -176,7 +177,7 @@ def test_a_file_of_an_older_version_keeps_queues_shards_and_users(tmp_path: Path
         assert await coordinator.user("b/ob") == BOB
         newest = {1: 2, 2: 8}[version]
         assert entries["placement/b"] == Entry("placement/b", '{"shard":0,"epoch":3}', newest, newest)
-        assert entries["shardsets/1"].value == ShardSet(1).encode()
+        assert entries["shardsets/1"].value == ShardRecord(1).encode()
         if version == 1:
             # What was placed was a queue, and every user could do everything.
             assert entries["names/a/q"].value == '{"policy":{"role":"queue"}}'

@@ -49,8 +49,8 @@ def play(test: Callable[[Scene, Slow], Awaitable[None]]) -> None:
         try:
             await test(scene, coordinator)
         finally:
-            scene.frontend.fleet.owners.close()
-            scene.frontend.fleet.end()
+            scene.frontend.shard_connections.owners.close()
+            scene.frontend.shard_connections.end()
             scene.frontend.deadlines.close()
 
     asyncio.run(run())

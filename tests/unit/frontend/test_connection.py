@@ -25,8 +25,8 @@ from lightrail.cluster.placement import Placement
 from lightrail.cluster.users import UserRecord
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, OutcomeCode, deliver
-from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal
 from tests.support.frontend_scene import Client, Scene, play
 
 
@@ -113,7 +113,7 @@ def test_links_of_one_queue_ask_the_coordinator_once() -> None:
         await client.turn()
         assert len(scene.shard.consumers) == 5
         assert coordinator.asked == 1
-        scene.frontend.fleet.end()
+        scene.frontend.shard_connections.end()
 
     asyncio.run(test())
 
@@ -151,7 +151,7 @@ def test_gone_before_its_queue_was_placed(end: str) -> None:
         assert scene.shard.take() == []
         assert scene.links_attached() == 0
         assert scene.frontend._tasks == set()
-        scene.frontend.fleet.end()
+        scene.frontend.shard_connections.end()
 
     asyncio.run(test())
 
@@ -170,7 +170,7 @@ def test_a_coordinator_that_fails_refuses_the_link() -> None:
         assert detached.error is not None
         assert detached.error.condition == conditions.INTERNAL_ERROR
         assert scene.frontend._placing == {}
-        scene.frontend.fleet.end()
+        scene.frontend.shard_connections.end()
 
     asyncio.run(test())
 
@@ -686,7 +686,7 @@ def test_plain_over_the_socket(password: bytes, code: int) -> None:
         if not code:
             await client.open()
             assert client.amqp.opened
-        scene.frontend.fleet.end()
+        scene.frontend.shard_connections.end()
 
     asyncio.run(test())
 
@@ -730,7 +730,7 @@ def test_the_time_to_open_does_not_run_while_a_password_waits_for_its_check() ->
         client.protocol.tick(scene.time_ms)
         await scene.settle()
         assert client.transport.closing
-        scene.frontend.fleet.end()
+        scene.frontend.shard_connections.end()
 
     asyncio.run(test())
 
@@ -748,7 +748,7 @@ def test_users_that_can_not_be_read_are_no_good_outcome() -> None:
         _, outcome = await sasl(client, "PLAIN", b"\0ann\0secret")
         assert outcome.code == 1
         assert client.transport.closing
-        scene.frontend.fleet.end()
+        scene.frontend.shard_connections.end()
 
     asyncio.run(test())
 

@@ -15,8 +15,8 @@ from lightrail.amqp.sections import Header, decode_header, encode_header
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import ASKED, DRAIN, MORE, Kind, OutcomeCode, deliver
-from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
 from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard, Said
 
 WINDOW = limits.DELIVERY_WINDOW_MAX

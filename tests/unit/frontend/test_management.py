@@ -14,7 +14,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import ANYBODY, Caller
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardAway, ShardRefused
 from tests.support.frontend_scene import Scene
 from tests.support.frontend_scene import play as play_scene

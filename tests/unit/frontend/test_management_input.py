@@ -14,7 +14,7 @@ from lightrail.frontend.nodes.entities import OPERATIONS
 from lightrail.frontend.nodes.management import Management
 from lightrail.model.policy import FIELDS
 from lightrail.namespace.rights import ANYBODY, Caller
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 from tests.support.frontend_scene import Scene
 
 SCALARS = st.one_of(
@@ -80,7 +80,7 @@ def test_every_request_has_a_status(requests: list[tuple[dict[str, Any], Any]]) 
             assert status in (200, 201, 204, 400, 404, 409, 412, 501), answer
             assert isinstance(answer.application["statusDescription"], str)
             write_message(answer)
-        scene.frontend.fleet.end()
+        scene.frontend.shard_connections.end()
 
     asyncio.run(run())
 
@@ -103,6 +103,6 @@ def test_every_token_message_has_a_status_or_an_outcome(data: bytes, application
             assert answer.application["status-code"] in (400, 401, 501)
         connection.abort()
         await scene.settle()
-        scene.frontend.fleet.end()
+        scene.frontend.shard_connections.end()
 
     asyncio.run(run())

@@ -11,8 +11,8 @@ from lightrail.amqp.sections import Properties
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.nodes.nodes import Nodes
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import Refusal as ShardRefusal
 from lightrail.wire.frames import ENQUEUE_ENDS, Kind
-from lightrail.wire.messages import Refusal as ShardRefusal
 from tests.support.frontend_scene import Client, Scene, play
 from tests.support.requests import Requester
 

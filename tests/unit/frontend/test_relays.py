@@ -8,8 +8,8 @@ from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.sections import Header, encode_header
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.relays import RelayLink
+from lightrail.wire.bodies import ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import DURABLE, ENQUEUE_COLUMNS, HEADER, HEADER_SIZE, Kind, OutcomeCode
-from lightrail.wire.messages import ProducerOpen, Refusal, SettleDetail
 from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard
 
 NOW_MS = 1_000_000

@@ -9,7 +9,7 @@ from lightrail.amqp.link import Link
 from lightrail.amqp.messages import Message, write_message
 from lightrail.frontend.nodes.renewing import CAPABILITY
 from lightrail.model import limits
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 from tests.support.frontend_scene import Client, Scene, play
 from tests.support.requests import Requester
 from tests.unit.frontend.test_deliveries import slice_of

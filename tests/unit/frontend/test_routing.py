@@ -14,8 +14,8 @@ from lightrail.frontend.links.routing import RouterLink
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
+from lightrail.wire.bodies import Refusal, Targets
 from lightrail.wire.frames import DURABLE, ENQUEUE_ENDS, Kind
-from lightrail.wire.messages import Refusal, Targets
 from tests.support.frontend_fakes import FakeConnection, FakeFrontend, FakeLink, FakeShard, Said
 from tests.support.routers import Graph
 
@@ -41,17 +41,17 @@ class RouterFrontend(FakeFrontend):
         self.graph.directory.refresh()
 
     def placed(self, queue: str) -> FakeShard | None:
-        place = self.fleet.where(queue)
+        place = self.shard_connections.where(queue)
         return None if place is None else self.shards[place[0]]
 
     async def find(self, queue: str) -> tuple[int, int]:
         await asyncio.sleep(0)
         if self.broken:
             raise OSError("no disk")
-        return self.fleet.places.setdefault(queue, (int(queue.startswith("far")), 1))
+        return self.shard_connections.places.setdefault(queue, (int(queue.startswith("far")), 1))
 
     def forget_route(self, queue: str) -> None:
-        self.fleet.places.pop(queue, None)
+        self.shard_connections.places.pop(queue, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
@@ -455,7 +455,7 @@ def test_what_a_shard_gives_back_is_sent_where_the_queues_are_then_in_order() ->
         await rig.send(b"1")
         await rig.send(b"2", b"3")
         assert rig.said() == [(["a", "b"], [b"1"]), (["a", "b"], [b"2", b"3"])]
-        rig.frontend.fleet.places["a"] = (1, 2)
+        rig.frontend.shard_connections.places["a"] = (1, 2)
         rig.lane().refused(1, MOVED)
         await rig.send(b"4")
         assert rig.said() == []
@@ -479,7 +479,7 @@ def test_messages_that_find_their_queue_nowhere_are_sent_as_often_as_it_takes() 
             assert rig.said() == [(["a"], [b"1"])]
             await rig.refuse(number, MOVED)
             number += 1
-        assert rig.frontend.fleet.waits == [10, 20, 40, 80, 160]
+        assert rig.frontend.shard_connections.waits == [10, 20, 40, 80, 160]
         assert rig.outcomes() == []
         rig.answer(number)
         assert rig.outcomes() == ["accepted"]
@@ -492,7 +492,7 @@ def test_what_is_stored_of_messages_that_are_given_back_is_not_sent_again() -> N
         await fan_out(rig, "a")
         await rig.send(b"1", b"2", b"3")
         assert rig.said() == [(["a"], [b"1", b"2", b"3"])]
-        rig.frontend.fleet.places["a"] = (1, 2)
+        rig.frontend.shard_connections.places["a"] = (1, 2)
         await rig.refuse(1, Refusal(conditions.MOVED, "look again", accepted=2))
         assert rig.said(1) == [(["a"], [b"3"])]
         rig.answer(1, shard=1)
@@ -506,8 +506,8 @@ def test_nothing_overtakes_what_is_on_its_way_to_the_shard_that_a_queue_has_left
         await fan_out(rig, "a", "b")
         await rig.send(b"1")
         assert rig.said() == [(["a", "b"], [b"1"])]
-        rig.frontend.fleet.places["a"] = (1, 2)
-        rig.frontend.fleet.moved += 1
+        rig.frontend.shard_connections.places["a"] = (1, 2)
+        rig.frontend.shard_connections.moved += 1
         await rig.send(b"2")
         assert (rig.said(), rig.said(1)) == ([], [])
         rig.answer(1)
@@ -522,7 +522,7 @@ def test_a_move_that_does_not_concern_what_is_on_its_way_holds_nothing_up() -> N
         await fan_out(rig, "a", "far")
         await rig.send(b"1")
         rig.said()
-        rig.frontend.fleet.moved += 1
+        rig.frontend.shard_connections.moved += 1
         await rig.send(b"2")
         assert rig.said() == [(["a"], [b"2"])]
 

@@ -19,8 +19,8 @@ from lightrail.frontend.links.subscribing import unsubscribe, wanted
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
+from lightrail.wire.bodies import Answer, ConsumerOpen
 from lightrail.wire.frames import Kind
-from lightrail.wire.messages import Answer, ConsumerOpen
 from tests.support.frontend_scene import Client, Scene, play
 
 DURABLE = Source(address="r", durable=2)
@@ -160,7 +160,7 @@ def held(test: Callable[[Scene, Held, Client, Session], Awaitable[None]], *, con
         try:
             await test(scene, coordinator, client, session)
         finally:
-            scene.frontend.fleet.end()
+            scene.frontend.shard_connections.end()
             scene.frontend.deadlines.close()
 
     asyncio.run(run())
@@ -363,7 +363,7 @@ def test_nothing_stays_of_a_client_that_goes_while_its_subscription_is_made(shar
         await scene.settle()
         assert subscriptions(scene) == []
         assert [record.name for record in scene.frontend.directory.below("")] == ["r"]
-        scene.frontend.fleet.end()
+        scene.frontend.shard_connections.end()
         scene.frontend.deadlines.close()
 
     asyncio.run(test())

@@ -12,8 +12,8 @@ from lightrail.amqp.sections import Header, encode_header
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.model.orders import PRIORITY_MIXED
+from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, Kind
-from lightrail.wire.messages import ProducerOpen, Refusal
 from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard
 from tests.unit.amqp.peer import data
 

@@ -15,7 +15,7 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
 from lightrail.namespace.rights import ANYBODY
-from lightrail.wire.messages import Answer
+from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardAway
 from tests.support.fake_shards import FakeShards
 from tests.support.routers import Graph

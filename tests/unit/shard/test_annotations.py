@@ -9,8 +9,8 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
-from lightrail.wire.messages import SettleDetail
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene
 

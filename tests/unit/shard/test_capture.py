@@ -11,8 +11,8 @@ from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.declared import declared_of
 from lightrail.shard.journal.journal import Journal
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
-from lightrail.wire.messages import SettleDetail
 from tests.support.captured import broken_laws, events, read
 from tests.support.fake_files import FakeFiles
 from tests.support.moving import NOTES

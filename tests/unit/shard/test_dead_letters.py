@@ -5,8 +5,8 @@ from lightrail.amqp.sections import decode_annotations, with_annotations
 from lightrail.amqp.values import Symbol, UInt
 from lightrail.journal.record import CONTINUED, Outcome, Settle
 from lightrail.shard.journal.record import Append
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from lightrail.wire.messages import SettleDetail
 from tests.support.shard_scene import Peer, Scene, SmallStore
 
 BODY = b"\x00\x53\x75\xa0\x01"

@@ -4,8 +4,8 @@ import pytest
 
 from lightrail.journal.record import Outcome
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import Hello, ProducerOpen, SettleDetail
 from lightrail.wire.frames import ASKED, HEADER, VERSION, Kind, OutcomeCode, frame
-from lightrail.wire.messages import Hello, ProducerOpen, SettleDetail
 from tests.support.shard_scene import Answer, Peer, Scene, SmallStore, batch
 
 

@@ -8,8 +8,8 @@ from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Recovered, StoreFullError
 from lightrail.shard.queue.runs import Place
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import Hello, ProducerOpen
 from lightrail.wire.frames import HEADER, VERSION, Kind, enqueue, frame
-from lightrail.wire.messages import Hello, ProducerOpen
 
 IDENTITY = b"frontend"
 

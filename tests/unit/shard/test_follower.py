@@ -19,8 +19,8 @@ from lightrail.namespace.service import Service
 from lightrail.shard.declarations import EveryName, shard_policy
 from lightrail.shard.declared import declared_of, encode_declared
 from lightrail.shard.journal.journal import Journal
+from lightrail.wire.bodies import ProducerOpen, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from lightrail.wire.messages import ProducerOpen, SettleDetail
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, SmallStore, batch
 

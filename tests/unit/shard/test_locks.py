@@ -8,8 +8,8 @@ from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.effects import LockAnswer
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.shard_queue import Queue
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from lightrail.wire.messages import SettleDetail
 from tests.support.shard_scene import Peer, Scene
 
 KEY = "0123456789abcdef0123456789abcdef"

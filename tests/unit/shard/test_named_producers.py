@@ -7,8 +7,8 @@ from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryStore
+from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.frames import IDENTITY, UNKNOWN_SEQUENCE, Kind, frame
-from lightrail.wire.messages import ProducerOpen
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, batch
 

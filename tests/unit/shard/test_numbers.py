@@ -6,8 +6,8 @@ from lightrail.journal.record import Settle
 from lightrail.shard.journal.record import Record
 from lightrail.shard.journal.store import StoreBrokenError
 from lightrail.shard.queue.runs import Place
+from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.frames import HEADER_SIZE, Kind, frame
-from lightrail.wire.messages import ProducerOpen
 from tests.support.shard_scene import Peer, Scene, SmallStore, batch
 
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.model import limits
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
-from lightrail.wire.messages import SettleDetail
 from tests.support.shard_scene import Peer, Scene, batch
 
 PRODUCER, CONSUMER = 1, 2

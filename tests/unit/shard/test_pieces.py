@@ -8,8 +8,8 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
+from lightrail.wire.bodies import Hello, ProducerOpen
 from lightrail.wire.frames import VERSION, Kind, frame
-from lightrail.wire.messages import Hello, ProducerOpen
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, batch
 

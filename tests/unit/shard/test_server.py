@@ -29,9 +29,9 @@ from lightrail.shard.reading import Read
 from lightrail.shard.server import Server
 from lightrail.shard.worker import Worker
 from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen
 from lightrail.wire.frames import HEADER, VERSION, Kind, frame
-from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen
-from lightrail.wire.peer import MESSAGES_PER_TURN, WITHOUT_COPY_BYTES, LoopSocket
+from lightrail.wire.socket import MESSAGES_PER_TURN, WITHOUT_COPY_BYTES, LoopSocket
 from tests.support import wait
 from tests.support.shard_scene import batch
 

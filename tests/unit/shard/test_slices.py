@@ -6,8 +6,8 @@ import itertools
 import pytest
 
 from lightrail.model import limits
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from lightrail.wire.messages import SettleDetail
 from tests.support.shard_scene import Peer, Scene, numbered_messages
 
 COUNT = 2 * limits.SETTLE_SLICE + 500

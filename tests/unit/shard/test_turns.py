@@ -17,8 +17,8 @@ from lightrail.shard.ownership import Event
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.work import LETTER_MESSAGE
 from lightrail.shard.tenancy import moved
+from lightrail.wire.bodies import Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from lightrail.wire.messages import Refusal, SettleDetail
 from tests.support.shard_scene import Peer, Scene, SmallStore, batch, numbered_messages
 
 COUNT = 30_000

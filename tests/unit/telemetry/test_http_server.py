@@ -16,6 +16,7 @@ from aiohttp import web
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry import http_server
+from lightrail.telemetry.http_connection import HttpConnection
 from lightrail.telemetry.http_connections import Connections, source_of
 from tests.support.certificates import Authority
 
@@ -188,7 +189,7 @@ def test_a_request_that_ends_as_its_time_at_the_end_of_the_process_does_is_answe
             await scene.waiting.wait()
             assert scene.runner.server is not None
             (connection,) = scene.runner.server.connections
-            assert isinstance(connection, http_server.HttpConnection)
+            assert isinstance(connection, HttpConnection)
             loop.call_later(0.01, scene.go_on.set)
             ending = loop.create_task(connection.shutdown(0.02))
             # Both are due in the same turn of the loop, the end of the request before that of its time.

@@ -7,8 +7,8 @@ import pytest
 
 from lightrail.model import conditions, limits
 from lightrail.wire.assignments import BEHIND, Assignment, AssignmentError, Event, LinkState
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.links import Consumer
-from lightrail.wire.messages import Refusal
 from lightrail.wire.owner import Owner
 from lightrail.wire.shards import State
 from tests.support.places import FixedPlaces

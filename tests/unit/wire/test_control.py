@@ -9,6 +9,7 @@ import pytest
 import zmq
 
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import encode_request
 from lightrail.wire.control import (
     ControlAway,
     ControlClient,
@@ -18,7 +19,6 @@ from lightrail.wire.control import (
     address,
 )
 from lightrail.wire.frames import Kind, frame
-from lightrail.wire.messages import encode_request
 
 Check = Callable[[ControlClient, "zmq.Context[Any]", str], Awaitable[None]]
 

@@ -7,6 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightrail.wire.bodies import (
+    ConsumerOpen,
+    Hello,
+    ProducerOpen,
+    Refusal,
+    SettleDetail,
+    Targets,
+    Welcome,
+    encode_request,
+)
 from lightrail.wire.frames import (
     AFRESH,
     ASKED,
@@ -33,16 +43,6 @@ from lightrail.wire.frames import (
     delivered_at,
     enqueue,
     frame,
-)
-from lightrail.wire.messages import (
-    ConsumerOpen,
-    Hello,
-    ProducerOpen,
-    Refusal,
-    SettleDetail,
-    Targets,
-    Welcome,
-    encode_request,
 )
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v4.txt"

@@ -11,8 +11,8 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
 from lightrail.amqp.performatives import Modified
 from lightrail.frontend.links.relays import RelayLink
 from lightrail.model import conditions, limits
+from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DRAIN, EXACT, Kind
-from lightrail.wire.messages import ConsumerOpen, Refusal
 from lightrail.wire.requests import ShardAway, ShardRefused
 from tests.support.frontend_fakes import FakeLink
 from tests.support.model_shard import ModelQueue

@@ -11,9 +11,9 @@ import zmq
 
 from lightrail.model import conditions, limits
 from lightrail.wire import shards
+from lightrail.wire.bodies import Hello, Refusal, Welcome, encode_request
 from lightrail.wire.frames import VERSION, Kind, deliver, frame
 from lightrail.wire.links import DeliveriesMissing
-from lightrail.wire.messages import Hello, Refusal, Welcome, encode_request
 from lightrail.wire.requests import ShardAway
 from lightrail.wire.shards import GREETING_MS, GREETING_MS_MAX, ShardPeer, State
 from tests.support.frontend_fakes import Said

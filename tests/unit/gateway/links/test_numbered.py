@@ -8,8 +8,8 @@ import pytest
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.links.numbered import Batch, Message, NumberedProducer, Stored
 from lightrail.model import conditions
+from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, HEADER_SIZE, IDENTITY, UNKNOWN_SEQUENCE, Kind
-from lightrail.wire.messages import ProducerOpen, Refusal
 from tests.support.fake_shards import FULL, FakePeer
 
 FIRST = 8 << 16

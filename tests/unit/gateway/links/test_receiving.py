@@ -14,8 +14,8 @@ from lightrail.gateway.links.waiting import STALE_MIN
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
+from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DRAIN, Kind, OutcomeCode
-from lightrail.wire.messages import ConsumerOpen, Refusal
 from lightrail.wire.shards import State
 from tests.support.fake_shards import FakePeer, FakeShards
 

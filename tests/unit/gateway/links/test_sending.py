@@ -15,8 +15,8 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, Kind
-from lightrail.wire.messages import Refusal
 from tests.support.fake_shards import FULL, FakePeer, FakeShards
 
 MESSAGE = Outgoing(b"message", True, 4, 0)

@@ -7,7 +7,7 @@ from typing import Any, cast
 from prometheus_client import generate_latest
 
 from lightrail.cluster.coordinator import Write
-from lightrail.cluster.map import Map, Member, Placed, ShardSet
+from lightrail.cluster.map import Map, Member, Placed, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.processes.presence import PRESENCE_FAMILIES, Presence
 from lightrail.telemetry.metrics import registry
@@ -22,7 +22,7 @@ def peers(**states: State) -> dict[int, ShardPeer]:
 async def cluster(*registered: int, queues: dict[str, int]) -> Map:
     """Three shards that were ever made known."""
     coordinator = MemoryCoordinator()
-    writes = [Write(f"shardsets/{id}", ShardSet(id, f"d{id}").encode()) for id in range(3)]
+    writes = [Write(f"shardsets/{id}", ShardRecord(id, f"d{id}").encode()) for id in range(3)]
     writes += [Write(f"shards/{id}", Member(id, boot=id).encode()) for id in registered]
     writes += [Write(f"placement/{name}", Placed.encode(shard, 1)) for name, shard in queues.items()]
     await coordinator.write(writes)

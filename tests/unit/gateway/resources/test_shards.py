@@ -119,7 +119,7 @@ def test_a_lost_shard_is_given_up_with_its_queues_and_moves_to_it() -> None:
         assert {queue: each.lost for queue, each in after.items() if each.lost} == {
             queue: before[queue] + 1 for queue in ("lost", "leaving")
         }
-        assert list(scene.map.shard_sets) == [0]
+        assert list(scene.map.shard_records) == [0]
 
     with_scene(check, 2)
 
@@ -138,7 +138,7 @@ def test_a_disk_that_is_forgotten_takes_every_queue_to_a_later_epoch() -> None:
             for queue, each in scene.map.placements().items():
                 epoch = before[queue].epoch + times
                 assert (each.shard, each.epoch, each.lost) == (1, epoch, epoch)
-        assert scene.map.shard_sets[1].disk == ""
+        assert scene.map.shard_records[1].disk == ""
 
     with_scene(check, 2)
 

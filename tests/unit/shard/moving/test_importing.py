@@ -11,8 +11,8 @@ from lightrail.shard.journal.store import StoreFullError
 from lightrail.shard.moving.columns import ColumnsError, pack, unpack
 from lightrail.shard.moving.exporting import Exporting
 from lightrail.shard.moving.importing import ImportFailedError, Importing
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
-from lightrail.wire.messages import SettleDetail
 from tests.support.fake_files import FakeFiles
 from tests.support.moving import (
     DEAD,

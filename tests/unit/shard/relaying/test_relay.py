@@ -5,8 +5,8 @@ import pytest
 from lightrail.model import conditions
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import DRAIN, EXACT, MORE, Kind, OutcomeCode, frame
-from lightrail.wire.messages import SettleDetail
 from tests.support.shard_scene import Outcome, Peer, Scene, SmallStore
 
 POINT = Policy.parse({"role": "connection-point"})

@@ -1,4 +1,4 @@
-"""Fleet: shards that come, go and are elsewhere; when a process is ready; where queues are."""
+"""ShardConnections: shards that come, go and are elsewhere; when a process is ready; where queues are."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster import fleet
+from lightrail.cluster import shard_connections
 from lightrail.cluster.coordinator import CoordinatorError, Write
-from lightrail.cluster.fleet import Fleet
 from lightrail.cluster.map import PLACEMENT, SHARD_SETS, SHARDS, Member, Placed
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.model import conditions
 from lightrail.wire import shards
+from lightrail.wire.bodies import Welcome
 from lightrail.wire.frames import VERSION, Kind, frame
-from lightrail.wire.messages import Welcome
 from lightrail.wire.shards import State
 from tests.support.owner_scene import HandWire
 
-Check = Callable[[Fleet, MemoryCoordinator], Awaitable[None]]
+Check = Callable[[ShardConnections, MemoryCoordinator], Awaitable[None]]
 
 
 def play(monkeypatch: pytest.MonkeyPatch, check: Check) -> None:
@@ -26,7 +26,7 @@ def play(monkeypatch: pytest.MonkeyPatch, check: Check) -> None:
         monkeypatch.setattr(shards, "LoopSocket", HandWire)
         coordinator = MemoryCoordinator()
         await coordinator.set_shards(2)
-        made = Fleet(
+        made = ShardConnections(
             coordinator,
             asyncio.get_running_loop(),
             name="frontend-0",
@@ -48,7 +48,7 @@ async def register(coordinator: MemoryCoordinator, shard: int, address: str, boo
     await coordinator.write([Write(f"{SHARDS}{shard}", Member(shard, boot, address).encode())])
 
 
-def greet(made: Fleet, shard: int, boot: int = 1) -> None:
+def greet(made: ShardConnections, shard: int, boot: int = 1) -> None:
     peer = made.peers[shard]
     wire: Any = peer._socket
     welcome = Welcome(VERSION, shard, boot, peer._attempt)
@@ -57,7 +57,7 @@ def greet(made: Fleet, shard: int, boot: int = 1) -> None:
 
 
 def test_shards_come_move_and_go_with_their_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check(made: Fleet, coordinator: MemoryCoordinator) -> None:
+    async def check(made: ShardConnections, coordinator: MemoryCoordinator) -> None:
         made.refresh()
         assert made.peers == {}
         await register(coordinator, 1, "inproc://one")
@@ -89,7 +89,7 @@ def test_shards_come_move_and_go_with_their_registrations(monkeypatch: pytest.Mo
 def test_a_shard_that_greets_before_its_registration_is_heard_of_is_greeted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def check(made: Fleet, coordinator: MemoryCoordinator) -> None:
+    async def check(made: ShardConnections, coordinator: MemoryCoordinator) -> None:
         await register(coordinator, 1, "inproc://one")
         made.refresh()
         greet(made, 1)
@@ -110,7 +110,7 @@ def test_a_shard_that_greets_before_its_registration_is_heard_of_is_greeted_once
 
 
 def test_a_process_that_was_ready_stays_so_without_one_of_its_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check(made: Fleet, coordinator: MemoryCoordinator) -> None:
+    async def check(made: ShardConnections, coordinator: MemoryCoordinator) -> None:
         assert made.not_ready() == "waiting for a shard"
         made.add(0, "inproc://a")
         made.add(1, "inproc://b")
@@ -127,10 +127,10 @@ def test_a_process_that_was_ready_stays_so_without_one_of_its_shards(monkeypatch
 
 
 def test_a_start_waits_for_shards_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check(made: Fleet, coordinator: MemoryCoordinator) -> None:
+    async def check(made: ShardConnections, coordinator: MemoryCoordinator) -> None:
         made.add(0, "inproc://a")
         assert made.not_ready() is not None
-        monkeypatch.setattr(fleet, "START_WAIT_S", 0.0)
+        monkeypatch.setattr(shard_connections, "START_WAIT_S", 0.0)
         await made.until_ready()
         assert made.not_ready() is None
 
@@ -138,7 +138,7 @@ def test_a_start_waits_for_shards_only_so_long(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_new_queue_is_placed_once_and_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check(made: Fleet, coordinator: MemoryCoordinator) -> None:
+    async def check(made: ShardConnections, coordinator: MemoryCoordinator) -> None:
         assert made.where("q") is None
         place = await made.place("q")
         assert made.where("q") == place
@@ -155,7 +155,7 @@ def test_a_new_queue_is_placed_once_and_followed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_queue_is_lost_only_by_the_coordinators_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check(made: Fleet, coordinator: MemoryCoordinator) -> None:
+    async def check(made: ShardConnections, coordinator: MemoryCoordinator) -> None:
         await made.place("q")
         assert await made.lost("q") is None
         await coordinator.unplace(["q"])

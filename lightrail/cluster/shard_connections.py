@@ -1,7 +1,7 @@
-"""Fleet: the connections of one frontend or gateway to shards, the map of queues, and their owners.
+"""Shard connections: those of one frontend or gateway, with the map of queues and the owners of queues.
 
-There is a link to every shard that is registered or was named at the start (`add`); it stays while the shard
-is down, follows it to another address, and goes when the shard is no part of the installation any more.
+There is a connection to every shard that is registered or was named at the start (`add`). It stays while the
+shard is down, follows the shard to another address, and is closed when the shard is removed.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.model import conditions, limits, names
 from lightrail.wire import keys
+from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.keys import WireKey
-from lightrail.wire.messages import Answer, Refusal
 from lightrail.wire.owners import Owners
 from lightrail.wire.places import Place
 from lightrail.wire.shards import ShardPeer, State
 
-log = logging.getLogger("lightrail.cluster.fleet")
+log = logging.getLogger("lightrail.cluster.shard_connections")
 
 START_WAIT_S: Final = 10.0
-"""How long a start waits for the shards that are registered; with one that is down it serves what it can."""
+"""How long a start waits for registered shards; while one of them is down the process serves what it can."""
 
 
-class Fleet:
-    """One link to each shard.
+class ShardConnections:
+    """One connection to each shard.
 
     Args:
         name: of this process, unique in the installation.
         boot: drawn when the process starts.
         now_ms: wall clock, in milliseconds since 1970.
         schedule_flush: asks for `flush` at the end of this turn.
-        shard_wait_ms: how long senders wait for a shard that is away; 0: for ever.
+        shard_wait_ms: how long senders wait for a shard that does not serve; 0: for ever.
         key: of the wire.
     """
 
@@ -56,7 +56,7 @@ class Fleet:
         self.map = Map(coordinator)
         self.owners = Owners(self, loop, now_ms=now_ms, shard_wait_ms=shard_wait_ms)
         self.moved = 0
-        """Rises when a queue is elsewhere."""
+        """Rises when a queue has moved."""
         self._coordinator = coordinator
         self._loop = loop
         self._name = name
@@ -66,9 +66,9 @@ class Fleet:
         self._flush = flush
         self._key = key
         self._boots: dict[int, int] = {}
-        """Of the shards' processes, as they are registered."""
+        """Boot numbers of the registered shard processes."""
         self._answers: dict[str, Place] = {}
-        """What the coordinator has answered and the map has not heard of yet."""
+        """Placements that the coordinator has answered and that are not in the map yet."""
         self._unreadable = False
         self._was_ready = False
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -86,7 +86,7 @@ class Fleet:
     # --- shards ----------------------------------------------------------------------------------------
 
     def add(self, shard: int, address: str) -> None:
-        """Connects to a shard; it may come later."""
+        """Connects to a shard, which need not serve yet."""
         peer = self.peers[shard] = ShardPeer(
             self._loop,
             self.context,
@@ -102,7 +102,7 @@ class Fleet:
         self.owners.joined(peer)
 
     def _follow(self, shard: int) -> None:
-        """A shard came, went, or is elsewhere."""
+        """A shard was registered, has ended, or is at another address."""
         member = self.map.shards.get(shard)
         peer = self.peers.get(shard)
         if member is not None and member.address:
@@ -111,16 +111,14 @@ class Fleet:
                 self.add(shard, member.address)
             elif peer.address != member.address or (
                 self._boots.get(shard, member.boot) != member.boot
-                # It may have greeted us before its registration was heard of; a new connection would have
-                # everything that consumers hold by then delivered again.
+                # It may have answered our greeting before its registration arrived here; a new connection
+                # would have all unsettled deliveries made again.
                 and peer.serving_boot != member.boot
             ):
                 log.info("shard %d is at %s now", shard, member.address)
                 peer.reach(member.address)
             self._boots[shard] = member.boot
-        elif (
-            member is None and peer is not None and shard in self._boots and shard not in self.map.shard_sets
-        ):
+        elif member is None and peer is not None and shard in self._boots.keys() - self.map.shard_records:
             log.info("shard %d is no part of this installation any more", shard)
             del self.peers[shard], self._boots[shard]
             self.owners.removed(peer)
@@ -132,13 +130,13 @@ class Fleet:
             peer.flush()
 
     def away(self) -> list[int]:
-        """Shards that are not there."""
+        """Shards that do not serve."""
         return sorted(shard for shard, peer in self.peers.items() if peer.state is not State.SERVING)
 
     def not_ready(self) -> str | None:
         """Why messages can't be sent and received now, or None.
 
-        Once every shard has greeted us, or START_WAIT_S have passed, we stay ready: a process is not to be
+        Once every shard was greeted, or START_WAIT_S have passed, the process stays ready: it is not to be
         taken out of service because one of many shards is down.
         """
         if self._was_ready:
@@ -150,14 +148,14 @@ class Fleet:
         return None
 
     async def until_ready(self) -> None:
-        """Waits until `not_ready` is None; asked again every few milliseconds, once in our life."""
+        """Waits until `not_ready` is None; polls every few milliseconds, once in the life of the process."""
         while self.not_ready():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
     # --- where queues are ------------------------------------------------------------------------------
 
     def peer(self, shard: int) -> ShardPeer | None:
-        """The link to a shard, or None."""
+        """The connection to a shard, or None."""
         return self.peers.get(shard)
 
     def where(self, queue: str) -> Place | None:
@@ -168,7 +166,7 @@ class Fleet:
         return self._answers.get(queue)
 
     async def place(self, queue: str) -> Place:
-        """The same; a queue that is nowhere is placed. Raises CoordinatorError."""
+        """The same; a queue without a placement is placed. Raises CoordinatorError."""
         known = self.where(queue)
         if known is None:
             coordinator = self._coordinator
@@ -182,7 +180,7 @@ class Fleet:
         return known
 
     def forget(self, queue: str) -> None:
-        """What the coordinator has answered of a queue may not be so any more."""
+        """Forgets what the coordinator has answered about a queue, for it may have changed."""
         self._answers.pop(queue, None)
         self._answers.pop(names.dead_letter_name(queue), None)
 
@@ -213,7 +211,7 @@ class Fleet:
     # --- news ------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Takes in what is new of placements and shards, where the coordinator can be asked."""
+        """Takes in changes of placements and shards, where the coordinator can be read."""
         try:
             self.map.refresh()
         except CoordinatorError as error:
@@ -230,7 +228,7 @@ class Fleet:
             self.forget(queue)
         for queue in changes.placements:
             placed = self.map.placed(queue)
-            # Nothing is on its way to a queue that was placed for the first time.
+            # Nothing is under way to a queue that was placed for the first time.
             if placed is not None and placed.moved:
                 self.moved += 1
                 break
@@ -238,12 +236,12 @@ class Fleet:
             self.owners.changed(changes.placements)
 
     def close(self) -> None:
-        """Says goodbye to all shards."""
+        """Closes all connections, with a GOODBYE to each shard."""
         self.owners.close()
         for peer in self.peers.values():
             peer.close()
 
     def end(self) -> None:
-        """After everything that has a socket is closed."""
+        """Ends ZeroMQ; call it when every socket is closed."""
         if self._context is not None:
             self._context.term()

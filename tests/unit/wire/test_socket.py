@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from lightrail.wire.peer import MESSAGES_PER_TURN, WITHOUT_COPY_BYTES, LoopSocket
+from lightrail.wire.socket import MESSAGES_PER_TURN, WITHOUT_COPY_BYTES, LoopSocket
 
 Socket = zmq.Socket[bytes]
 WAIT_S = 20

@@ -1,0 +1,218 @@
+"""HTTP connection: one client of a process's HTTP server, and how long it may be without a request.
+
+aiohttp reads requests and writes answers. What is bounded here is what a client can do without a request: how
+long the TLS handshake and the head of a request may take, and how long an answer may wait for a client that
+does not read.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler
+
+from lightrail.model import limits, protocols
+from lightrail.telemetry import handshakes, http_unreadable
+from lightrail.telemetry.http_connections import Connections
+from lightrail.telemetry.strangers import Strangers
+
+TOO_LATE: Final = (
+    b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
+    b"The head of the request was not complete in time.\n"
+)
+
+log = logging.getLogger(__name__)
+
+
+class HttpConnection(RequestHandler):
+    """One client, from accept to its end."""
+
+    __slots__ = (
+        "_connections",
+        "_handshake",
+        "_head_timer",
+        "_left",
+        "_sent_some",
+        "_strangers",
+        "_write_timer",
+        "source",
+    )
+
+    def __init__(
+        self,
+        manager: web.Server,
+        connections: Connections,
+        source: str,
+        strangers: Strangers,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        **options: Any,
+    ) -> None:
+        super().__init__(manager, loop=loop, **options)
+        self.source = source
+        """Who it counts for."""
+        self._connections = connections
+        self._strangers = strangers
+        self._handshake: asyncio.Task[None] | None = None
+        """Makes the transport, as long as there is none."""
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._sent_some = False
+        """Whether a part of a head has come."""
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._left = 0
+        """Bytes of answers that waited for the client when the write timer was set."""
+
+    def begin(self, client: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Serves an accepted socket."""
+        self._connections.add(self)
+        self._handshake = self._loop.create_task(self._open(client, tls))
+
+    def idle(self) -> bool:
+        """Whether no request is under way, nor any bytes of an answer."""
+        if self.transport is None:
+            return True
+        return self._awaits_head() and not self.transport.get_write_buffer_size()
+
+    def close_for_another(self) -> None:
+        """Closes it at once."""
+        self._end_timers()
+        if self._handshake is not None:
+            self._handshake.cancel()
+        if self.transport is not None:
+            self.transport.abort()
+
+    async def _open(self, client: socket.socket, tls: ssl.SSLContext | None) -> None:
+        try:
+            if tls is None:
+                await self._loop.connect_accepted_socket(lambda: self, client)
+            else:
+                seconds = limits.HTTP_HEAD_MS / 1000
+                await handshakes.shake(
+                    client, tls, lambda: self, seconds, self._strangers, self.source, self._now_ms()
+                )
+        except OSError as error:  # ssl.SSLError and TimeoutError among them
+            log.debug("a client of HTTP from %s could not be served: %s", self.source, error)
+        finally:
+            self._handshake = None
+            if self.transport is None:
+                self._connections.discard(self)
+                client.close()
+
+    # --- what aiohttp's connection hears ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        before = self._request_count
+        if not before and not self._sent_some and protocols.name_of(data) not in (None, "HTTP"):
+            self._strangers.heard(data[: protocols.BYTES], self.source, self._now_ms())
+        super().data_received(data)
+        if self._request_count != before:
+            self._end_head_timer()
+        elif self._awaits_head():
+            self._sent_some = True
+            if self._head_timer is None:
+                self._await_head()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._end_timers()
+        self._connections.discard(self)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's own
+        """The process ends; the request under way has so many seconds.
+
+        aiohttp 3.14 cancels the future that the end of that request sets. Where both come in one turn of the
+        loop, the request fails after its answer was sent. This waits before, without cancelling.
+        """
+        if self._request_in_progress:
+            self._force_close = True
+            ended = self._handler_waiter = self._loop.create_future()
+            await asyncio.wait([ended], timeout=timeout)
+            self._handler_waiter = None
+            self._request_in_progress = False
+        await super().shutdown(timeout)
+
+    def _now_ms(self) -> int:
+        return round(self._loop.time() * 1000)
+
+    # --- requests that can't be read -------------------------------------------------------------------
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to a request that failed. Anybody can send one that can't be read: of these the log has
+        one line a minute, not a traceback each.
+        """
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        found = http_unreadable.described(exc)
+        if found.spoken:
+            self._strangers.spoke(found.spoken, self.source, self._now_ms())
+        if request.writer is not None and request.writer.output_size > 0:
+            raise ConnectionError("a part of an answer was sent; no other one can follow")
+        response = web.Response(status=found.status, text=f"{found.text}\n")
+        response.force_close()
+        return response
+
+    # --- times -----------------------------------------------------------------------------------------
+
+    def _awaits_head(self) -> bool:
+        return self._request_count == 0 or (self._waiter is not None and not self._messages)
+
+    def _await_head(self) -> None:
+        self._head_timer = self._loop.call_later(limits.HTTP_HEAD_MS / 1000, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        self._connections.closed["head"] += 1
+        if self._sent_some and self.transport is not None:
+            self.transport.write(TOO_LATE)
+        self.force_close()
+
+    def _await_reading(self) -> None:
+        if self.transport is not None:
+            self._left = self.transport.get_write_buffer_size()
+            self._write_timer = self._loop.call_later(limits.HTTP_WRITE_MS / 1000, self._look_for_reading)
+
+    def _look_for_reading(self) -> None:
+        self._write_timer = None
+        if self.transport is None:
+            return
+        if self.transport.get_write_buffer_size() < self._left:
+            self._await_reading()
+            return
+        self._connections.closed["write"] += 1
+        self.transport.abort()
+
+    def _end_head_timer(self) -> None:
+        self._sent_some = False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _end_timers(self) -> None:
+        self._end_head_timer()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None

@@ -1,4 +1,4 @@
-"""Bounds: how much a queue may hold by its policy, and what of a batch still fits."""
+"""Bounds: how much a queue may hold by its policy, and how much of a batch still fits."""
 
 from bisect import bisect_right
 from typing import Final
@@ -14,7 +14,7 @@ FLOW_TO_DISK: Final = "flow_to_disk"
 
 
 def refuses(policy: Policy) -> bool:
-    """Whether there is a bound past which messages are not taken, or not at once."""
+    """Whether there is a bound beyond which messages are refused or have to wait."""
     return (policy.max_length is not None or policy.max_bytes is not None) and policy.overflow in (
         REJECT,
         DISCARD_INCOMING,
@@ -23,7 +23,7 @@ def refuses(policy: Policy) -> bool:
 
 
 def room(policy: Policy, held: int, held_bytes: int, batch: Batch, first: int) -> int:
-    """How many messages of a batch, which is in memory, fit beside what is held, from index `first` on."""
+    """How many messages of a batch in memory, from index `first` on, fit into the queue."""
     fits = batch.count - first
     if policy.max_length is not None:
         fits = min(fits, policy.max_length - held)
@@ -49,7 +49,7 @@ def is_full(policy: Policy, held: int, held_bytes: int) -> bool:
 
 
 def largest(policy: Policy) -> int | None:
-    """Bytes of the largest message that the queue takes when it is empty, or None."""
+    """Bytes of the largest message that fits into the empty queue, or None."""
     sizes = [policy.max_message_bytes]
     if refuses(policy):
         sizes.append(policy.max_bytes)
@@ -71,7 +71,7 @@ def too_large(policy: Policy, batch: Batch, first: int) -> int | None:
 
 
 def said(policy: Policy, name: str, held: int, held_bytes: int) -> str:
-    """What a sender is told who does not get in: the queue, its limit, and what it holds."""
+    """The description of a refusal: the queue, its limit, and how much it holds."""
     limits = []
     if policy.max_length is not None:
         limits.append(f"at most {policy.max_length} messages")

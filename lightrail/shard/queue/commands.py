@@ -1,4 +1,4 @@
-"""Commands: what may be asked of a queue, as values.
+"""Commands: the requests to a queue, as values.
 
 Ranges of delivery numbers and sequences are half-open: `last` is the first one that no longer belongs.
 """
@@ -25,7 +25,7 @@ class OutcomeKind(IntEnum):
 
 
 class Outcome(NamedTuple):
-    """What became of a delivery, with the fields that rejected and modified carry."""
+    """The outcome of a delivery, with the fields of rejected and modified."""
 
     kind: OutcomeKind
     condition: str = ""
@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
 ACCEPTED: Final = Outcome(OutcomeKind.ACCEPTED)
 RELEASED: Final = Outcome(OutcomeKind.RELEASED)
 FAILED: Final = Outcome(OutcomeKind.MODIFIED, delivery_failed=True)
-"""Modified with delivery-failed: what the loss of a link means where its source names nothing else."""
+"""Modified with delivery-failed: the outcome of a lost link, unless its source names another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +51,23 @@ class ConsumerOptions:
     """How a consumer wants its messages."""
 
     browse: bool = False
-    """Distribution-mode copy: gets copies, what it settles changes nothing (messaging 3.5.3)."""
+    """Distribution-mode copy: it gets copies, and its outcomes change nothing (messaging 3.5.3)."""
     presettled: bool = False
-    """What is delivered counts as accepted at once."""
+    """Its deliveries are accepted at once."""
     exclusive: bool = False
     """Refused beside other consumers, and refuses them; browsers don't count."""
     priority: int = 0
-    """A higher one gets everything as long as it has credit."""
+    """A consumer of a higher priority gets all messages as long as it has credit."""
     default_outcome: Outcome = FAILED
-    """For what is in flight when the consumer goes."""
+    """Of deliveries that are in flight when the consumer detaches."""
     first: int = 0
-    """The delivery number it begins with: not 0 for one that goes on after the shard was away."""
+    """Its first delivery number: not 0 for one that goes on after a restart of the shard."""
     selects: Callable[[bytes], bool | None] | None = None
-    """It gets only messages for which this is true; it must not raise. None for all.
+    """Selects the messages that it gets; must not raise. None for all of them.
 
-    It gives None where nobody may look at any more message in this step: the next dispatch asks again."""
+    It returns None if no more messages may be read in this step: the next dispatch calls it again."""
     lock_ms: int = 0
-    """Each delivery is its own for so long, then it comes back as failed; 0 for what the policy says."""
+    """How long a delivery is locked before it returns as failed; 0 for the policy's time."""
     lock_key: str = ""
     """Names its locks: then they outlive it, and anybody settles or renews them by key and number."""
 
@@ -87,7 +87,7 @@ class Detach(NamedTuple):
 
 
 class Lose(NamedTuple):
-    """Like Detach, of a consumer whose frontend was lost: what it holds comes back as it was."""
+    """Like Detach, of a consumer whose frontend was lost: its deliveries are released."""
 
     consumer: int
 
@@ -117,11 +117,11 @@ class SettleLocked(NamedTuple):
     number: int
     outcome: Outcome = ACCEPTED
     sequence: int | None = None
-    """Of the message, where the asker says it: then another one is not found."""
+    """Of the message, if the request has it: then no other message is found."""
 
 
 class RenewLock(NamedTuple):
-    """Locks one delivery anew, from now on; answered by LockAnswer."""
+    """Renews the lock of one delivery from now on; answered by LockAnswer."""
 
     key: str
     number: int
@@ -130,44 +130,44 @@ class RenewLock(NamedTuple):
 
 
 class RenewDeliveries(NamedTuple):
-    """Locks deliveries of an attached consumer anew, from now on; answered by Renewed."""
+    """Renews the locks of deliveries of an attached consumer from now on; answered by Renewed."""
 
     consumer: int
     numbers: Sequence[int]
 
 
 class Tick(NamedTuple):
-    """Time has passed: expires what is due. The machine says by `next_deadline_ms` when it wants one."""
+    """Time has passed: expires messages and locks that are due. `next_deadline_ms` is when to send it."""
 
 
 class Purge(NamedTuple):
-    """Removes every ready message; what is in flight stays with its consumers."""
+    """Removes every ready message; those in flight stay with their consumers."""
 
 
 class Cancel(NamedTuple):
-    """Removes a delayed message before its time; one that is not delayed (any more) is left alone."""
+    """Removes a delayed message before its time; does nothing if it is not delayed (any more)."""
 
     sequence: int
 
 
 class Past(NamedTuple):
-    """What a special queue knew elsewhere that its messages don't say."""
+    """What a special queue knew at its former owner and can't read from its messages."""
 
     owners: Mapping[int, int] | None = None
     """Of a queue of groups: by the sequence of one message of each group that has an owner, the consumer."""
     newest: Mapping[int, int] | None = None
-    """Of one of last values: by the sequence of what is held back, the newest sequence of its key."""
+    """Of a queue of last values: the newest sequence of its key, by that of each held-back message."""
 
 
 class Change(NamedTuple):
-    """Gives the queue another policy, which has been checked; what is in flight stays where it is."""
+    """Sets another policy, which was checked; messages in flight stay with their consumers."""
 
     policy: Policy
 
 
 @dataclass(slots=True)
 class Holder:
-    """A consumer that comes with a queue from another shard, and what it holds."""
+    """A consumer of a queue that moves here, and its deliveries."""
 
     consumer: int
     options: ConsumerOptions
@@ -178,20 +178,20 @@ class Holder:
     lock_ms: int = 0
     lock_ms_before: int = 0
     renewed: dict[int, int] = field(default_factory=dict)
-    """Until when deliveries are locked that were locked anew, by number."""
+    """The ends of locks that were renewed, by delivery number."""
     cursor: int = 0
-    """Of a browser: it has seen what is below."""
+    """Of a browser: it has seen messages with lower sequences."""
     departed: bool = False
     active: bool = False
     """The single active one."""
 
 
 class Open(NamedTuple):
-    """A copy of a queue becomes the queue, with what consumers hold. A dispatch should follow."""
+    """A copy of a queue becomes the queue, with its consumers' deliveries. A dispatch should follow."""
 
     policy: Policy
     holders: Sequence[Holder] = ()
-    """In the order they came."""
+    """In the order of their attaches."""
     locks: Sequence[tuple[int, int, int, int]] = ()
     """(milliseconds since the epoch, consumer, first and last delivery number)."""
     past: Past = Past()

@@ -24,7 +24,7 @@ class Ring:
 
 
 class Consumer:
-    """One receiving link: its credit as an absolute limit, and what it has not settled."""
+    """The link of a receiver: its credit as an absolute limit, and its unsettled deliveries."""
 
     __slots__ = (
         "cursor",
@@ -51,7 +51,7 @@ class Consumer:
         self.id = identity
         self.options = options
         self.ring = ring
-        """None for a browser, which competes with nobody."""
+        """None for a browser, which does not compete."""
         self.limit = options.first
         """It may be sent the delivery numbers below."""
         self.next = options.first
@@ -67,20 +67,20 @@ class Consumer:
         self.waits = False
         """Whether it stands in the ring of its priority: it has credit and competes."""
         self.cursor = 0
-        """Nothing below this sequence is for it: what a browser has seen, what others are barred from."""
+        """Lower sequences are not for it: a browser has seen them, another consumer is barred from them."""
         self.in_flight = InFlight()
         self.lock_ms = lock_ms
-        """What is delivered now is its own for so long; 0 for as long as it is attached."""
+        """How long its deliveries are locked from now on; 0 for as long as it is attached."""
         self.lock_ms_before = 0
-        """The longest that anything it holds was locked for, where that was longer."""
+        """The longest lock time of its unsettled deliveries, if that was longer."""
         self.plain = not (options.presettled or lock_ms)
-        """What it gets is in flight until it settles it or goes."""
+        """Whether its deliveries are in flight until it settles them or detaches."""
         self.renewed: dict[int, int] = {}
-        """Until when deliveries are locked that were locked anew, by number."""
+        """The ends of locks that were renewed, by delivery number."""
         self.departed = False
-        """It is gone, and only what it locked is left."""
+        """Whether it is detached and only its locked deliveries are left."""
         self.standby = False
-        """It gets nothing as long as another is the single active one."""
+        """Whether it gets no messages as another one is the single active consumer."""
 
     @property
     def turn_bytes(self) -> int:
@@ -118,7 +118,7 @@ class Consumer:
 
 
 class Consumers:
-    """All consumers of a queue, in the order they came, and the rings of those that wait."""
+    """All consumers of a queue, in the order of their attaches, and the rings of those that wait."""
 
     __slots__ = (
         "browsers",
@@ -136,9 +136,9 @@ class Consumers:
     def __init__(self) -> None:
         self.by_id: dict[int, Consumer] = {}
         self.departed: dict[int, Consumer] = {}
-        """They are gone, and what they had in flight is still locked."""
+        """Detached consumers with deliveries that are still locked."""
         self.deferred: Consumer | None = None
-        """Has what waits for its outcome (deferred.py)."""
+        """Holds deliveries that wait for their outcome (deferred.py)."""
         self.single_active = False
         self.browsers: list[Consumer] = []
         self.competing = 0
@@ -157,7 +157,7 @@ class Consumers:
             yield self.deferred
 
     def attach(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
-        """Takes a consumer in, or says why not."""
+        """Attaches a consumer, or returns why not."""
         if identity in self.by_id:
             return Refused(
                 identity,
@@ -182,7 +182,7 @@ class Consumers:
         return None
 
     def adopt(self, consumer: Consumer) -> None:
-        """Takes in a consumer that comes with what it holds, and without credit; it was let in elsewhere."""
+        """Adds a consumer that was attached at another shard, with its deliveries and without credit."""
         if consumer.departed:
             self.departed[consumer.id] = consumer
             return
@@ -205,7 +205,7 @@ class Consumers:
                 self._place(consumer)
 
     def _refusal(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
-        """Why a consumer that competes may not come, or None."""
+        """Why a consumer that competes may not attach, or None."""
         found = ""
         if self.exclusive:
             found = "the queue has an exclusive consumer"
@@ -224,10 +224,10 @@ class Consumers:
         return None
 
     def follow(self, policy: Policy) -> list[Consumer]:
-        """The policy changed: lock times hold from the next delivery on, and who is active now.
+        """Follows a change of the policy: lock times for the next deliveries, and the active consumer.
 
         Returns:
-            Those that have timed locks now and had none: nothing they have in flight comes back by itself.
+            Consumers with timed locks that had none: the locks of their deliveries have no end yet.
         """
         competing = [each for each in self.by_id.values() if each.ring is not None]
         timed: list[Consumer] = []
@@ -247,7 +247,7 @@ class Consumers:
         return timed
 
     def _choose_active(self) -> None:
-        """Where one is to be active and none is: of the highest priority the first that came."""
+        """Activates the first consumer of the highest priority, if one has to be active and none is."""
         competing = [each for each in self.by_id.values() if each.ring is not None]
         if self.single_active and competing and all(each.standby for each in competing):
             chosen = max(competing, key=lambda each: each.options.priority)
@@ -267,7 +267,7 @@ class Consumers:
             ring.turn.remove(consumer)
 
     def detach(self, identity: int) -> Consumer | None:
-        """Lets a consumer go; what it had in flight is the caller's to settle."""
+        """Removes a consumer; the caller settles its deliveries."""
         consumer = self.by_id.pop(identity, None)
         if consumer is None:
             return None
@@ -290,7 +290,7 @@ class Consumers:
         return consumer
 
     def credit(self, consumer: Consumer, limit: int, drain: bool, size: int, exact: bool) -> None:
-        """Sets the limit; one below what was sent already takes the credit away."""
+        """Sets the limit; one below the number of deliveries takes the credit back."""
         consumer.room = size
         consumer.exact = size >> 1 if exact else 0
         consumer.larger = 0
@@ -313,7 +313,7 @@ class Consumers:
             consumer.waits = True
 
     def look_again(self, sequence: int) -> None:
-        """Something came back: cursors of consumers that compete may not stand behind it."""
+        """Messages returned: cursors of consumers that compete may not be behind them."""
         self.passed_over = False
         for consumer in self.by_id.values():
             if consumer.ring is not None and consumer.cursor:

@@ -1,6 +1,6 @@
-"""Copying: how the contents of a queue are built up from those of the same queue in another shard.
+"""Copying: builds the contents of a queue from those of the same queue in another shard.
 
-A copy is a machine without a policy, which nobody dispatches: all its messages are in the ready line, in
+A copy is a machine without a policy, which is not dispatched: all its messages are in the ready line, in
 memory or on disk, with the sequences and the past that they have at the source. `Open` makes it the queue.
 """
 
@@ -32,7 +32,7 @@ class Stretch(NamedTuple):
 
 
 class Reconciled(NamedTuple):
-    """What a copy was not right about."""
+    """The corrections of a copy."""
 
     removed: list[Run]
     """They are not there any more."""
@@ -50,7 +50,7 @@ def add(copy: Contents, run: Run) -> None:
 
 
 def drop_below(copy: Contents, first: int) -> list[Run]:
-    """Takes out what is below a sequence."""
+    """Takes out the messages below a sequence."""
     ready = copy.ready
     index = ready.head
     gone: list[Run] = []
@@ -69,10 +69,10 @@ def drop_below(copy: Contents, first: int) -> list[Run]:
 
 
 def put_over(copy: Contents, run: Run) -> tuple[list[Run], list[Run]]:
-    """Messages came again with other bytes.
+    """Replaces messages by others with the same sequences.
 
     Returns:
-        Those that took the place of what was there, and what was there; what was not there is left out.
+        The new runs and the replaced ones; messages that are not in the copy are left out.
     """
     ready = copy.ready
     low = index = ready.index(run.sequence)
@@ -140,7 +140,7 @@ def reconcile(copy: Contents, stretches: Iterable[Stretch], next_sequence: int) 
 
 
 def holders_of(holders: Sequence[Holder], ready: Ready) -> Iterator[tuple[Holder, Consumer]]:
-    """The consumers with what they hold, taken out of the ready line, in memory or on disk."""
+    """The consumers with their deliveries, which are taken out of the ready line, in memory or on disk."""
     wanted = sorted(
         (sequence, count, number, index)
         for index, holder in enumerate(holders)

@@ -10,18 +10,18 @@ class Counters:
 
     enqueued: int = 0
     duplicates: int = 0
-    """Came with a message-id that had come before within the window; they never were in the queue."""
+    """Dropped for a message-id that had arrived within the window; they never were in the queue."""
     dropped: int = 0
-    """Came while the queue was full and were accepted and dropped; they never were in the queue."""
+    """Accepted and dropped as the queue was full; they never were in the queue."""
     refused: int = 0
-    """Came and were refused: too many, or too large; they never were in the queue."""
+    """Refused: too many, or too large; they never were in the queue."""
     restored: int = 0
-    """Came from recovery instead."""
+    """Recovered from the store."""
     delivered: int = 0
     browsed: int = 0
     """Copies sent to browsers; not part of `delivered`."""
     redelivered: int = 0
-    """Of the delivered ones, those that had been delivered before."""
+    """Delivered messages that had been delivered before."""
     accepted: int = 0
     released: int = 0
     modified: int = 0
@@ -33,12 +33,12 @@ class Counters:
     cancelled: int = 0
     """While they were delayed."""
     locks_expired: int = 0
-    """Came back because a timed lock ran out; counted as failed deliveries, not as `modified`."""
+    """Returned because a timed lock expired; counted as failed deliveries, not as `modified`."""
     unannotated: int = 0
-    """Came back without annotations of their outcome, with which they would have been too large."""
+    """Returned without the annotations of their outcome, which would have made them too large."""
     lost: int = 0
     dead_lettered: dict[str, int] = field(default_factory=dict)
-    """By reason; what was rejected or expired is counted here too where it went to the dead-letter queue."""
+    """By reason; rejected and expired messages are counted here too, if they were dead-lettered."""
     discarded: dict[str, int] = field(default_factory=dict)
     """By reason: what would have been dead-lettered, but the queue has no dead-letter queue, and what gave
     way to newer messages."""

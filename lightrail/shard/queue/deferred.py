@@ -1,8 +1,8 @@
-"""Deferred: outcomes of deliveries that are only on disk, whose messages have to be looked into for them.
+"""Deferred: outcomes of deliveries that are only on disk, whose messages have to be read for them.
 
 A dead letter is written with its reason, annotations are merged into the message: both need its bytes. Until
 those were read the messages stay in flight, as those of a consumer that nobody can settle for, and their
-outcome is not told to the journal: after a crash they are ready again, as if nobody had settled them.
+outcome is not in the journal: after a crash they are ready again, as if they had not been settled.
 """
 
 from bisect import bisect_right
@@ -33,7 +33,7 @@ class Deferral:
     left: int
     """Messages."""
     unlocked: bool
-    """Whether their lock ran out, and nobody settled them."""
+    """Whether their lock expired before they were settled."""
     number: int
     """They count from 1 over the life of the queue."""
 
@@ -48,7 +48,7 @@ class Resumed(NamedTuple):
     run: Run
     """As it was on disk."""
     pieces: list[Run]
-    """What of it was read: all of it, but for what is lost."""
+    """The messages that were read: all but lost ones."""
 
 
 class DeferredLine(InFlight):
@@ -90,7 +90,7 @@ class Deferred:
 
     @property
     def oldest(self) -> int:
-        """The lowest number of those that are left; above all numbers when none is."""
+        """The lowest number of the outcomes that are left; above all numbers when none is."""
         return next((each.number for each in self._by_first.values()), self.number + 1)
 
     def add(self, consumer: Consumer, run: Run, outcome: Outcome, *, unlocked: bool) -> None:
@@ -104,12 +104,12 @@ class Deferred:
         self._by_first[run.sequence] = Deferral(consumer, consumer, outcome, run.count, unlocked, self.number)
 
     def disown(self) -> None:
-        """Whoever had them has them no more: the queue arranges its messages anew."""
+        """Forgets the holders of these deliveries, as the queue is arranged by another policy."""
         for deferral in self._by_first.values():
             deferral.holder = self.consumer
 
     def wanted(self) -> list[Run]:
-        """What has to be read next and was not asked for: some of it, for it is in memory after that."""
+        """Runs to fetch next, for which no fetch is under way: a few, as they are in memory after that."""
         room = self._eviction.head_bytes
         found: list[Run] = []
         for run in self:
@@ -121,10 +121,10 @@ class Deferred:
         return found
 
     def fill(self, answer: Fetched) -> tuple[list[Resumed], bool]:
-        """Takes out what was read.
+        """Takes out the deliveries that were fetched.
 
         Returns:
-            That, and whether something that was asked for has to be asked for again.
+            These, and whether some have to be fetched again.
         """
         asked = self._eviction.fetching.get(answer.sequence)
         end = max([run.end for run in answer.runs] + [asked or 0])

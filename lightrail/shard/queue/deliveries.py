@@ -1,4 +1,4 @@
-"""Deliveries: who gets which ready runs in one step, and how much is in flight because of it."""
+"""Deliveries: which consumer gets which ready runs in a step, and how much is in flight."""
 
 from lightrail.model import limits
 from lightrail.shard.queue.consumers import Consumer, Consumers
@@ -50,7 +50,7 @@ class Deliveries:
         self._work = work
         self._now_ms = 0
         self.order: Order | None = None
-        """Who gets what where it is not simply the head that is next."""
+        """Which message is next for whom, if it is not the head for all."""
         self.seen_to = 0
         """Sequences below were delivered at least once: delivering them again is a redelivery."""
         self.count = 0
@@ -58,18 +58,18 @@ class Deliveries:
         self.bytes = 0
         """Of the messages in flight."""
         self.evicted_count = 0
-        """Of these messages, those that are only on disk."""
+        """Of the messages in flight, those that are only on disk."""
         self.evicted_bytes = 0
         self.unfinished = False
-        """Whether this turn's deliveries were used up: the next step goes on."""
+        """Whether this turn's work for deliveries was used up: the next step goes on."""
 
     # --- memory and disk --------------------------------------------------------------------------------
 
     def evict(self, bytes_wanted: int, memory: Remembering | None) -> int:
         """Drops messages in flight that are on disk from memory; returns the bytes that were freed.
 
-        An accepted one is never read again. One that comes back is ready again as one on disk; what has to be
-        looked into for its outcome is read before it has that (`outcomes.py`).
+        An accepted one is never read again. One that returns is ready again as one on disk; one that has to
+        be read for its outcome is fetched before that (`outcomes.py`).
         """
         freed = 0
         left = limits.LOADING_LOOKS
@@ -87,7 +87,7 @@ class Deliveries:
         return freed
 
     def spill_candidates(self, bytes_wanted: int) -> list[Run]:
-        """What is in flight and could be evicted if it had a place; the caller writes it and sets that."""
+        """Runs in flight that can be evicted once they have a place; the caller writes them and sets it."""
         found: list[Run] = []
         left = limits.LOADING_LOOKS
         for consumer in self._consumers:
@@ -115,7 +115,7 @@ class Deliveries:
         self.bytes -= run.size
 
     def returns(self, run: Run) -> None:
-        """A run that is only on disk is in flight no more, as far as the sums of those go."""
+        """Subtracts a run from the sums of deliveries that are only on disk."""
         self.evicted_count -= run.count
         self.evicted_bytes -= run.size
 
@@ -127,10 +127,10 @@ class Deliveries:
     # --- handing out ------------------------------------------------------------------------------------
 
     def hand_out(self, effects: list[Effect], now_ms: int) -> bool:
-        """Gives everybody with credit a share, in turns, until there is no credit or nothing ready.
+        """Gives every consumer with credit a share, in turns, until no credit or no ready message is left.
 
         Returns:
-            Whether somebody waits for a head that is only on disk.
+            Whether a consumer waits for a head that is only on disk.
         """
         self._now_ms = now_ms
         consumers = self._consumers
@@ -175,7 +175,7 @@ class Deliveries:
                     turn.rotate(-1)
             turn.extend(idle)
             if order is not None and order.unfinished:
-                # Who looked in this step lets the next one look first.
+                # A consumer whose selector read messages in this step is last in the next one.
                 turn.rotate(-1)
         self._work.deliveries -= len(effects) - before
         return blocked
@@ -184,7 +184,7 @@ class Deliveries:
         """One turn from the head.
 
         Returns:
-            Whether the consumer got something, and whether the head is only on disk.
+            Whether the consumer got messages, and whether the head is only on disk.
         """
         ready = self.ready
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
@@ -204,7 +204,7 @@ class Deliveries:
         return got, False
 
     def deliver_around(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """The same where some runs are barred for some consumers: those are passed over."""
+        """The same if some runs are barred for some consumers: those are passed over."""
         ready = self.ready
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
         room = consumer.turn_bytes
@@ -236,7 +236,7 @@ class Deliveries:
         return got, False
 
     def hand_over(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
-        """Sends a run that was taken from the ready ones."""
+        """Sends a run that was taken from the ready line."""
         number = consumer.next
         count = run.last - run.first
         end = run.sequence + count
@@ -262,7 +262,7 @@ class Deliveries:
             self._locks.add(consumer, number, number + count, self._now_ms + consumer.lock_ms)
 
     def _show_all(self, effects: list[Effect], stop: int) -> None:
-        """Gives browsers what they have credit for, until there are `stop` effects; they take turns."""
+        """Sends copies to browsers with credit, in turns, until there are `stop` effects."""
         order, browsers = self.order, self._consumers.browsers
         for index, browser in enumerate(browsers):
             if browser.next >= browser.limit:
@@ -277,7 +277,7 @@ class Deliveries:
                 order.show(browser, effects)
 
     def _show(self, browser: Consumer, effects: list[Effect]) -> None:
-        """Sends copies of what is ready from the browser's cursor on."""
+        """Sends copies of ready messages from the browser's cursor on."""
         ready = self.ready
         index = ready.index(browser.cursor)
         while browser.next < browser.limit and index < len(ready.runs):
@@ -312,7 +312,8 @@ class Deliveries:
     def report_larger(self, consumer: Consumer, effects: list[Effect]) -> None:
         """Uses up the credit of a consumer whose next message is too large for it, and reports that message.
 
-        One that was sent half of the bytes gets new credit without a report; who drains has to know why.
+        A consumer that was sent half of the bytes gets new credit without a report; one that drains needs
+        the reason.
         """
         consumer.limit = consumer.next
         if consumer.room > consumer.exact or consumer.draining:
@@ -320,7 +321,7 @@ class Deliveries:
         consumer.larger = 0
 
     def drain(self, effects: list[Effect]) -> None:
-        """Takes the credit of draining consumers; one whose next run has yet to come from disk waits."""
+        """Takes the credit of draining consumers; one whose next run is being fetched waits."""
         waiting: list[Consumer] = []
         for consumer in self._consumers.draining:
             if consumer.next < consumer.limit and not consumer.standby and self._expects(consumer):
@@ -335,7 +336,7 @@ class Deliveries:
         self._consumers.draining = waiting
 
     def _expects(self, consumer: Consumer) -> bool:
-        """Whether something that this consumer may get is ready: after a dispatch, only what is on disk."""
+        """Whether a message for this consumer is ready: after a dispatch, only one on disk."""
         if self.order is not None:
             return self.order.expects(consumer)
         ready = self.ready

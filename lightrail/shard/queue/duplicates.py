@@ -1,4 +1,4 @@
-"""Duplicates: the message-ids that came within the window, so that what comes again is not stored again.
+"""Duplicates: the message-ids of the window, so that a message that is sent again is not stored again.
 
 Kept are digests of 16 bytes, each until its own time; the oldest go early when there are more than
 `limits.DUPLICATE_IDS_MAX`. A message without an id is never a duplicate.
@@ -34,13 +34,13 @@ class Duplicates:
         self._known: dict[bytes, int] = {}
         """Until when, by digest."""
         self._groups: deque[tuple[int, list[bytes]]] = deque()
-        """(until when, digests) in the order they came."""
+        """(until when, digests) in the order of their arrival."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     def groups(self) -> Iterator[tuple[int, bytes]]:
-        """(until when, digests one after another), as Restore takes them."""
+        """(until when, digests one after another), as in Restore."""
         for until_ms, digests in self._groups:
             yield until_ms, b"".join(digests)
 
@@ -70,7 +70,7 @@ class Duplicates:
             self._drop()
 
     def restore(self, groups: Sequence[tuple[int, bytes]]) -> None:
-        """What recovery found."""
+        """Adds the digests that a store recovered."""
         for until_ms, column in groups:
             self.remember(
                 [column[at : at + DIGEST_BYTES] for at in range(0, len(column), DIGEST_BYTES)], until_ms

@@ -1,4 +1,4 @@
-"""Effects: what a queue wants done, as values; the engine performs them in the order they come.
+"""Effects: what the caller of a queue has to do, as values; the performer executes them in their order.
 
 Sequences are half-open: `last_sequence` is the first one that no longer belongs.
 """
@@ -19,11 +19,11 @@ class Reason(StrEnum):
     MAX_DELIVERY_COUNT = "max-delivery-count"
     PURGED = "purged"
     REPLACED = "replaced"
-    """A newer message with its key came, in a queue of last values."""
+    """A newer message with its key was enqueued, in a queue of last values."""
     CANCELLED = "cancelled"
     """It was delayed, and called off before its time."""
     QUEUE_FULL = "queue-full"
-    """The oldest gave way to what came, and the policy names a dead-letter queue for them."""
+    """The oldest messages gave way to new ones, and the policy dead-letters them."""
     DISCARDED = "discarded"
     """The same where it names none."""
     LOST = "lost"
@@ -52,7 +52,7 @@ class Deliver(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """The consumer has no credit any more and nothing of it is left to wait for.
+    """The consumer's credit was drained.
 
     Every delivery number below `number` was delivered; its limit is now `number`.
     """
@@ -62,7 +62,7 @@ class Drained(NamedTuple):
 
 
 class Larger(NamedTuple):
-    """The consumer's next message has `size` bytes, which are more than its exact credit has left.
+    """The consumer's next message has `size` bytes, more than is left of its exact credit.
 
     Its credit is used up by that: its limit is now `number`, its next delivery number.
     """
@@ -73,7 +73,8 @@ class Larger(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """Messages are gone for good; those with a place free it, durable ones are settled in the journal."""
+    """Messages left for good: release the place of those that have one, settle durable ones in the
+    journal."""
 
     batch: Batch
     first_sequence: int
@@ -83,7 +84,7 @@ class Removed(NamedTuple):
 
 
 class Purged(NamedTuple):
-    """More messages were purged than one turn can tell of one by one: each run is as good as Removed."""
+    """More messages were purged than one turn can settle: each run is as if Removed."""
 
     runs: list[Run]
 
@@ -91,27 +92,27 @@ class Purged(NamedTuple):
 class Returned(NamedTuple):
     """Runs that went back to the queue with one more attempt; recovery has to know the new number.
 
-    A queue that is captured says so of every modified one, also where the number is the same.
+    A captured queue has this effect for every modified message, also if the number is the same.
     """
 
     runs: list[Run]
 
 
 class Released(NamedTuple):
-    """Runs that went back to the queue as they were; said by a queue that is captured, and by no other."""
+    """Runs that were released; an effect of captured queues alone."""
 
     runs: list[Run]
 
 
 class Replaced(NamedTuple):
-    """The same messages with other bytes (annotations were merged): journal `run`, free what `old` held."""
+    """The same messages with other bytes (annotations were merged): append `run`, release `old`."""
 
     run: Run
     old: Run
 
 
 class DeadLetter(NamedTuple):
-    """Messages left this queue and belong on its dead-letter queue; the removal is part of this effect.
+    """Messages left this queue for its dead-letter queue; the removal is part of this effect.
 
     `run` is in memory and has the attempts that the copies should carry.
     """
@@ -125,7 +126,7 @@ class DeadLetter(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """Read this run from its place and answer with Fetched; it is asked for once."""
+    """Read this run from its place and answer with Fetched; there is one Fetch per run."""
 
     run: Run
 
@@ -139,7 +140,7 @@ class Refused(NamedTuple):
 
 
 class LockAnswer(NamedTuple):
-    """What became of a SettleLocked or RenewLock."""
+    """The answer to a SettleLocked or RenewLock."""
 
     found: bool
     """False when the lock ran out, the delivery was settled, or the key is not known here."""
@@ -156,7 +157,7 @@ class Renewed(NamedTuple):
 
 
 class Peeked(NamedTuple):
-    """What a Peek saw; some of the runs may be evicted, the engine reads those from their places."""
+    """The answer to a Peek; some of the runs may be evicted, the engine reads those from their places."""
 
     runs: list[Run]
     states: Sequence[State] = ()

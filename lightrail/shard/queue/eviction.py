@@ -1,11 +1,11 @@
 """Eviction: which waiting messages stay in memory, which are only on disk, and when those are fetched back.
 
-The first `head_bytes` of a queue stay in memory, and what moves into them is fetched: one window for both,
-so that nothing is evicted that would be fetched at once. Runs are evicted from the tail. What is delayed is
-no head: all of it may be evicted.
+The first `head_bytes` of a queue stay in memory, and runs that move into them are fetched: one window for
+both, so that nothing is evicted that would be fetched at once. Runs are evicted from the tail. Delayed
+messages are not part of that window: all of them may be evicted.
 
 Where every message is a run of its own (`joins` is False) the runs stay, as an index, and lose their bytes
-only; what was fetched and not delivered is the first to go again.
+only; those that were fetched and not delivered are the first to be evicted again.
 """
 
 from bisect import bisect_right
@@ -54,26 +54,27 @@ class Eviction:
     def __init__(self, ready: Ready) -> None:
         self.ready = ready
         self.delayed: Ready | None = None
-        """The line of what is not ready before its time, where there is one."""
+        """The line of delayed messages, if there is one."""
         self.head_bytes = limits.RESIDENT_HEAD_BYTES
-        """Bytes at the head that stay in memory; whoever shares out the memory may set another value."""
+        """Bytes at the head that stay in memory; the shard's memory may set another value."""
         self.joins = True
         """Whether neighbours become one run: not where every message has a run of its own."""
         self.fetching: dict[int, int] = {}
-        """First and last sequence of what was asked for and has not come."""
+        """First and last sequence of each fetch under way."""
         self._inside: set[int] = set()
-        """Sequences of single messages that were asked for together with one before them."""
+        """Sequences of single messages that are fetched together with one before them."""
         self._more: dict[int, int] = {}
-        """By the first sequence of what was asked for: where its run ends, which has grown since."""
+        """By the first sequence of a fetch under way: the end of its run, which has grown since."""
         self._came: deque[tuple[int, int, int]] = deque()
-        """First and last sequence and bytes of single messages that were fetched; some may have left."""
+        """First and last sequence and bytes of single messages that were fetched; some may have left the
+        queue."""
         self._came_bytes = 0
         self.retries: list[tuple[int, int]] = []
-        """(milliseconds, sequence): when a failed fetch may be asked for again; a heap."""
+        """(milliseconds, sequence): when a failed fetch may be repeated; a heap."""
         self.unseen_bytes = 0
-        """Taken from the head since the window was last looked through."""
+        """Bytes that were taken from the head since the window was last searched."""
         self.taken_bytes = 0
-        """Handed over since the queue last looked for batches of which little is left."""
+        """Bytes that were delivered since the queue last looked for batches of which little is left."""
         self.evicted = 0
         """Messages evicted so far."""
         self.fetched = 0
@@ -100,7 +101,7 @@ class Eviction:
 
         Args:
             batch_bytes: what counts for each run beside its messages, in the window as well. The objects
-                around a batch leave with it; those of a single message stay.
+                around a batch are freed with it; those of a single message stay.
 
         Returns:
             Bytes that were freed; less than wanted when the rest is in the window or has no place yet.
@@ -121,7 +122,8 @@ class Eviction:
         """The same of one line, of which the first `keep` bytes stay."""
         runs = line.runs
         before = line.bytes + extra * len(line)
-        # A million single messages may be on disk between the tail and the window: not looked through.
+        # There may be a million single messages on disk between the tail and the window: they are not
+        # searched.
         resident = before if self.joins else before - line.evicted_bytes - keep
         freed = 0
         chosen: list[int] = []
@@ -197,12 +199,13 @@ class Eviction:
     # --- back into memory -------------------------------------------------------------------------------
 
     def look_ahead(self) -> list[Run]:
-        """What of the window is on disk and has not been asked for, in order; each is named once."""
+        """The runs of the window that are on disk and not being fetched, in order; from now on they are."""
         self.unseen_bytes = 0
         return self.want(self.ready.head, self.head_bytes)
 
     def want(self, index: int, bytes_max: int) -> list[Run]:
-        """What is on disk, and not asked for, of so many bytes of the ready line from an index on.
+        """The runs that are on disk and not being fetched, of so many bytes of the ready line from an index
+        on.
 
         The run at the index counts whatever its size. Each is named once, single messages of one batch
         together.
@@ -241,19 +244,19 @@ class Eviction:
         wanted.append(run)
 
     def ask(self, run: Run) -> bool:
-        """Notes that a run on disk is wanted; False if it was asked for already."""
+        """Begins to fetch a run; False if a fetch of it is under way."""
         if self._is_asked(run):
             return False
         self.fetching[run.sequence] = run.end
         return True
 
     def _is_asked(self, run: Run) -> bool:
-        """Whether the answer to what was asked for brings a run; what it leaves out is asked for after it."""
+        """Whether a fetch under way brings a run, or the first part of it; the rest is fetched after that."""
         asked = self.fetching.get(run.sequence)
         if asked is None:
             return run.sequence in self._inside
         if asked < run.end:
-            # It became one with what is behind it, by another policy; the cleaner may part it again.
+            # It was joined with the run behind it, by another policy; the cleaner may split it again.
             self._more[run.sequence] = max(run.end, self._more.get(run.sequence, 0))
         return True
 
@@ -266,14 +269,14 @@ class Eviction:
         line.swap(start, stop, merge_evicted(window, self.fetching))
 
     def retry(self, now_ms: int) -> list[Run]:
-        """Lets failed fetches be asked for again whose time has come; returns the runs that they missed."""
+        """Ends failed fetches that may be repeated now; returns the runs that they missed."""
         missed: list[Run] = []
         while self.retries and self.retries[0][0] <= now_ms:
             sequence = heappop(self.retries)[1]
             end = self.fetching.pop(sequence, sequence)
             self._forget(sequence, end)
             end = max(end, self._more.pop(sequence, end))
-            # The cleaner may have parted the run since it was asked for.
+            # The cleaner may have split the run since the fetch began.
             for line in self.lines:
                 index = line.index(sequence)
                 while index < len(line.runs) and line.keys[index] < end:
@@ -287,10 +290,10 @@ class Eviction:
             self._inside.difference_update(range(first, last))
 
     def fill(self, answer: Fetched, now_ms: int, *, missing: bool = False) -> tuple[list[Run], list[Run]]:
-        """Puts what was fetched in the place of the evicted runs that it covers.
+        """Puts fetched messages in the place of evicted runs.
 
         Args:
-            missing: something that is not waiting has to be asked for again.
+            missing: messages that do not wait have to be fetched again.
 
         Returns:
             The runs that are in memory now, and those that are lost and were taken out.
@@ -319,7 +322,7 @@ class Eviction:
     def _fill(
         self, line: Ready, answer: Fetched, end: int, asked: int, came: list[Run], lost: list[Run]
     ) -> bool:
-        """One line; returns whether something that was asked for is still missing in it."""
+        """Fills one line; returns whether fetched messages are still missing in it."""
         index = line.index(answer.sequence)
         still = False
         while index < len(line.runs) and line.keys[index] < end:
@@ -330,7 +333,7 @@ class Eviction:
             pieces = pieces_of(answer.runs, run)
             missing = run.count - sum(piece.count for piece in pieces)
             if missing and not (answer.damaged and self._is_what_was_asked(run, answer.sequence, asked)):
-                # The run may have become one with what is before it, by another policy.
+                # The run may have been joined with the one before it, by another policy.
                 still |= run.sequence <= answer.sequence or (not self.joins and run.end <= asked)
                 index += 1
                 continue
@@ -344,13 +347,13 @@ class Eviction:
         return still
 
     def _is_what_was_asked(self, run: Run, first: int, asked: int) -> bool:
-        """Whether a run is what a fetch asked for, or one of several single messages that it asked for."""
+        """Whether a run is the one that a fetch is for, or one of several single messages that it is for."""
         if run.sequence == first:
             return run.end == asked or (not self.joins and run.end <= asked)
         return run.sequence in self._inside and run.end <= asked
 
     def relocate(self, run: Run, place: Place) -> int:
-        """Gives the waiting ones of a run's messages their new place; returns how many there were."""
+        """Sets the new place of those messages of a run that wait; returns how many there were."""
         return sum(self._relocate(line, run, place) for line in self.lines)
 
     def _relocate(self, line: Ready, run: Run, place: Place) -> int:

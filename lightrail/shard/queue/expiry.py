@@ -2,7 +2,7 @@
 
 One entry per batch with a time to live, in a heap. Entries are not taken out when their messages are
 delivered: they fall out at the head of the heap as soon as everything up to them was delivered, when they
-are due, or when the heap has grown far beyond the runs that wait. Messages that come back get a new entry.
+are due, or when the heap has grown far beyond the runs that wait. Messages that return get a new entry.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class Deadlines:
             heappush(self.heap, (expires_at_ms, run.sequence, run.end))
 
     def due(self, now_ms: int, work: Work) -> Iterable[tuple[int, int]]:
-        """Takes out the ranges of sequences whose time has come, earliest first, while there is work left in
+        """Takes out the ranges of sequences that are due, earliest first, while there is work left in
         this turn."""
         heap = self.heap
         while heap and heap[0][0] <= now_ms and work.left > 0:
@@ -43,7 +43,7 @@ class Deadlines:
         return self.heap[0][0] if self.heap else None
 
     def forget_before(self, sequence: int, now_ms: int) -> None:
-        """Takes out the earliest entries while all their messages are before `sequence`, where none waits."""
+        """Drops the earliest entries while all their messages are before `sequence`, where none waits."""
         heap = self.heap
         while heap and heap[0][2] <= sequence and heap[0][0] > now_ms:
             heappop(heap)
@@ -53,7 +53,7 @@ class Deadlines:
         return len(self.heap) > limits.STALE_ENTRIES_MIN + 2 * count
 
     def thin(self, runs: Iterable[Run]) -> None:
-        """Forgets all entries but those of the runs that wait."""
+        """Drops all entries but those of the runs that wait."""
         self.heap = [
             (run.batch.expires_at_ms, run.sequence, run.end)
             for run in runs

@@ -1,12 +1,13 @@
 """Groups: the order of a queue whose messages of one group-id are with one consumer at a time.
 
-A group that nobody owns is offered to everybody by its first ready message; who takes that owns the group,
-and gets the next ones as they become the first. The owner keeps it until it leaves, or until the group has
-nothing ready and nothing in flight. An owner that is barred from the first message, or does not select it,
-gives the group up as soon as it has nothing of it in flight (and credit, where it has to look). Messages
-without a group-id are offered to everybody, each for itself.
+A group without an owner is offered to all by its first ready message; the consumer that takes it owns the
+group, and gets the next messages. It owns the group until it detaches, or until the group has nothing ready
+and nothing in flight. An owner that is barred from the first message, or does not select it, gives the group
+up when nothing of it is in flight (and it has credit, if it has to read the message). Messages without a
+group-id are offered to all consumers one by one.
 
-What left the queue without being delivered (expired, purged) is noticed when it gets to the top.
+Messages that left the queue without a delivery (expired, purged) are dropped when they get to the top of a
+heap.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -25,7 +26,7 @@ from lightrail.shard.queue.views import View
 
 
 class Groups(Order):
-    """Groups by id, their owners, and what is offered to whom.
+    """Groups by id, their owners, and the messages that are offered.
 
     Args:
         group_of: the key of a message's group, None for a message without.
@@ -47,7 +48,7 @@ class Groups(Order):
         self._of: dict[int, Group] = {}
         """The group of each message that is here and has one, by sequence."""
         self._shared = View(joins=False)
-        """What is offered to everybody."""
+        """Messages that are offered to all consumers."""
         self._mine: dict[int, list[int]] = {}
         """By consumer: the first ready sequences of the groups that it owns; a heap."""
         self._owned: dict[int, dict[Group, None]] = {}
@@ -55,7 +56,7 @@ class Groups(Order):
         self._touched: dict[Group, None] = {}
         """Groups to look at before the next messages are handed out: settled in this step."""
         self._stale = 0
-        """Sequences among the ready ones of the groups that have left the queue without being delivered."""
+        """Number of messages in `ready` of the groups that have left the queue without a delivery."""
 
     # --- memory -----------------------------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ class Groups(Order):
         return super().begin()
 
     def turn(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """Takes what is first of its own groups and of what is offered to all.
+        """Takes the first message of its own groups and of those that are offered to all, again and again.
 
         Groups are spread like messages: in its turn a consumer claims as many as make its groups
         `ceil(groups / consumers with credit)`, but always one.
@@ -230,7 +231,7 @@ class Groups(Order):
             return super().expects(consumer)
         if self.loading or self.unfinished:
             return True
-        # What is in memory it has got; what it would get next may be on disk.
+        # It has all that is in memory; its next message may be on disk.
         return self._ready.evicted_runs > 0 and (
             self._first_of_mine(consumer.id) >= 0
             or self._first_offered(self._views.get(consumer.id, self._shared)) >= 0
@@ -243,7 +244,7 @@ class Groups(Order):
         """Nothing: every run is named as it arrives."""
 
     def _allowed(self, consumer: Consumer, run: Run) -> bool | None:
-        """Whether the consumer may have this message; None when nobody may look at more in this step."""
+        """Whether the consumer may get this message; None if no more may be read in this step."""
         if consumer.id in run.barred:
             return False
         selects = consumer.options.selects
@@ -272,7 +273,7 @@ class Groups(Order):
         self._owned.setdefault(consumer, {})[group] = None
 
     def _leave(self, group: Group) -> None:
-        """The group has no owner any more; what the former one holds is foreign to the next."""
+        """Takes the group from its owner, whose deliveries are foreign to the next one."""
         if group.owner is not None:
             self._owned.get(group.owner, {}).pop(group, None)
         group.owner = None
@@ -283,7 +284,7 @@ class Groups(Order):
         self._touched[group] = None
 
     def _take(self, group: Group, consumer: Consumer) -> None:
-        """The first ready message of a group goes to a consumer."""
+        """Delivers the first ready message of a group to a consumer."""
         sequence = heappop(group.ready)
         if self._stale:
             self._forget_stale(group)
@@ -300,7 +301,7 @@ class Groups(Order):
             self._offer(group)
 
     def _offer(self, group: Group) -> None:
-        """Names the first ready message of a group to whoever may take it now."""
+        """Offers the first ready message of a group to its owner, or to all."""
         first = group.ready[0]
         if group.offered == first or group.foreign or group.refused:
             return
@@ -313,14 +314,12 @@ class Groups(Order):
         group.offered = first
 
     def _offer_to_all(self, sequence: int) -> None:
-        self._shared.push(0, sequence, sequence + 1)
-        self._shared.thin(self._line)
-        for view in self._views.values():
+        for view in (self._shared, *self._views.values()):
             view.push(0, sequence, sequence + 1)
             view.thin(self._line)
 
     def _review(self, group: Group) -> None:
-        """Something of a group is gone: who owns it, and what is offered, is found out anew."""
+        """Finds out the owner of a group and its offer again, after messages of it have left."""
         ready = group.ready
         self._forget_stale(group)
         if not (ready or group.in_flight or group.foreign):
@@ -336,7 +335,7 @@ class Groups(Order):
             self._offer(group)
 
     def _forget_stale(self, group: Group) -> None:
-        """What is first of a group is there; another one than before may be for its owner."""
+        """Drops messages at the top of a group that have left; its owner may take the next one."""
         ready = group.ready
         while ready and not self._line.has(ready[0]):
             self._of.pop(heappop(ready), None)
@@ -351,7 +350,7 @@ class Groups(Order):
         return group.owner in line.runs[line.find(group.ready[0], group.ready[0] + 1)].barred
 
     def _refuse(self, consumer: Consumer, sequence: int, owned: Group | None) -> None:
-        """A consumer can't take what is first for it: an offer to all, or of the group that it owns."""
+        """A consumer can't take its first offer: one to all, or of the group that it owns."""
         view = self._views.get(consumer.id)
         if view is None:
             view = self._views[consumer.id] = self._shared.copy()
@@ -362,7 +361,7 @@ class Groups(Order):
         heappop(self._mine[consumer.id])
         owned.refused = True
         if not owned.in_flight:
-            # Offered in the next step, at once: those before it have had their turn in this one.
+            # Offered in the next step, which is at once: consumers before it have had their turn in this one.
             self._leave(owned)
             self.unfinished = True
 
@@ -380,7 +379,7 @@ class Groups(Order):
         return NOTHING
 
     def _first_offered(self, view: View) -> int:
-        """The lowest sequence that is offered to everybody, -1 if none is."""
+        """The lowest sequence that is offered to all, -1 if none is."""
         heap = view.heap
         while heap:
             sequence = heap[0][1]

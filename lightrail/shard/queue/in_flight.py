@@ -10,14 +10,14 @@ from lightrail.shard.queue.runs import Place, Run
 
 
 class Remembering(Protocol):
-    """Keeps what an order has to know of messages that are in flight and only on disk."""
+    """Keeps the keys of messages that are in flight and only on disk."""
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that it keeps for each."""
+        """Bytes that are kept for each message."""
 
     def remember(self, run: Run) -> None:
-        """The messages of this run are about to leave memory."""
+        """Called before the messages of this run leave memory."""
 
 
 class InFlight(Line):
@@ -35,7 +35,7 @@ class InFlight(Line):
         """Deliveries with lower numbers are only on disk, or not worth that."""
 
     def everything(self) -> list[Run]:
-        """Takes out all of them, in order of delivery."""
+        """Takes out all runs, in the order of delivery."""
         runs = self.runs[self.head :]
         self.keys.clear()
         self.runs.clear()
@@ -54,8 +54,8 @@ class InFlight(Line):
 
         Args:
             bytes_wanted: of messages to drop; none where it is not above 0.
-            runs_max: how many runs may be looked at; messages, where each has to be remembered.
-            memory: of a queue that has to know something of each message when that comes back.
+            runs_max: how many runs may be evicted; how many messages, if each has to be remembered.
+            memory: of a queue that needs the key of each message when that returns.
 
         Returns:
             The runs as they were in memory.
@@ -81,7 +81,7 @@ class InFlight(Line):
         if stop > start:
             self.evicted_to = self.keys[stop - 1] + self.runs[stop - 1].count
         if gone:
-            # What is before it may lie beside it on the disk, too.
+            # The run before it may be beside it on disk, too.
             start = start - 1 if start > self.head and self.runs[start - 1].batch.data is None else start
             keys, runs = evicted_deliveries(self.keys[start:stop], self.runs[start:stop], small)
             self.replace(start, stop, keys, runs)
@@ -110,12 +110,12 @@ class InFlight(Line):
         return found
 
     def relocate(self, run: Run, segment: int, place: Place) -> int:
-        """Gives those messages of `run` that are here, with a place in `segment`, their new place.
+        """Sets the new place of those messages of `run` that are here and have a place in `segment`.
 
         Returns:
             How many there were.
         """
-        # Deliveries lie in the order of their sequences but for those that had come back.
+        # Deliveries are in the order of their sequences, except for redelivered ones.
         index = bisect_right(self.runs, run.sequence, self.head, key=_sequence) - 1
         if index >= self.head and run.end <= self.runs[index].end:
             moved = self._relocate(index, run, segment, place)[0]

@@ -1,4 +1,4 @@
-"""Invariants: what is true of a machine after every step; the tests check it, nothing else pays for it."""
+"""Invariants: what is true of a machine after every step; only tests check it."""
 
 from bisect import bisect_right
 from itertools import pairwise
@@ -120,7 +120,7 @@ def _check_consumers(contents: Contents) -> None:
 
 
 def _check_deferred(contents: Contents) -> None:
-    """What waits for its outcome is on disk, and somebody has asked for the first of it."""
+    """Deliveries that wait for their outcome are on disk, and the first one is being fetched."""
     deferred = contents.deferred
     assert (contents.consumers.deferred is deferred.consumer) == bool(len(deferred))
     assert all(run.batch.data is None for run in deferred)
@@ -162,7 +162,7 @@ def _check_deadlines(contents: Contents) -> None:
 
 
 def _check_groups(contents: Contents) -> None:
-    """What has no group, or whose group has no owner, is offered to all; the rest to the owner only."""
+    """Messages without a group, or of a group without an owner, are offered to all; others to the owner."""
     order = contents.deliveries.order
     if not isinstance(order, Groups) or order.loading:
         return
@@ -174,7 +174,7 @@ def _check_groups(contents: Contents) -> None:
 
 
 def _check_locks(contents: Contents) -> None:
-    """Everything in flight with a timed lock comes back by itself."""
+    """Each delivery with a timed lock has an entry that ends it."""
     heap = contents.locks.heap
     for consumer in contents.consumers:
         ranges = sorted((first, last) for _, identity, first, last in heap if identity == consumer.id)

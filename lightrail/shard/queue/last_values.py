@@ -9,8 +9,8 @@ from lightrail.shard.queue.keys import Key
 class LastValues:
     """The highest sequence of each key that is here, or was here while an older one was in flight or delayed.
 
-    So an older message that comes back, or whose time comes, is replaced even if the newer one has been
-    delivered already: nobody gets an old value after a new one.
+    So an older message that returns, or is not delayed any more, is replaced even if the newer one has been
+    delivered already: no old value is delivered after a new one.
     """
 
     __slots__ = ("_newest", "_thin_at")
@@ -40,10 +40,10 @@ class LastValues:
         return len(self._newest) >= self._thin_at
 
     def thin(self, held: set[Key], looked: int, present: Callable[[int], bool]) -> None:
-        """Forgets keys of which nothing is `present` (asked by sequence) or `held` back to come later.
+        """Forgets keys without a message that is `present` (by sequence) or `held` back.
 
-        `looked` messages were looked into to find out which are held: as many keys may come until the next
-        time, so that looking costs every message as little as one key.
+        `looked` messages were read to find out which are held: as many keys may be added until the next
+        time, so that reading costs every message as little as one key.
         """
         self._newest = {
             key: sequence for key, sequence in self._newest.items() if present(sequence) or key in held

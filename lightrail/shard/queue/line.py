@@ -1,4 +1,4 @@
-"""A line: runs under rising keys, taken mostly from the head, found by bisection.
+"""A line: runs under rising keys, mostly taken from the head, found by bisection.
 
 Both the ready runs (keys: sequences) and the deliveries in flight (keys: delivery numbers) are one. A list
 with a moving head does what a deque does, and can be searched; keys are a list of their own because bisect
@@ -13,7 +13,7 @@ from lightrail.shard.queue.merging import slim
 from lightrail.shard.queue.runs import Batch, Run
 
 GONE: Final = Run(Batch(b"", None, 0, 0), 0, 0, -1)
-"""Stands where a run was taken, so that its batch can be freed before the list is shortened."""
+"""The placeholder of a taken run, so that its batch can be freed before the list is shortened."""
 
 
 class Line:
@@ -35,7 +35,7 @@ class Line:
         self.runs.append(run)
 
     def drop_first(self) -> None:
-        """Takes the head away."""
+        """Removes the run at the head."""
         self.runs[self.head] = GONE
         self.head += 1
         if self.head == len(self.runs):
@@ -46,7 +46,7 @@ class Line:
             self.shorten()
 
     def shorten(self) -> None:
-        """Forgets the taken places."""
+        """Drops the places before the head."""
         del self.keys[: self.head]
         del self.runs[: self.head]
         self.head = 0
@@ -60,7 +60,7 @@ class Line:
         return index if key < self.keys[index] + run.last - run.first else index + 1
 
     def replace(self, start: int, stop: int, keys: list[int], runs: list[Run]) -> None:
-        """Puts other entries where those from index `start` to before `stop` are."""
+        """Replaces the entries from index `start` to before `stop`."""
         if start == self.head and not runs and stop > start:
             self.runs[start:stop] = [GONE] * (stop - start)
             self.head = stop - 1
@@ -80,7 +80,7 @@ class Line:
             self.runs.insert(0, run)
 
     def take(self, first: int, last: int) -> list[Run]:
-        """Takes out what lies under the keys from `first` to before `last`; holes are passed over.
+        """Takes out the runs under the keys from `first` to before `last`; holes are passed over.
 
         The common case, whole runs from the head on, moves nothing.
         """

@@ -37,21 +37,21 @@ class Locks:
             self._thin()
 
     def begin(self, consumer: Consumer, now_ms: int) -> None:
-        """A consumer without timed locks has them from now on, for what it has in flight already, too."""
+        """A consumer without timed locks has them from now on, for its deliveries in flight, too."""
         line = consumer.in_flight
         for number, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
             self.add(consumer, number, number + run.count, now_ms + consumer.lock_ms)
 
     @property
     def next_ms(self) -> int | None:
-        """When a lock may run out, or None; what was settled in the meantime is passed over."""
+        """When the next lock may expire, or None; settled deliveries are passed over."""
         heap = self.heap
         while heap and not self._held(heap[0]):
             self._drop(heappop(heap))
         return heap[0][0] if heap else None
 
     def due(self, now_ms: int, work: Work) -> Iterable[tuple[Consumer, int, int]]:
-        """Takes out the ranges of delivery numbers whose lock has run out, earliest first, while there is
+        """Takes out the ranges of delivery numbers whose lock has expired, earliest first, while there is
         work left in this turn."""
         heap = self.heap
         while heap and heap[0][0] <= now_ms and work.left > 0:
@@ -72,7 +72,7 @@ class Locks:
                 yield consumer, first, last
 
     def holder(self, key: str, number: int, sequence: int | None) -> Consumer | None:
-        """Who holds a delivery under this key; None where it is not, or the message has another sequence."""
+        """The consumer with a delivery locked under this key; None if there is none with this sequence."""
         consumer = self.by_key.get(key)
         if consumer is None or not _holds(consumer, number, number + 1):
             return None
@@ -82,14 +82,14 @@ class Locks:
         return consumer if sequence is None or sequence == found else None
 
     def renew(self, key: str, number: int, sequence: int | None, now_ms: int) -> int | None:
-        """Locks a delivery anew; returns until when, or None where there is no such lock."""
+        """Renews the lock of a delivery; returns its end, or None if there is no such lock."""
         consumer = self.holder(key, number, sequence)
         if consumer is None or not consumer.lock_ms:
             return None
         return self._renew(consumer, number, now_ms, consumer.lock_ms)
 
     def renew_deliveries(self, consumer: Consumer, numbers: Sequence[int], now_ms: int) -> list[int | None]:
-        """Locks deliveries of a consumer anew; see effects.Renewed for the answer.
+        """Renews the locks of deliveries of a consumer; see effects.Renewed for the answer.
 
         Where the policy has no lock time any more, those that were delivered while it had one are locked for
         as long as they were, and so are the others: nobody has noted which are which.
@@ -105,7 +105,7 @@ class Locks:
                 self._renew(consumer, number, now_ms, lock_ms)
                 locked.append(lock_ms)
         if not consumer.lock_ms and len(consumer.renewed) > limits.STALE_ENTRIES_MIN:
-            # Those without an entry stand beside nothing that would take them out.
+            # No entry in the heap would remove those without one.
             consumer.renewed = {
                 number: until_ms
                 for number, until_ms in consumer.renewed.items()
@@ -139,7 +139,7 @@ class Locks:
         return Refused(identity, conditions.ILLEGAL_STATE, f"expected a lock key of its own, {found}")
 
     def attached(self, consumer: Consumer) -> None:
-        """A consumer with a key came; what is still locked under it from before is its own again."""
+        """A consumer with a key has attached: deliveries that are still locked under the key are its own."""
         key = consumer.options.lock_key
         former = self.by_key.get(key)
         self.by_key[key] = consumer
@@ -156,7 +156,7 @@ class Locks:
         heapify(self.heap)
 
     def detached(self, consumer: Consumer) -> bool:
-        """A consumer went; returns whether what it holds stays locked without it."""
+        """A consumer has detached; returns whether its deliveries stay locked."""
         key = consumer.options.lock_key
         if not key:
             return False
@@ -168,7 +168,7 @@ class Locks:
         return False
 
     def settled(self, consumer: Consumer) -> None:
-        """Something that a departed consumer held has its outcome; with the last of it the key goes."""
+        """Deliveries of a detached consumer were settled; after the last one its key is dropped."""
         if not len(consumer.in_flight) and self._consumers.departed.pop(consumer.id, None) is not None:
             self.by_key.pop(consumer.options.lock_key, None)
 
@@ -191,7 +191,7 @@ class Locks:
                 del consumer.renewed[number]
 
     def _thin(self) -> None:
-        """Forgets stale entries; done again when there are twice as many as are left."""
+        """Drops stale entries; repeated when there are twice as many as are left."""
         kept = []
         for entry in self.heap:
             if self._held(entry):

@@ -1,6 +1,6 @@
 """Merging: neighbours in a queue become one batch, in memory or on disk, so that backlogs cost few objects.
 
-A million messages that came ten at a time would be a hundred thousand batches, each with some 700 bytes of
+A million messages, enqueued ten at a time, would be a hundred thousand batches, each with some 700 bytes of
 objects around 1000 bytes of payload. Joined they are copied once; that happens only when a backlog has
 built up, away from both ends, so that a queue that keeps up never pays for it.
 """
@@ -50,7 +50,7 @@ def join_neighbours(runs: list[Run]) -> list[Run]:
 def merge_evicted(runs: list[Run], busy: dict[int, int]) -> list[Run]:
     """The same messages in fewer runs: neighbours that are only on disk, near each other, become one.
 
-    The expiry of the result is the earliest of its parts: when it comes the run is fetched, and every
+    The expiry of the result is the earliest of its parts: then the run is fetched, and every
     batch brings its own expiry back. Runs whose sequence is in `busy` are being fetched and stay as they are.
     """
     result: list[Run] = []
@@ -98,14 +98,14 @@ def evicted_singles(runs: Sequence[Run]) -> list[Run]:
     """Single messages that have a place, without their bytes, each still a run of its own.
 
     Neighbours whose records lie near each other share one batch, which knows the size of each message: then
-    a message costs its run and four bytes more. What is read to get one of them back is the place of all.
+    a message costs its run and four bytes more. To get one of them back, the place of all is read.
     """
     result: list[Run] = []
     group: list[Run] = []
     place: Place | None = None
     for run in runs:
         if run.count > 1:
-            # The queue has not looked into these yet.
+            # The queue has not read these yet.
             result += _side_by_side(group, place)
             result.append(on_disk(run, run.count, run.size, run.batch.place, run.batch.expires_at_ms))
             group = []
@@ -163,7 +163,7 @@ def evicted_deliveries(
 ) -> tuple[list[int], list[Run]]:
     """Deliveries, by number, that have a place, without their bytes; the size of each message stays known.
 
-    So a part of them can be settled, or come back, and every sum stays right. Neighbours whose records lie
+    So a part of them can be settled, or return, and every sum stays right. Neighbours whose records lie
     near each other become one run, as small as `_is_short` wants it: a message costs four bytes then.
 
     Args:
@@ -242,9 +242,9 @@ def _sized(group: list[Run], place: Place | None) -> Run:
 
 
 def slim(run: Run) -> Run:
-    """The same messages; the few that are left of a large batch in memory are copied, so that it can go.
+    """The same messages; the few that are left of a large batch are copied, so that its memory is freed.
 
-    At most a fourth of a batch is copied, into a new one: of each byte that came, a third at most.
+    At most a fourth of a batch is copied, into a new one: of each received byte, a third at most.
     """
     batch = run.batch
     if batch.data is None or batch.size < limits.SLIM_BYTES_MIN or 4 * run.size > batch.size:
@@ -253,7 +253,7 @@ def slim(run: Run) -> Run:
 
 
 def slim_singles(runs: Sequence[Run]) -> list[Run]:
-    """The same of runs of a line; what is left of one batch stays together."""
+    """The same of runs of a line; messages of one batch stay in one."""
     result: list[Run] = []
     at = 0
     while at < len(runs):
@@ -302,7 +302,7 @@ def parts_of(run: Run, count: int) -> tuple[Run, Run]:
 
 
 def parted(each: Run, run: Run, place: Place) -> list[Run]:
-    """A run of the queue, parted where `run` begins and ends; what lies inside gets the new place."""
+    """A run of the queue, split where `run` begins and ends; the part inside gets the new place."""
     low = max(run.sequence, each.sequence) - each.sequence
     high = min(run.end, each.end) - each.sequence
     total, left = each.count, each.size
@@ -352,7 +352,7 @@ def _join(group: list[Run], place: Place | None) -> Run:
 
 
 def _alike(before: Run, after: Run) -> bool:
-    """Whether two runs follow each other without a gap and share what a batch and a run say of all."""
+    """Whether two runs follow each other without a gap and have equal attributes."""
     one, other = before.batch, after.batch
     return (
         before.sequence + before.last - before.first == after.sequence

@@ -1,4 +1,4 @@
-"""Order: which ready message a consumer gets next where it is not simply the head for everybody.
+"""Order: which ready message a consumer gets next, if that is not the head for all of them.
 
 The base is the order by sequence with consumers that select: each of them has a view of its own and looks at
 every message once. Ranked and grouped orders are built on it (ranked.py, groups.py).
@@ -17,14 +17,14 @@ from lightrail.shard.queue.views import View
 
 
 class Deliverer(Protocol):
-    """What an order asks to deliver what it has chosen; `Deliveries` is one."""
+    """Delivers the runs that an order has chosen; `Deliveries` is one."""
 
     def deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
         """Deliver ready messages from the head; whether any were, and whether the disk has to be read
         first."""
 
     def deliver_around(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """The same past those that are barred for the consumer."""
+        """The same, but for runs that are barred for the consumer."""
 
     def hand_over(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
         """Deliver a run that was removed from the ready ones."""
@@ -60,19 +60,19 @@ class Order:
         self._eviction = eviction
         self._deliveries = deliveries
         self._views: dict[int, View] = {}
-        """By consumer: of those that select, or are barred from something."""
+        """By consumer, of those that select or are barred from messages."""
         self._fed = next_sequence
         """The views know of the sequences below."""
         self._next = next_sequence
         self._gathered: Run | None = None
-        """Taken in this turn and not handed over, since its batch may go on with the next one."""
+        """A run that was taken in this turn and not delivered, as the next one may continue it."""
         self._gathered_bytes = 0
         self._looks = 0
         """Messages that selectors may still look at in this step."""
         self.loading = False
-        """Whether messages have yet to come from disk before it is known which is next."""
+        """Whether messages have to be read from disk before the next one is known."""
         self.unfinished = False
-        """Whether the selectors had to stop before they had seen everything: the next step goes on."""
+        """Whether the selectors had to stop before they had read all messages: the next step goes on."""
 
     # --- memory -----------------------------------------------------------------------------------------
 
@@ -83,27 +83,27 @@ class Order:
 
     @property
     def index_bytes(self) -> int:
-        """What it keeps in memory beyond them and the line."""
+        """Bytes of memory beyond these keys and the line."""
         return sum(limits.RANGE_BYTES * len(view.heap) for view in self._views.values())
 
     # --- what happens to the queue --------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
-        """A consumer came."""
+        """Adds a consumer."""
         if consumer.options.selects is not None and consumer.ring is not None:
             self._views[consumer.id] = self._whole_view()
 
     def detach(self, consumer: Consumer) -> None:
-        """A consumer left; what it held has come back."""
+        """Removes a consumer; its deliveries are settled already."""
         self._views.pop(consumer.id, None)
 
     @property
     def idle(self) -> bool:
-        """Whether nobody selects."""
+        """Whether no consumer selects."""
         return not self._views
 
     def enqueued(self, next_sequence: int) -> None:
-        """Sequences below `next_sequence` have been given."""
+        """Messages with sequences below `next_sequence` were enqueued."""
         self._next = next_sequence
 
     def arrived(self, run: Run) -> None:
@@ -115,7 +115,7 @@ class Order:
             self.arrived(run)
 
     def returned(self, run: Run) -> None:
-        """A run is ready again, or at last: everybody looks at it anew."""
+        """A run is ready again, or for the first time: all consumers may get it."""
         for view in self._views.values():
             view.push(0, run.sequence, run.end)
             view.thin(self._ready)
@@ -124,7 +124,7 @@ class Order:
         """A run is not ready any more and was not delivered."""
 
     def settling(self, consumer: Consumer, runs: list[Run]) -> None:
-        """Runs are not in flight any more; those that come back are named to `returned` after this."""
+        """Runs are no more in flight; for those that are ready again a call of `returned` follows."""
 
     def cleared(self) -> None:
         """Nothing is ready."""
@@ -134,7 +134,7 @@ class Order:
     # --- one step -------------------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """Before messages are handed out; False when nobody may get any yet."""
+        """Called before deliveries; False if none may be made yet."""
         self._looks = limits.SELECTOR_LOOKS
         self.unfinished = False
         if self._fed < self._next:
@@ -154,7 +154,7 @@ class Order:
         return self._take_singles(consumer, self._ready, share, effects)
 
     def show(self, browser: Consumer, effects: list[Effect]) -> None:
-        """Sends a browser copies of what it selects of the ready messages, from its cursor on."""
+        """Sends a browser copies of the ready messages that it selects, from its cursor on."""
         ready = self._ready
         index = ready.index(browser.cursor)
         while browser.next < browser.limit and index < len(ready.runs):
@@ -181,7 +181,7 @@ class Order:
                 return
 
     def expects(self, consumer: Consumer) -> bool:
-        """Whether something may still come to this consumer without anything happening to the queue."""
+        """Whether this consumer may get more messages without a change of the queue."""
         if self.loading:
             return True
         ready = self._ready
@@ -199,11 +199,11 @@ class Order:
     # --- messages that are runs of their own ----------------------------------------------------------
 
     def look_ahead(self) -> list[Run]:
-        """What is on disk of the messages that come next, and has not been asked for."""
+        """Runs on disk of the messages that are next, for which no fetch is under way."""
         return self._eviction.look_ahead()
 
     def _fetch_from(self, index: int, effects: list[Effect]) -> None:
-        """Asks for the run at an index; where each is one message, also for those behind it."""
+        """Fetches the run at an index; if each run is one message, also those behind it."""
         size = 1 if self._eviction.joins else limits.DELIVERY_SLICE_BYTES
         effects.extend(Fetch(run) for run in self._eviction.want(index, size))
 
@@ -230,7 +230,7 @@ class Order:
         return got, blocked
 
     def _gather(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
-        """Sends a run, in one piece with those before it where they are neighbours in their batch."""
+        """Sends a run, in one slice with those before it if they are neighbours in their batch."""
         before = self._gathered
         if before is not None:
             if one_run(before, run):
@@ -245,7 +245,7 @@ class Order:
         self._gathered_bytes = size
 
     def _hand_over(self, consumer: Consumer, effects: list[Effect]) -> None:
-        """Ends a turn: what was gathered leaves."""
+        """Ends a turn: sends the slice that was gathered."""
         if self._gathered is not None:
             self._eviction.taken_bytes += self._gathered_bytes
             self._deliveries.hand_over(consumer, self._gathered, self._gathered_bytes, effects)
@@ -263,7 +263,7 @@ class Order:
             view.thin(self._ready)
 
     def _choose(self, consumer: Consumer, view: View, share: int, effects: list[Effect]) -> bool:
-        """Hands a consumer what it selects of its view; True if it got something."""
+        """Delivers the messages of its view that a consumer selects; True if there were any."""
         ready = self._ready
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
         room = consumer.turn_bytes
@@ -309,7 +309,7 @@ class Order:
         """The first messages in a row that a consumer selects, of those of a run in memory.
 
         Returns:
-            The sequences of the first and after the last one, and up to where nobody has to look again.
+            The sequences of the first and after the last one, and the end of the messages that were read.
         """
         selects = consumer.options.selects
         if selects is None:

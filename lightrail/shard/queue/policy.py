@@ -12,7 +12,7 @@ class Policy:
     max_delivery_count: int = limits.DELIVERY_COUNT_MAX_DEFAULT
     """A message whose delivery-count would reach it is dead-lettered; 0 for never."""
     dead_letter: bool = True
-    """Whether what is rejected, failed or expired goes to `NAME/$dlq`; never of such a queue itself."""
+    """Whether rejected, failed and expired messages go to `NAME/$dlq`; never of such a queue itself."""
     priorities: int = 1
     """Levels, 1 to 10: higher ones go first; AMQP's are mapped by `lightrail.model.orders.level`."""
     order: str = orders.FIFO
@@ -24,9 +24,9 @@ class Policy:
     delay: bool = False
     """Whether messages may ask to wait: x-opt-delivery-time, x-opt-delivery-delay."""
     max_age_ms: int | None = None
-    """Messages expire so long after they came, or earlier by their own time to live."""
+    """How long after its arrival a message expires, if not earlier by its own time to live."""
     lock_ms: int | None = None
-    """How long a delivery is its consumer's, where the consumer says nothing; None for until it goes."""
+    """The lock time of deliveries, unless the consumer has one; None for until it detaches."""
     max_length: int | None = None
     """Messages, ready, delayed and in flight."""
     max_bytes: int | None = None
@@ -42,20 +42,20 @@ class Policy:
     max_consumers: int | None = None
     """Consumers; browsers don't count."""
     single_active: bool = False
-    """One consumer gets everything, the next when it goes."""
+    """One consumer gets all messages, the next one when it detaches."""
     exclusive: bool = False
     """One consumer is allowed."""
     durable: str = "default"
-    """`always` and `never` stand above what messages say."""
+    """`always` and `never` override the messages."""
     max_message_bytes: int | None = None
     discard_to_dead_letter: bool = False
-    """With discard_existing: what gives way is dead-lettered instead of removed."""
+    """With discard_existing: discarded messages are dead-lettered."""
     captured: bool = False
-    """Whether every outcome is told, also those that change nothing: somebody keeps a record of them."""
+    """Whether every outcome has an effect, also those that change nothing, for readers of the journal."""
     guarded: bool = field(init=False, default=False)
-    """Whether any field above has a say when messages come; without, batches are taken as they are."""
+    """Whether any field above concerns new messages; if not, batches are stored as they are."""
     examines: bool = field(init=False, default=False)
-    """Whether each message that comes is looked into: for the order of the queue, or for duplicates."""
+    """Whether each new message is read: for the order of the queue, or for duplicates."""
 
     def __post_init__(self) -> None:
         limits_ = (self.max_age_ms, self.max_length, self.max_bytes, self.max_message_bytes)
@@ -78,7 +78,7 @@ class Policy:
 
     @property
     def arrangement(self) -> tuple[int, str, str, bool, bool]:
-        """What says where in the queue a message stands: with the same one, nothing is arranged anew."""
+        """The fields that decide how messages are arranged: two policies with the same need no new order."""
         return self.priorities, self.order, self.order_key, self.groups, self.delay
 
     @property

@@ -1,6 +1,6 @@
 """Ranked: the order of queues with priorities, and of those sorted by a key.
 
-Everybody shares one view. A consumer that selects, or that meets a message which it is barred from, goes
+All consumers share one view. One that selects, or that meets a message which it is barred from, goes
 on with a view of its own.
 """
 
@@ -23,7 +23,7 @@ class Ranked(Order):
     """Lower ranks first, and by sequence among equals.
 
     Args:
-        rank: of a run: the same for all its messages, and every time it is asked.
+        rank: of a run: the same for all its messages, and in every call.
         joins: whether neighbours often have the same rank.
     """
 
@@ -82,7 +82,7 @@ class Ranked(Order):
                 break
             run = ready.runs[index]
             if run.barred and consumer.id in run.barred:
-                # Also where it is only on disk: what comes behind it need not wait for that.
+                # Also if it is only on disk: messages behind it need not wait for it.
                 self._views[consumer.id] = view = shared.copy()
                 self._hand_over(consumer, effects)
                 return self._choose(consumer, view, wanted, effects) or got, False
@@ -122,7 +122,7 @@ class Ranked(Order):
         return self._ahead(index) if self._eviction.joins else self._ahead_by_rank()
 
     def _ahead_by_rank(self) -> list[Run]:
-        """What is on disk of the first messages by rank, wherever in the line they are."""
+        """Runs on disk of the first messages by rank, wherever in the line they are."""
         ready, view = self._ready, self._shared
         first: list[Range] = []
         runs: list[Run] = []

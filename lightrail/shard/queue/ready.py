@@ -25,7 +25,7 @@ class Ready(Line):
         self.evicted_runs = 0
         self.evicted_bytes = 0
         self.barred_runs = 0
-        """Runs that some consumer must not get; while there are none the head is for everybody."""
+        """Runs that are barred for a consumer; while there are none, the head is for all."""
 
     def add(self, run: Run) -> None:
         """Puts a run at the tail."""
@@ -47,7 +47,7 @@ class Ready(Line):
         """Takes up to `count_max` messages of up to `bytes_max` bytes, at least one, from the head run.
 
         Returns:
-            The run and its bytes. The head must be in memory and barred for nobody.
+            The run and its bytes. The head must be in memory and not barred.
         """
         head = self.head
         run = self.runs[head]
@@ -126,7 +126,7 @@ class Ready(Line):
                 self.runs.insert(index, run)
 
     def give_back_all(self, runs: Sequence[Run]) -> None:
-        """Puts many runs back, by sequence: what lies around them is moved once and not for each."""
+        """Puts many runs back, by sequence: their neighbours are moved once and not for each."""
         start, stop, around = self._around(runs)
         for run in around:
             self.barred_runs -= bool(run.barred)
@@ -136,7 +136,7 @@ class Ready(Line):
         placed = rejoined(sorted([*around, *runs], key=_sequence))
         for run in placed:
             self.barred_runs += bool(run.barred)
-        # What was evicted and is one run again is one evicted run less.
+        # Two evicted runs that are joined count as one.
         self.evicted_runs += sum(run.batch.data is None for run in placed) - sum(
             run.batch.data is None for run in (*around, *runs)
         )
@@ -144,14 +144,14 @@ class Ready(Line):
         self.runs[start:stop] = placed
 
     def _around(self, runs: Sequence[Run]) -> tuple[int, int, list[Run]]:
-        """Indexes of what lies around runs, by sequence, with one neighbour on each side."""
+        """The indexes around runs, by sequence, with one neighbour on each side."""
         start = bisect_right(self.keys, runs[0].sequence, self.head)
         stop = bisect_right(self.keys, runs[-1].sequence, start)
         start, stop = max(start - 1, self.head), min(stop + 1, len(self.runs))
         return start, stop, self.runs[start:stop]
 
     def swap(self, start: int, stop: int, runs: Sequence[Run]) -> list[Run]:
-        """Puts other runs where those from index `start` to before `stop` are; returns the old ones."""
+        """Replaces the runs from index `start` to before `stop`; returns the old ones."""
         old = self.runs[start:stop]
         for run in old:
             self._count(run, -1)
@@ -167,7 +167,7 @@ class Ready(Line):
         self.runs[index] = run
 
     def clear(self) -> list[Run]:
-        """Takes everything."""
+        """Takes all runs."""
         runs = self.runs[self.head :]
         self.__init__()  # type: ignore[misc]
         return runs

@@ -1,6 +1,6 @@
 """Batches and runs: messages are stored once per batch, and a run is a slice of a batch with its sequences.
 
-A queue of a thousand messages that came in one batch is one run: enqueueing appends it, delivering slices
+A queue of a thousand messages of one batch is one run: enqueueing appends it, delivering slices
 it, settling drops it. Nothing here costs anything per message; even moving a column of ends is one addition
 of large integers (`shifted`).
 
@@ -38,7 +38,7 @@ class Loaded(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Messages that came together and share their attributes.
+    """Messages that were sent together and share their attributes.
 
     Message i is `data[base + ends[i - 1] : base + ends[i]]` with 0 for `ends[-1]`. `data` is None when the
     batch was evicted: then only `place` knows where the messages are, and `count`, `size` and
@@ -103,7 +103,7 @@ class Run:
     attempts: int = 0
     """Failed deliveries so far: delivery-count of the header (messaging 3.2.1)."""
     barred: tuple[int, ...] = ()
-    """Consumers that said undeliverable-here of these messages (messaging 3.4.5)."""
+    """Consumers whose outcome for these messages was undeliverable-here (messaging 3.4.5)."""
 
     @property
     def count(self) -> int:

@@ -1,7 +1,7 @@
 """Sharing: which single messages share a batch after the cleaner has moved them, record by record.
 
-Each record has a place of its own, so what shared one batch would be a batch per message: 300 bytes that
-nobody counts, for a message whose index is counted with 250.
+Each record has a place of its own, so messages of one batch would become a batch per message: 300 bytes that
+are not counted, for a message whose index is counted with 250.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def regrouped(runs: Sequence[Run]) -> list[Run]:
     """The runs of a record that was moved, in batches of which they are all.
 
     So a batch in memory counts in full (`Sparse.batch_bytes`), whatever it was a part of. Few bytes are
-    copied; beside many it does not matter what is around them.
+    copied; beside many messages the bytes around them do not matter.
     """
     result: list[Run] = []
     for evicted, group in groupby(runs, key=_is_evicted):

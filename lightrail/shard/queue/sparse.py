@@ -1,7 +1,7 @@
 """Sparse: a ready line whose runs are taken from anywhere, at the cost of a hole and not of a move.
 
 Where the next message is any of a million, taking it out of a list would move half of the others. A hole
-stays under its key until every second place is one; what comes back to its place fills it.
+stays under its key until every second place is one; a run that returns fills it.
 """
 
 from bisect import bisect_right
@@ -26,7 +26,7 @@ class Sparse(Ready):
         self.holes = 0
         """From the head on."""
         self.batch_bytes = 0
-        """What the batches of runs in memory take beside the messages: each run counts its share."""
+        """Bytes around the messages of batches in memory: each run counts its share."""
 
     def __len__(self) -> int:
         return len(self.runs) - self.head - self.holes
@@ -74,7 +74,7 @@ class Sparse(Ready):
             self.runs.insert(index, run)
 
     def give_back_all(self, runs: Sequence[Run]) -> None:
-        """Puts many runs back, by sequence, each as a run of its own; what lies around them is moved once."""
+        """Puts many runs back, by sequence, each as a run of its own; their neighbours are moved once."""
         start, stop, around = self._around(runs)
         there = [run for run in around if run is not GONE]
         self.holes -= len(around) - len(there)
@@ -85,7 +85,7 @@ class Sparse(Ready):
         self.runs[start:stop] = placed
 
     def take_single(self, index: int) -> tuple[Run, int]:
-        """Takes the run at an index, which is one message: the hot way out."""
+        """Takes the run at an index, which is one message: the hot path."""
         run = self.runs[index]
         size = run.size
         batch = run.batch

@@ -1,6 +1,6 @@
-"""Views: which ready messages nobody, or one consumer, has looked at yet, first ones first.
+"""Views: the ready messages that no consumer, or not one of them, has been offered yet, in their order.
 
-A view is a heap of ranges of sequences by rank. It is never told what left the queue: a range under which
+A view is a heap of ranges of sequences by rank. It does not follow removals: a range under which
 nothing is ready falls out when it gets to the top, or when the heap has grown far beyond what is ready.
 """
 
@@ -26,7 +26,7 @@ class View:
         self._thin_at = max(limits.STALE_RANGES_MIN, 2 * len(self.heap))
 
     def copy(self) -> "View":
-        """The same ranges for somebody who goes their own way from here."""
+        """The same ranges, for a consumer with a view of its own from now on."""
         return View(self.heap.copy(), self._joins)
 
     def push(self, rank: Any, first: int, last: int) -> None:
@@ -37,7 +37,7 @@ class View:
         self._keep(ranges, None)
 
     def top(self, ready: Ready) -> int:
-        """The index in `ready` of the run at or in the first range, -1 when nothing is left."""
+        """The index in `ready` of the run at or in the first range, -1 if the view is empty."""
         heap = self.heap
         while heap:
             _, first, last = heap[0]
@@ -48,7 +48,7 @@ class View:
         return -1
 
     def advance(self, position: int) -> None:
-        """Everything of the first range below `position` was looked at."""
+        """Removes the part of the first range below `position`."""
         rank, _, last = self.heap[0]
         if position >= last:
             heappop(self.heap)

@@ -7,11 +7,11 @@ from lightrail.model import limits
 RUN: Final = 2
 """Units of taking one run out of a line, or of putting it back: 2 microseconds, with what follows from it."""
 LEAVING: Final = 8
-"""Units of a run that leaves for good, beyond that."""
+"""Units for a run that leaves for good, beyond that."""
 LETTER: Final = 30
 """Units of a run that becomes a dead letter, beyond that."""
 LETTER_MESSAGE: Final = 10
-"""Units of each of its messages, which are written anew."""
+"""Units for each of its messages, which are annotated."""
 
 
 class Work:

@@ -1,4 +1,4 @@
-"""Certificates: when one runs out, read from its PEM file (RFC 5280 section 4.1)."""
+"""Certificates: the end of their validity, read from PEM files (RFC 5280 section 4.1)."""
 
 import ssl
 from datetime import UTC, datetime
@@ -33,19 +33,19 @@ def _end(der: bytes) -> float:
     signed = _field(certificate, 0)[1]
     while at < len(signed) and len(fields) < 5:
         tag, value, at = _field(signed, at)
-        if tag != _VERSION:  # of version 1 it is left out
+        if tag != _VERSION:  # absent in version 1
             fields.append(value)
     _serial, _algorithm, _issuer, validity, *_ = fields
     _, _, second = _field(validity, 0)
     tag, value, _ = _field(validity, second)
     text = value.decode("ascii")
-    if tag == _UTC_TIME:  # two digits of the year: 50 and up are of the last century
+    if tag == _UTC_TIME:  # a year of two digits: 50 and up are 19xx
         text = ("19" if text[:2] >= "50" else "20") + text
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
 def _field(der: bytes, at: int) -> tuple[int, bytes, int]:
-    """(tag, contents, where the next one begins) of the field at a place (X.690 section 8.1)."""
+    """(tag, contents, offset of the next field) of the field at an offset (X.690 section 8.1)."""
     tag, length, at = der[at], der[at + 1], at + 2
     if length & 0x80:
         size = length & 0x7F

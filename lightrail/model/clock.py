@@ -1,10 +1,10 @@
-"""The clock: milliseconds since 1970 that rise evenly, whatever becomes of the system's wall clock.
+"""The clock: milliseconds since 1970 that rise evenly, even when somebody sets the system's wall clock.
 
-Locks, times to live and time-outs are differences of two readings, so a wall clock that somebody sets must
-not move them. Between two readings the clock moves on by what the steady clock of the system says (which
-counts while the machine sleeps, where there is such a clock); then it moves towards the wall clock, by at
-most CLOCK_SLEW of what has passed. So it never stands still, never runs back, and follows a wall clock that
-jumped in CLOCK_SLEW's time (ADR 23). A wall clock that is only adjusted, as NTP does, is followed at once.
+Locks, times to live and time-outs are differences of two readings, so setting the wall clock must not move
+them. Between two readings the clock advances by the time of the system's steady clock, one that counts while
+the machine sleeps where the system has one. Then it moves towards the wall clock, by at most CLOCK_SLEW of
+that time. So it never stops or runs backwards, and follows a wall clock that jumped slowly (ADR 23). A wall
+clock that is only adjusted, as NTP does, is followed at once.
 """
 
 import logging
@@ -19,11 +19,11 @@ log = logging.getLogger("lightrail.model.clock")
 _MS: Final = 1_000_000
 READINGS: Final = 5
 TOGETHER_NS: Final = 100_000
-"""Readings of two clocks that are at most so far apart belong together."""
+"""Largest time between readings of two clocks that count as taken at once."""
 
 
 def steady_ns() -> int:
-    """Nanoseconds that only rise, those included in which the machine slept."""
+    """Nanoseconds that only rise, including the time that the machine slept."""
     return time.clock_gettime_ns(_STEADY)
 
 
@@ -31,7 +31,7 @@ _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock:
-    """One process's time; `wall` and `steady` give nanoseconds."""
+    """The time of one process; `wall` and `steady` return nanoseconds."""
 
     __slots__ = ("_at", "_ms", "_next", "_ns", "_off", "_steady", "_wall")
 
@@ -50,7 +50,7 @@ class Clock:
 
     @property
     def off_ms(self) -> int:
-        """How far the wall clock is before this one (negative: behind it), as of the last reading."""
+        """How far the wall clock is ahead of this one (negative: behind it), as of the last reading."""
         return self._off // _MS
 
     def _move(self, steady: int) -> int:
@@ -59,8 +59,7 @@ class Clock:
         self._ns += passed
         wall = self._wall()
         if self._steady() - steady > TOGETHER_NS:
-            # The system paused the process between the two readings, which do not belong together: the wall
-            # clock would seem to be before this one by the pause.
+            # The system paused the process between the two readings; the difference would contain the pause.
             wall = self._ns + self._off
         off = wall - self._ns
         most = passed // limits.CLOCK_SLEW
@@ -86,9 +85,9 @@ class Clock:
 
 
 def _both(steady: Callable[[], int], wall: Callable[[], int]) -> tuple[int, int]:
-    """Both clocks at one moment: of several readings, the one that took the least time.
+    """Both clocks at one moment: the reading that took the least time of several.
 
-    A process that the system pauses between the two would begin with a clock that is wrong by the pause.
+    If the system paused the process between reading one and the other, the clock would be wrong by the pause.
     """
     least = None
     for _ in range(READINGS):
@@ -100,7 +99,7 @@ def _both(steady: Callable[[], int], wall: Callable[[], int]) -> tuple[int, int]
 
 
 _CLOCK: Final = Clock()
-"""Of this process."""
+"""The clock of this process."""
 
 
 def wall_ms() -> int:
@@ -109,6 +108,6 @@ def wall_ms() -> int:
 
 
 def off_ms() -> int:
-    """How far the wall clock is before that."""
+    """How far the wall clock is ahead of `wall_ms`."""
     _CLOCK.now_ms()
     return _CLOCK.off_ms

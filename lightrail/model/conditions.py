@@ -36,4 +36,4 @@ TRANSACTION_ROLLBACK: Final = "amqp:transaction:rollback"
 TRANSACTION_TIMEOUT: Final = "amqp:transaction:timeout"
 
 MOVED: Final = "lightrail:moved"
-"""Between our own processes only: the queue is at another shard, or in another epoch; look again where."""
+"""Between the broker's own processes only: the queue has another owner or epoch; look it up again."""

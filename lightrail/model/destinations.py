@@ -1,8 +1,8 @@
-"""Destinations: which URLs the broker may call, so that a subscription can't make it call just anything.
+"""Destinations: the URLs that the gateway may push to.
 
-Whoever may manage a router chooses URLs that the gateway then calls from where it stands: behind a firewall,
-beside services that trust their neighbours, such as etcd's JSON gateway. So the operator says with
-`push_allow` where to; by default nowhere.
+A manager of a router chooses URLs, and the gateway calls them from its own network: behind a firewall, beside
+services that trust their neighbours, such as etcd's JSON gateway. So the operator lists allowed hosts in
+`push_allow`; by default there are none.
 """
 
 import ipaddress
@@ -36,7 +36,7 @@ def _is_pattern(pattern: str) -> bool:
 
 
 class Destinations:
-    """What `push_allow` allows; nothing at all in it allows nothing."""
+    """The hosts that `push_allow` allows; an empty list allows none."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         self._patterns = tuple(patterns)
@@ -76,7 +76,7 @@ class Destinations:
         return None
 
     def allows_host(self, host: str) -> bool:
-        """Whether a host may be called; of names by a wildcard the address has to be looked at as well."""
+        """Whether a host may be called. A name that only a wildcard allows also needs `allows_address`."""
         host = host.lower()
         address = _address(host)
         if address is not None:
@@ -86,10 +86,10 @@ class Destinations:
         return host in self._names or self._is_wild(host)
 
     def allows(self, host: str, address: str) -> bool:
-        """Whether a name that is allowed may be called at the address that it was found to have.
+        """Whether an allowed name may be called at the address that it resolves to.
 
-        A name that the operator wrote down may lead anywhere. One that only a wildcard lets pass leads to
-        public addresses, or to networks that were written down: its owner decides where it points.
+        A name in the list may have any address. A name that only a wildcard allows needs a public address, or
+        one of a listed network, because its owner decides where it points.
         """
         found = _address(address)
         if found is None:
@@ -125,7 +125,8 @@ def _address(host: str) -> Address | None:
 
 
 def _is_name(host: str) -> bool:
-    """Whether it is a host name, and no address in another spelling such as 127.1, 0x7f.1 or 2130706433."""
+    """Whether a text is a host name, and no address in another spelling such as 127.1, 0x7f.1 or
+    2130706433."""
     if not host or len(host) > 253 or not set(host) <= _LETTERS or host[0] in ".-":
         return False
     last = host.rstrip(".").rpartition(".")[2]

@@ -1,13 +1,12 @@
-"""Names: paths of segments, and how an AMQP address or an HTTP path becomes one.
+"""Names: paths of segments, made of AMQP addresses and HTTP paths.
 
 A name is UTF-8 text such as ``myapp/orders/q1``: segments between slashes, none of them empty, ``.`` or
 ``..``, without control characters, at most QUEUE_NAME_BYTES_MAX bytes (a closing ``/$dlq`` is not counted).
-Percent-encoding is decoded once. Segments that begin with ``!`` or ``$`` are the system's; those that clients
-may use are ``NAME/$dlq``, the dead-letter queue of NAME; ``ROUTER/$subscriptions/KEY``, the queue of a
-subscription that a receiver made by attaching to a router; and ``$temporary/KEY``, a queue or router that the
-broker named (a dynamic node). Names are compared as they are: case matters, and nothing is normalised. New
-names are written in Unicode's composed form (NFC), so that two names that look alike are not two queues
-(ADR 27).
+Percent-encoding is decoded once. Segments that begin with ``!`` or ``$`` are reserved; clients may use
+``NAME/$dlq``, the dead-letter queue of NAME; ``ROUTER/$subscriptions/KEY``, the queue of a subscription that
+a receiver made by attaching to a router; and ``$temporary/KEY``, a queue or router that the broker named (a
+dynamic node). Names are compared byte by byte: case matters, and nothing is normalised. New names are written
+in Unicode's composed form (NFC), so that two names that look alike are not two queues (ADR 27).
 """
 
 import unicodedata
@@ -77,7 +76,7 @@ def check(name: str) -> None:
 
 
 def check_spelling(name: str) -> None:
-    """Raise InvalidName unless ``name`` is in composed form; asked of names, or prefixes, that are new."""
+    """Raise InvalidName unless ``name`` is in composed form; only for new names and prefixes."""
     composed = unicodedata.normalize("NFC", name)
     if composed != name:
         raise InvalidName(
@@ -107,7 +106,7 @@ def router_of(queue: str) -> str:
 
 
 def temporary_name(key: str) -> str:
-    """A queue or router that the broker named (a dynamic node, messaging 3.5.3)."""
+    """The name of a new dynamic node (messaging 3.5.3)."""
     return f"{TEMPORARY_SEGMENT}/{key}"
 
 
@@ -122,7 +121,7 @@ def is_dynamic_node(name: str) -> bool:
 
 
 def is_system(name: str) -> bool:
-    """True for queues that come and go by themselves: of dead letters, subscriptions, dynamic nodes."""
+    """True for queues that the broker creates and deletes: of dead letters, subscriptions, dynamic nodes."""
     return name.startswith(TEMPORARY_SEGMENT + "/") or "/$" in name
 
 
@@ -157,5 +156,5 @@ def _is_hex(digits: str) -> bool:
 
 
 def _shown(text: str) -> str:
-    """Text of a stranger, short and without control characters."""
+    """Untrusted text, shortened and without control characters."""
     return ascii(text if len(text) <= 80 else text[:80] + "...")

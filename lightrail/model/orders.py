@@ -1,4 +1,4 @@
-"""Orders: in which order a queue may deliver, and which of these features go together.
+"""Orders: the features that decide which message a queue delivers next, and which of them combine.
 
 | | priorities | last_value | sorted | groups | delay |
 |---|---|---|---|---|---|
@@ -20,12 +20,12 @@ LAST_VALUE: Final = "last_value"
 SORTED: Final = "sorted"
 ORDERS: Final = (FIFO, LAST_VALUE, SORTED)
 PRIORITY_MIXED: Final = 255
-"""As priority of a batch: each message's own header says it. A queue that gets priorities while it holds such
-batches delivers them first, in their order."""
+"""Priority of a batch whose messages have different ones in their headers. A queue that gets `priorities`
+while it holds such batches delivers them first, in their order."""
 
 
 def conflict(priorities: int, order: str, order_key: str, groups: bool) -> str | None:
-    """What is wrong with these fields of a queue's policy: None if nothing is."""
+    """The error in these fields of a queue's policy, or None."""
     if not 1 <= priorities <= limits.PRIORITIES_MAX:
         return f"priorities: expected 1 to {limits.PRIORITIES_MAX} levels, found {priorities}"
     if order not in ORDERS:
@@ -46,11 +46,11 @@ def conflict(priorities: int, order: str, order_key: str, groups: bool) -> str |
 
 
 def level(priority: int, levels: int) -> int:
-    """The level, from 0, of an AMQP priority in a queue that has so many.
+    """The level, from 0, of an AMQP priority in a queue with so many levels.
 
-    As messaging 3.2.1 has it for fewer than ten distinct priorities: they are told apart around the normal
-    one, 4. Two levels part at 4|5 (JMS: normal and expedited), three have 4 for itself, ten are the
-    priorities as they are; what is above 9 is 9.
+    As in messaging 3.2.1 for fewer than ten distinct priorities, the levels lie around the normal one, 4. Two
+    levels part at 4|5 (JMS: normal and expedited), three have 4 for itself, ten are the priorities
+    themselves; above 9 counts as 9.
     """
     lowest = 5 - (levels + 1) // 2
     return min(max(priority - lowest, 0), levels - 1)
@@ -58,5 +58,5 @@ def level(priority: int, levels: int) -> int:
 
 @cache
 def ranks(levels: int) -> tuple[int, ...]:
-    """By AMQP priority, 0 to 255: the higher its level, the lower the rank."""
+    """The rank of each AMQP priority, 0 to 255: the higher the level, the lower the rank."""
     return tuple(-level(priority, levels) for priority in range(256))

@@ -1,10 +1,10 @@
-"""Plan: which queues should move so that no shard has much more to do than the others; a pure function.
+"""Plan: the moves of queues that even out the load of the shards; a pure function.
 
-A load is any number that adds up: the gateway takes BASE for each queue and its messages per second, and
-`lightrail-spark plan` those of hours. A plan is made where the largest load is more than TOLERANCE above the
-mean, and brings it below AIM, so that a second run right after proposes nothing although loads are never
-measured twice the same. Draining shards lose all of their queues. Among queues that would serve alike, those
-with fewer bytes move. Each moves once.
+A load is any number that can be summed: the gateway takes BASE for each queue and its messages per second,
+and `lightrail-spark plan` messages over hours. A plan is made where the largest load is above TOLERANCE times
+the mean, and brings it below AIM, so that a second run right after proposes nothing although two measurements
+of a load differ. Draining shards lose all of their queues. Of queues with equal effect, the one with fewer
+bytes moves. Each moves once.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -18,11 +18,11 @@ FORMAT: Final = 1
 """Version of the format of plans (docs/formats/plan.md)."""
 KIND: Final = "lightrail-plan"
 BASE: Final = 1.0
-"""Load of a queue that does nothing; each message per second that comes or goes adds one."""
+"""Load of an idle queue; each message per second, in or out, adds one."""
 TOLERANCE: Final = 1.10
-"""Largest load by mean load above which something is moved."""
+"""Ratio of the largest load to the mean above which queues move."""
 AIM: Final = 1.05
-"""Largest load by mean load that a plan tries to reach."""
+"""Ratio of the largest load to the mean that a plan aims at."""
 
 
 class QueueLoad(NamedTuple):
@@ -31,7 +31,7 @@ class QueueLoad(NamedTuple):
     shard: int
     load: float
     bytes: int = 0
-    """Of its messages: what a move has to copy."""
+    """Bytes of its messages, which a move has to copy."""
 
 
 class PlannedMove(NamedTuple):
@@ -45,7 +45,7 @@ class PlannedMove(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """What one shard has."""
+    """The queues, load and bytes of one shard."""
 
     queues: int = 0
     load: float = 0.0
@@ -58,7 +58,7 @@ class Sum(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """Moves in the order in which they should be made, and the shards before and after."""
+    """The moves in order, and the shards before and after them."""
 
     moves: list[PlannedMove] = field(default_factory=list)
     before: dict[int, Sum] = field(default_factory=dict)
@@ -73,17 +73,17 @@ def plan(
     fixed: Mapping[str, QueueLoad] = MappingProxyType({}),
     max_moves: int | None = None,
 ) -> Plan:
-    """What to move.
+    """Plans the moves.
 
     Args:
         queues: every queue that may move, by name, with its load (at least 0).
         active: shards that may have queues.
         draining: shards that are to lose all of theirs.
-        fixed: queues that count where they are, or where they are going, and do not move now.
-        max_moves: of a plan; what is left is for the next one.
+        fixed: queues that do not move now; they count at their shard, or at the destination of their move.
+        max_moves: most moves in this plan; the next plan has the others.
 
     Raises:
-        ValueError: there are queues to be moved and no shard is active, or a queue is on neither.
+        ValueError: queues have to move and no shard is active, or a queue is on an unknown shard.
     """
     unknown = {each.shard for each in queues.values()} - active - draining
     if unknown:
@@ -106,7 +106,7 @@ class _Planner:
         self.sums = {shard: Sum() for shard in sorted(shards)}
         self.moves: dict[str, PlannedMove] = {}
         self._there: dict[int, list[tuple[float, int, str]]] = {shard: [] for shard in self.sums}
-        """By shard: (load, -bytes, queue) of each queue that may still move, rising."""
+        """By shard: (load, -bytes, queue) of each queue that may still move, in rising order."""
         for name, (shard, load, bytes) in queues.items():
             self.sums[shard] = self.sums[shard].plus(load, bytes)
             self._there[shard].append((load, -bytes, name))
@@ -117,7 +117,8 @@ class _Planner:
             there.sort()
 
     def empty(self, draining: AbstractSet[int], active: AbstractSet[int], limit: int) -> None:
-        """All queues of draining shards go where the load is least, the largest first."""
+        """Moves all queues of draining shards to the shard with the least load each, the largest queues
+        first."""
         leaving = sorted(
             ((*each, shard) for shard in draining for each in self._there[shard]),
             key=lambda each: (-each[0], each[2]),
@@ -129,7 +130,7 @@ class _Planner:
             self._move((load, negative, name), shard, to)
 
     def level(self, active: AbstractSet[int], limit: int) -> None:
-        """Takes from the shard with the largest load until it is near the mean, or nothing more helps."""
+        """Moves queues from the shard with the largest load until it is near the mean, or no move helps."""
         mean = sum(self.sums[shard].load for shard in active) / len(active)
         if max(self.sums[shard].load for shard in active) <= TOLERANCE * mean:
             return
@@ -144,19 +145,19 @@ class _Planner:
             to = min(active, key=lambda shard: (self.sums[shard].load, self.sums[shard].queues, shard))
             found = self._choose(source, self.sums[source].load - mean, mean - self.sums[to].load)
             if found is None or self.sums[to].load + found[0] >= self.sums[source].load:
-                # Its queues are too large for any other shard to be better off with one of them.
+                # Each of its queues would make another shard's load the largest.
                 stuck.add(source)
                 continue
             self._move(found, source, to)
 
     def _choose(self, source: int, excess: float, room: float) -> tuple[float, int, str] | None:
-        """The largest queue that neither end has too little of; where each is too large, the smallest."""
+        """The largest queue that moves no more load than wanted; where each moves more, the smallest."""
         there = self._there[source]
         end = bisect_right(there, (min(excess, room), 1, ""))
-        # All of the same load lie together, those with the most bytes first: the last one is the cheapest.
+        # Queues of equal load are sorted by falling bytes: the last one is the cheapest to copy.
         if end and there[end - 1][0] > 0:
             return there[end - 1]
-        # One without any load would not help.
+        # Moving a queue without load changes nothing.
         return next((each for each in there[end:] if each[0] > 0), None)
 
     def _move(self, entry: tuple[float, int, str], source: int, to: int) -> None:
@@ -165,7 +166,7 @@ class _Planner:
         insort(self._there[to], entry)
         self.sums[source] = self.sums[source].plus(load, -negative, -1)
         self.sums[to] = self.sums[to].plus(load, -negative)
-        # One that has been chosen before goes there directly, or stays where it was after all.
+        # A queue that was chosen before moves to the new shard directly, or stays where it is.
         before = self.moves.pop(name, None)
         origin = source if before is None else before.source
         if origin != to:

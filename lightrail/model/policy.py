@@ -1,7 +1,7 @@
-"""Policies: what a name is and how it behaves, read from JSON and checked field by field.
+"""Policies: the role of a name and its behaviour, read from JSON and checked field by field.
 
-A policy is an object with `role` and the fields of that role; FIELDS says of each its unit, range and
-default. Unknown fields are refused by name. A policy is kept as it was given, without defaults
+A policy is an object with `role` and the fields of that role; FIELDS has the unit, range and default of each.
+Unknown fields are refused by name. A policy is stored as the client wrote it, without defaults
 (`Policy.given`), so that a later version may choose better ones; `Policy[...]` reads a field with its
 default.
 """
@@ -21,7 +21,7 @@ COUNT_MAX: Final = 1_000_000_000
 BYTES_MAX: Final = 1 << 50
 MESSAGE_BYTES_MAX: Final = 1 << 30
 LOCK_SECONDS_DEFAULT: Final = 60.0
-"""Peek-lock over HTTP where the policy says nothing: the minute of seed 002."""
+"""Lock of a peek over HTTP where the policy has none."""
 CAPTURE_OF_ROUTER: Final = (
     "no such field for role router, which holds no messages that could be captured: subscribe a queue with "
     'capture to it, without a filter; {"role": "queue", "capture": true, "max_length": 1, "overflow": '
@@ -30,7 +30,7 @@ CAPTURE_OF_ROUTER: Final = (
 
 
 class Role(StrEnum):
-    """What a name does."""
+    """The role of a name."""
 
     NONE = "none"
     METADATA = "metadata"
@@ -71,7 +71,7 @@ class Field(NamedTuple):
         return words + (", or null" if self.default is None else "")
 
     def check(self, value: Any) -> Any:
-        """The value as it is kept. Raises InvalidPolicy."""
+        """The value as it is stored. Raises InvalidPolicy."""
         if value is None and self.default is None:
             return None
         if self.kind == "object" and isinstance(value, dict):
@@ -81,7 +81,7 @@ class Field(NamedTuple):
         return value
 
     def _policy(self, value: dict[str, Any]) -> dict[str, Any]:
-        """A policy of a queue inside another policy, as it was given."""
+        """A policy of a queue inside another policy, without its role."""
         try:
             policy = Policy.parse({"role": "queue", **value})
         except InvalidPolicy as error:
@@ -121,14 +121,14 @@ FIELDS: Final[tuple[Field, ...]] = (
         _ALL,
         "required",
         ("required", "send", "listen", "none"),
-        "what needs a right once users exist: required (to send and to listen), only send, only listen, none",
+        "which links need a right once users exist: required (all of them), only send, only listen, none",
     ),
     _choice(
         "discoverability",
         _ALL,
         "public",
         ("public", "managers"),
-        "who finds the name in lists: everybody who may use it, or those who may manage it",
+        "who sees the name in lists: everybody who may use it, or only its managers",
     ),
     Field("expires_at", _ALL, "time", None, "when the name falls back to role none unless it is renewed"),
     _choice(
@@ -136,16 +136,16 @@ FIELDS: Final[tuple[Field, ...]] = (
         _ALL,
         "none",
         ("none", "tls"),
-        "tls: links and requests that did not come over TLS are refused",
+        "tls: links and requests without TLS are refused",
     ),
     Field(
         "auto_create",
         _ALL,
         "boolean",
         None,
-        "whether names below become queues when first used; null: as above",
+        "whether names below become queues at their first use; null: as the name above",
     ),
-    Field("template", _ALL, "object", None, "policy of the queues that come into being below"),
+    Field("template", _ALL, "object", None, "policy of queues that are created below by first use"),
     Field("description", _ALL, "text", "", "for people", 0, 1024),
     # --- what takes messages
     Field(
@@ -158,14 +158,14 @@ FIELDS: Final[tuple[Field, ...]] = (
         MESSAGE_BYTES_MAX,
     ),
     # --- metadata
-    Field("reference", _METADATA, "text", "", "where the thing is: a URI", 1, 4096),
+    Field("reference", _METADATA, "text", "", "URI of the resource", 1, 4096),
     # --- queue
     _choice(
         "durable",
         _QUEUE,
         "default",
         ("default", "always", "never"),
-        "which messages are on disk before they are accepted: those that ask for it, all, none",
+        "which messages are on disk before they are accepted: durable ones, all, none",
     ),
     _seconds("max_age", _QUEUE, "age at which a message expires, if its own ttl is not shorter", 0.001),
     _count(
@@ -179,61 +179,74 @@ FIELDS: Final[tuple[Field, ...]] = (
     _seconds(
         "lock_duration",
         _QUEUE,
-        "time a delivery is locked; null: 60 over HTTP, the life of the link over AMQP",
+        "lock of a delivery; null: 60 over HTTP, the life of the link over AMQP",
         0.05,
     ),
-    _count("max_length", _QUEUE, None, 0, COUNT_MAX, "most messages, those with consumers included"),
+    _count("max_length", _QUEUE, None, 0, COUNT_MAX, "most messages, unsettled deliveries included"),
     Field("max_bytes", _QUEUE, "bytes", None, "most bytes of messages", 0, BYTES_MAX),
     _choice(
         "overflow",
         _QUEUE,
         "reject",
         ("reject", "discard_incoming", "discard_existing", "flow_control", "flow_to_disk"),
-        "what happens to what does not fit",
+        "what happens to messages beyond max_length or max_bytes",
     ),
     _seconds(
         "enqueue_timeout",
         _QUEUE,
         "how long a sender waits while the queue is full; null: 0, with flow_control for ever",
     ),
-    Field("dead_letter", _QUEUE, "name", None, "where dead letters go; null: NAME/$dlq"),
-    _count("priorities", _QUEUE, 1, 1, 10, "levels of priority; messages from before may come first"),
+    Field("dead_letter", _QUEUE, "name", None, "name that gets dead letters; null: NAME/$dlq"),
+    _count(
+        "priorities", _QUEUE, 1, 1, 10, "levels of priority; messages stored before a change may come first"
+    ),
     _choice(
         "order",
         _QUEUE,
         "fifo",
         ("fifo", "last_value", "sorted"),
-        "which message is next, and which one stays",
+        "which message is delivered next, and which one is kept per key",
     ),
-    Field("order_key", _QUEUE, "key", None, "what last_value and sorted look at"),
+    Field("order_key", _QUEUE, "key", None, "field that is the key of last_value and sorted"),
     _flag("groups", _QUEUE, "messages of one group-id go to one consumer at a time, in order"),
-    _seconds("duplicate_window", _QUEUE, "time in which a message-id is taken once", 0.001),
-    _flag("delay", _QUEUE, "x-opt-delivery-time and x-opt-delivery-delay hold messages back"),
+    _seconds(
+        "duplicate_window",
+        _QUEUE,
+        "time in which only one message of each message-id is stored",
+        0.001,
+    ),
+    _flag("delay", _QUEUE, "x-opt-delivery-time and x-opt-delivery-delay delay messages"),
     _count("max_consumers", _QUEUE, None, 1, COUNT_MAX, "most consumers at a time"),
-    _flag("single_active", _QUEUE, "one consumer gets everything; the next takes over when it goes"),
+    _flag("single_active", _QUEUE, "one consumer gets all messages; when it closes, the next takes over"),
     _flag("exclusive", _QUEUE, "a second consumer is refused"),
     _choice(
         "lifetime",
         _QUEUE,
         "permanent",
         ("permanent", "connection", "session", "link", "last_consumer"),
-        "what it goes with: nothing, its last consumer, or the connection, session or link of the client "
-        "that made it by first use (in a template) or as a dynamic node",
+        "what deletes the queue at its end: nothing, its last consumer, or the connection, session or link "
+        "that created it by first use (in a template) or as a dynamic node",
     ),
-    _flag(
-        "capture", _QUEUE, "all that happens to its messages, and to its dead letters, is kept in the archive"
-    ),
-    _count("replicas", _QUEUE, 1, 1, 1, "copies of the queue; more come with a later version"),
+    _flag("capture", _QUEUE, "all events of its messages, and of its dead letters, are kept in the archive"),
+    _count("replicas", _QUEUE, 1, 1, 1, "copies of the queue; later versions allow more"),
     # --- router
     _choice(
-        "distribution", _ROUTER, "all", ("all", "one"), "to every subscriber, or to one chosen at random"
+        "distribution",
+        _ROUTER,
+        "all",
+        ("all", "one"),
+        "a message goes to every subscriber, or to one chosen at random",
     ),
     _count("max_subscribers", _ROUTER, None, 1, 1_000_000, "most subscriptions"),
     _choice(
-        "unroutable", _ROUTER, "reject", ("reject", "drop"), "what happens to a message that nobody gets"
+        "unroutable",
+        _ROUTER,
+        "reject",
+        ("reject", "drop"),
+        "what happens to a message without a matching subscriber",
     ),
-    _seconds("buffer_timeout", _ROUTER, "how long a sender waits for a first subscriber", 0, 0),
-    _count("push_retries", _ROUTER, 10, 0, 1_000, "attempts after the first one to push to a URL"),
+    _seconds("buffer_timeout", _ROUTER, "how long a sender waits for the first subscriber", 0, 0),
+    _count("push_retries", _ROUTER, 10, 0, 1_000, "further attempts to push a message to a URL"),
     _seconds(
         "push_backoff",
         _ROUTER,
@@ -244,11 +257,11 @@ FIELDS: Final[tuple[Field, ...]] = (
 )
 BY_NAME: Final[Mapping[str, Field]] = {field.name: field for field in FIELDS}
 FORMER_NAMES: Final[Mapping[str, str]] = {"max_readers": "max_consumers"}
-"""Names that fields had before; entries of the coordinator, journals and clients may still have them."""
+"""Earlier names of fields, which entries of the coordinator, journals and clients may still contain."""
 
 
 def _meant(name: object) -> str:
-    """Which field a mistyped one may be, as a part of a sentence."""
+    """The field that a mistyped name may mean, as a part of a sentence."""
     near = get_close_matches(str(name), ["role", *BY_NAME], 1)
     return f" (is {near[0]} meant?)" if near else ""
 
@@ -260,7 +273,7 @@ def fields_of(role: Role) -> Iterable[Field]:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A checked policy. `given` holds what was said, without `role` and without defaults."""
+    """A checked policy. `given` has the fields that differ from their defaults, without `role`."""
 
     role: Role
     given: Mapping[str, Any]
@@ -271,7 +284,7 @@ class Policy:
         if not isinstance(value, dict):
             raise InvalidPolicy("", value, 'a JSON object such as {"role": "queue"}')
         if "role" not in value:
-            # What was mistyped may be the role itself.
+            # The mistyped field may be the role itself.
             for name, found in value.items():
                 if name not in BY_NAME:
                     raise InvalidPolicy(str(name), found, f"no such field{_meant(name)}, and a role")
@@ -304,11 +317,11 @@ class Policy:
         return self.given.get(name, BY_NAME[name].default)
 
     def to_json(self) -> dict[str, Any]:
-        """The policy as it was given."""
+        """The policy without defaults."""
         return {"role": str(self.role), **self.given}
 
     def effective(self) -> dict[str, Any]:
-        """With every default filled in."""
+        """The policy with all defaults."""
         return {"role": str(self.role)} | {field.name: self[field.name] for field in fields_of(self.role)}
 
     def milliseconds(self, name: str) -> int | None:
@@ -318,7 +331,7 @@ class Policy:
 
     @property
     def examines(self) -> bool:
-        """Whether a queue looks into each message that comes: for its order, or for duplicates."""
+        """Whether a queue reads fields of each message, for its order or to find duplicates."""
         is_ordered = self["order"] != "fifo" or self["groups"] or self["delay"]
         return bool(is_ordered or self["duplicate_window"] is not None)
 
@@ -332,7 +345,7 @@ class Policy:
     def _check_together(self) -> None:
         if self.role is Role.METADATA and not self["reference"]:
             raise InvalidPolicy(
-                "reference", None, BY_NAME["reference"].allowed + " (metadata without it says nothing)"
+                "reference", None, BY_NAME["reference"].allowed + " (metadata has nothing else)"
             )
         if self.role is not Role.QUEUE:
             return
@@ -360,6 +373,6 @@ class Policy:
 
 
 QUEUE: Final = Policy(Role.QUEUE, {})
-"""The policy of a queue that asks for nothing."""
+"""The policy of a queue with all defaults."""
 NONE: Final = Policy(Role.NONE, {})
-"""What a name is that nobody gave a role."""
+"""The policy of a name without a role."""

@@ -1,9 +1,9 @@
-"""Protocols: what a client speaks, by the first bytes that it sends, where something else is expected."""
+"""Protocols: the name of the protocol that a client speaks, by its first bytes, for errors and logs."""
 
 from typing import Final
 
 BYTES: Final = 32
-"""As many of the first bytes are enough."""
+"""Bytes that are enough to recognise a protocol."""
 _BY_PREFIX: Final = (
     (b"AMQP\x00\x00\x09", "AMQP 0-9-1"),
     (b"AMQP\x01\x01\x00\x0a", "AMQP 0-10"),
@@ -28,13 +28,13 @@ _BY_PREFIX: Final = (
 )
 _METHODS: Final = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ")
 _MQTT: Final = (b"\x00\x04MQTT", b"\x00\x06MQIsdp")
-"""A CONNECT packet has it behind its type, 0x10, and one to four bytes of length."""
+"""In an MQTT CONNECT packet, behind the type 0x10 and one to four bytes of length."""
 _OPENWIRE: Final = b"\x01ActiveMQ"
-"""Behind four bytes of length."""
+"""In an OpenWire packet, behind four bytes of length."""
 
 
 def name_of(first: bytes) -> str | None:
-    """The name of a protocol whose conversations begin so, or None."""
+    """The name of the protocol that begins with these bytes, or None."""
     for prefix, name in _BY_PREFIX:
         if first.startswith(prefix):
             return name
@@ -46,5 +46,5 @@ def name_of(first: bytes) -> str | None:
 
 
 def described(first: bytes) -> str:
-    """The same for a log; of unknown ones the bytes."""
+    """The same for a log; the bytes themselves where the protocol is unknown."""
     return name_of(first) or f"no protocol known here, beginning with {first[:16]!r}"

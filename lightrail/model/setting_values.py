@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 Value = TypeVar("Value")
 
 SASL_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
-"""Mechanisms that check a password, the strongest first; ANONYMOUS is decided apart."""
+"""Mechanisms that check a password, the strongest first; ANONYMOUS has a setting of its own."""
 LABEL: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
-"""Of a cluster or a zone: part of a key, and of a metric's label."""
+"""Name of a cluster or a zone: part of a key, and of a metric's label."""
 
 
 class SettingsError(Exception):

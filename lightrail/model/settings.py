@@ -1,9 +1,9 @@
 """Settings of one installation, read from defaults, a TOML file, the environment and flags.
 
-Later sources win: defaults < configuration file < ``LIGHTRAIL_...`` variables < flags. The name of a field
-is its TOML key; with ``-`` for ``_`` it is the flag, in capitals behind ``LIGHTRAIL_`` the variable. Unknown
-keys in the file are refused by name; unknown variables are not looked at, because Kubernetes puts its own
-``LIGHTRAIL_PORT`` beside a service of that name.
+Later sources win: defaults < configuration file < ``LIGHTRAIL_...`` variables < flags. The name of a field is
+its TOML key; with ``-`` for ``_`` it is the flag, in capitals behind ``LIGHTRAIL_`` the variable. Unknown
+keys in the file are refused by name; unknown variables are ignored, because Kubernetes sets
+``LIGHTRAIL_PORT`` for a service of that name.
 
 No field is a secret: keys and passwords are named by the path of their file.
 """
@@ -31,7 +31,7 @@ from lightrail.model.setting_values import (
 )
 
 PROCESSES_MAX: Final = 256
-"""Frontends, and shards, of one machine."""
+"""Most frontends, and most shards, of one machine."""
 VARIABLE_PREFIX: Final = "LIGHTRAIL_"
 COORDINATOR_SETTINGS: Final = (
     "etcd",
@@ -42,7 +42,7 @@ COORDINATOR_SETTINGS: Final = (
     "etcd_user",
     "etcd_password_file",
 )
-"""What is needed to reach the coordinator, apart from `data`."""
+"""Settings that locate the coordinator, besides `data`."""
 Value = TypeVar("Value")
 
 
@@ -53,7 +53,7 @@ def _setting(default: Value, parse: Callable[[str], Value], metavar: str, help: 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that can be set, with its default; the help text says the unit."""
+    """All settings with their defaults; the help text has the unit."""
 
     data: str = _setting("./data", path, "DIR", "directory that holds journals, names and users")
     amqp: Endpoint = _setting(
@@ -99,7 +99,7 @@ class Settings:
         limits.MEMORY_MARK_BYTES,
         units.size(1_000_000, 1 << 50),
         "SIZE",
-        "bytes of messages that a shard keeps in memory before it flows to disk, such as 64MB or 1GiB",
+        "bytes of messages that a shard keeps in memory before it spills to disk, such as 64MB or 1GiB",
     )
     segment_bytes: int = _setting(
         limits.SEGMENT_BYTES, units.size(1 << 20, 1 << 32), "SIZE", "size of one journal segment file"
@@ -115,13 +115,13 @@ class Settings:
         168,
         whole(0, 1_000_000),
         "N",
-        "hours that the archive keeps what no reader holds; 0 is no longer than readers hold it",
+        "hours that the archive keeps segments that no reader holds back; 0 keeps none of them",
     )
     archive_bytes: int = _setting(
         0,
         units.size(0, 1 << 60),
         "SIZE",
-        "bytes that a shard keeps in the archive beyond what readers hold; 0 is without a bound",
+        "bytes that a shard keeps in the archive beyond those that readers hold back; 0 is without a bound",
     )
     archive_seal: int = _setting(
         300_000,
@@ -139,10 +139,10 @@ class Settings:
         60_000,
         units.duration_ms(0, 86_400_000),
         "TIME",
-        "how long senders wait for a shard that is away before they get their messages back; 0s is for ever",
+        "how long senders wait for an unreachable shard before their messages are released; 0s is for ever",
     )
     max_message_bytes: int = _setting(
-        limits.MAX_MESSAGE_BYTES, units.size(1_024, 1 << 30), "SIZE", "largest message a link takes"
+        limits.MAX_MESSAGE_BYTES, units.size(1_024, 1 << 30), "SIZE", "largest message that a link accepts"
     )
     max_delivery_count: int = _setting(
         limits.DELIVERY_COUNT_MAX_DEFAULT,
@@ -151,19 +151,19 @@ class Settings:
         "failed deliveries after which a message goes to NAME/$dlq; 0 is never",
     )
     auto_create: bool = _setting(
-        True, flag, "BOOL", "make a queue of a name when it is first used; policies may say otherwise"
+        True, flag, "BOOL", "create a queue at the first use of a name; policies override this"
     )
     sasl_mechanisms: tuple[str, ...] = _setting(
-        SASL_MECHANISMS, mechanisms, "NAMES", "ways to show a password, separated by commas"
+        SASL_MECHANISMS, mechanisms, "NAMES", "SASL mechanisms that check a password, separated by commas"
     )
     plain_without_tls: bool = _setting(
         False, flag, "BOOL", "offer PLAIN, a password in the clear, beyond loopback also without TLS"
     )
     allow_anonymous: bool = _setting(
-        False, flag, "BOOL", "let clients in without a name even when users are defined"
+        False, flag, "BOOL", "allow connections without a user even when users are defined"
     )
     insecure_no_users: bool = _setting(
-        False, flag, "BOOL", "serve beyond loopback although no user is defined: everybody gets in"
+        False, flag, "BOOL", "serve beyond loopback although no user is defined: everybody has all rights"
     )
     push_allow: tuple[str, ...] = _setting(
         (),
@@ -176,19 +176,17 @@ class Settings:
         (),
         endpoints,
         "HOST:PORT,...",
-        "members of the etcd that keeps names, placement and users; without it they are in a file below data",
+        "members of the etcd that has names, placement and users; without it they are in a file below data",
     )
     cluster: str = _setting(
         "lightrail", label, "NAME", "name of the installation in etcd: its keys begin with /lightrail/NAME/"
     )
     etcd_ca: str | None = _setting(
-        None, optional(path), "FILE", "speak TLS with etcd, whose certificate is signed by one of these, PEM"
+        None, optional(path), "FILE", "use TLS to etcd, whose certificate is signed by one of these, PEM"
     )
-    etcd_certificate: str | None = _setting(
-        None, optional(path), "FILE", "certificate that etcd is shown, PEM"
-    )
+    etcd_certificate: str | None = _setting(None, optional(path), "FILE", "client certificate for etcd, PEM")
     etcd_key: str | None = _setting(None, optional(path), "FILE", "private key of that certificate, PEM")
-    etcd_user: str | None = _setting(None, optional(user), "NAME", "user of etcd, where it asks for one")
+    etcd_user: str | None = _setting(None, optional(user), "NAME", "user of etcd, where it requires one")
     etcd_password_file: str | None = _setting(
         None, optional(path), "FILE", "file whose first line is the password of that user"
     )
@@ -196,8 +194,8 @@ class Settings:
         Endpoint("127.0.0.1", 0),
         endpoint,
         "HOST:PORT",
-        "with etcd: where a shard takes frontends, and a frontend the questions of gateways; port 0 is the "
-        "system's choice",
+        "with etcd: where a shard accepts frontends, and a frontend the requests of gateways; port 0 lets "
+        "the system choose",
     )
     advertise: str | None = _setting(
         None,
@@ -217,10 +215,10 @@ class Settings:
         False,
         flag,
         "BOOL",
-        "let the wire be reached beyond loopback without a key: whoever reaches it gets in",
+        "serve the wire beyond loopback without a key: everybody who reaches it has full access",
     )
     zone: str | None = _setting(
-        None, optional(label), "NAME", "where this machine is: queues are spread over zones where they can be"
+        None, optional(label), "NAME", "zone of this machine: queues are spread over zones where possible"
     )
     log_format: str = _setting("plain", choice("plain", "json"), "KIND", "plain or json lines on stderr")
     log_level: str = _setting(
@@ -254,7 +252,7 @@ class Settings:
         return settings
 
     def check(self) -> None:
-        """Raise SettingsError where single settings are fine but don't go together."""
+        """Raise SettingsError for settings that contradict each other."""
         for name in ("amqps", "https"):
             found = getattr(self, name)
             if found is not None and not (self.tls_certificate and self.tls_key):
@@ -266,7 +264,7 @@ class Settings:
             path = getattr(self, name)
             if path and self.amqps is None and self.https is None:
                 raise SettingsError(
-                    f"{name} is {path!r}, but neither amqps nor https is set: say where TLS is served"
+                    f"{name} is {path!r}, but neither amqps nor https is set: set amqps or https"
                 )
             if path and not os.access(path, os.R_OK):
                 raise SettingsError(f"{name} is {path!r}: expected a PEM file that can be read")
@@ -275,7 +273,7 @@ class Settings:
         if not self.wire.loopback and not self.wire_key and not self.insecure_wire:
             raise SettingsError(
                 f"wire is {self.wire}, which can be reached from other machines: set wire_key to a key made "
-                "by `lightrail wire-key FILE`, or say insecure_wire where nobody else is in that network"
+                "by `lightrail wire-key FILE`, or set insecure_wire where nobody else is in that network"
             )
         if self.wire_key and not os.access(self.wire_key, os.R_OK):
             raise SettingsError(
@@ -290,7 +288,7 @@ class Settings:
         for name in ("etcd_ca", "etcd_certificate", "etcd_key", "etcd_user", "etcd_password_file"):
             value = getattr(self, name)
             if value and not self.etcd:
-                raise SettingsError(f"{name} is {value!r}, but etcd is not set: say where etcd is")
+                raise SettingsError(f"{name} is {value!r}, but etcd is not set: set it to etcd's members")
             if value and name != "etcd_user" and not os.access(value, os.R_OK):
                 raise SettingsError(f"{name} is {value!r}: expected a file that can be read")
         if self.etcd_certificate and not self.etcd_ca:
@@ -301,11 +299,11 @@ class Settings:
 
     @property
     def archive_directory(self) -> str:
-        """Where shards keep what readers want."""
+        """Directory of the archive."""
         return self.archive or os.path.join(self.data, "archive")
 
     def resolved(self, remembered_shards: int = 0) -> Self:
-        """The same with numbers of processes filled in and an absolute data directory."""
+        """The same with numbers of processes filled in and absolute directories."""
         cores_half = max(1, len(os.sched_getaffinity(0)) // 2)
         return replace(
             self,
@@ -316,11 +314,11 @@ class Settings:
         )
 
     def offered_mechanisms(self, *, loopback: bool, tls: bool, has_users: bool) -> tuple[str, ...]:
-        """SASL mechanisms for one connection, the preferred first; empty means that nobody may enter.
+        """SASL mechanisms for one connection, the preferred first; empty means that nobody may log in.
 
-        ``loopback`` is about the peer's address. With no user defined ANONYMOUS is for loopback only, unless
-        insecure_no_users was said. PLAIN shows the password to whoever listens on the line, so beyond
-        loopback it needs TLS, unless plain_without_tls was said.
+        ``loopback`` is about the peer's address. With no user defined, ANONYMOUS is for loopback only, unless
+        insecure_no_users is set. PLAIN shows the password to everybody on the network path, so beyond
+        loopback it needs TLS, unless plain_without_tls is set.
         """
         if not has_users:
             return ("ANONYMOUS",) if loopback or self.insecure_no_users else ()
@@ -329,7 +327,7 @@ class Settings:
         return (*offered, "ANONYMOUS") if self.allow_anonymous else offered
 
     def to_json(self) -> str:
-        """One line that from_json reads: how the supervisor tells its children."""
+        """One line that from_json reads, by which the supervisor passes settings to its children."""
         return json.dumps({item.name: getattr(self, item.name) for item in fields(self)})
 
     @classmethod

@@ -1,4 +1,4 @@
-"""TLS as all servers of an installation have it: one certificate, the same versions."""
+"""TLS of all servers of an installation: one certificate, the same versions."""
 
 import ssl
 

@@ -21,7 +21,7 @@ SIZES: Final = {
     "tb": 10**12,
     "tib": 2**40,
 }
-"""Bytes per unit: decimal ones as the SI has them, binary ones with an i (RabbitMQ reads them the same)."""
+"""Bytes per unit: decimal as in the SI, binary with an i (as in RabbitMQ)."""
 DURATIONS_MS: Final = {"ms": 1, "": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000}
 """Milliseconds per unit; a bare number is seconds."""
 _NUMBER: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([a-z]*)", re.ASCII | re.IGNORECASE)

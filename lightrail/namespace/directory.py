@@ -178,9 +178,10 @@ class Directory:
         return len(self._by_name)
 
     def template(self, name: str) -> Policy | None:
-        """The policy that a name gets at its first use; None where names are not created that way. The
-        nearest name above with `auto_create` decides, else the installation's setting. The nearest one with a
-        template supplies the policy.
+        """The policy that a name gets at its first use; None where names are not created that way.
+
+        The nearest name above with `auto_create` decides, else the installation's setting. The nearest one
+        with a template supplies the policy.
         """
         policies = [self._by_name[above].policy for above in names.above(name) if above in self._by_name]
         says = next((p["auto_create"] for p in policies if p["auto_create"] is not None), self._auto_create)

@@ -48,8 +48,10 @@ def rights_of(directory: Directory, caller: Caller, name: str) -> frozenset[Righ
 
 
 def may(directory: Directory, caller: Caller, right: Right, record: Name) -> bool:
-    """Whether the caller has a right on a name. Nobody has the right to listen at a dynamic node; its own
-    connection may listen without one (frontend/guard.py).
+    """Whether the caller has a right on a name.
+
+    Nobody has the right to listen at a dynamic node; its own connection may listen without one
+    (frontend/guard.py).
     """
     if right is Right.LISTEN and names.is_temporary(record.name):
         return False
@@ -75,8 +77,9 @@ def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> 
 
 
 def demand_look(directory: Directory, caller: Caller, record: Name) -> None:
-    """Raise Forbidden unless the caller may peek into a queue: it may listen there, or manage it. The name's
-    transport_protection holds for managers, too.
+    """Raise Forbidden unless the caller may peek into a queue: it may listen there, or manage it.
+
+    The name's transport_protection holds for managers, too.
     """
     right = Right.MANAGE if may(directory, caller, Right.MANAGE, record) else Right.LISTEN
     demand(directory, caller, right, record)

@@ -57,6 +57,7 @@ class Routing:
 
     def prepare(self, router: str, now_ms: int, looks: Looks) -> bool:
         """Compiles the filters of a router's next plan; False when the looks are used up before the end.
+
         `plan` compiles all that are missing at once, which takes too long for one turn where there are ten
         thousand.
         """

@@ -12,8 +12,7 @@ from lightrail.journal.record import Outcome, Queue, QueueEvent, Settle
 from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import RealFile, RealFiles
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import Append
-from lightrail.shard.journal.store import Record
+from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.queue.runs import batch_of
 
 MORNING_MS = 1_790_000_000_000

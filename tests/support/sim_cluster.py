@@ -267,9 +267,10 @@ class Cluster:
             if placed is None or served != [placed.shard]:
                 return f"{queue} is placed at {placed} and served by {served}"
             owner = self.shards[placed.shard].life
-            left = owner.engine._queues.find(queue).machine.gauges if owner else None
-            if left is None or left.ready or left.in_flight:
-                return f"{queue} still has messages that were taken: {left}"
+            at_home = owner.engine._queues.find(queue) if owner else None
+            gauges = None if at_home is None else at_home.machine.gauges
+            if gauges is None or gauges.ready or gauges.in_flight:
+                return f"{queue} still has messages that were taken: {gauges}"
         return ""
 
     # --- what scripts do ---------------------------------------------------------------------------------

@@ -85,9 +85,9 @@ class Client:
             if isinstance(event, events.Closed):
                 with contextlib.suppress(Lost):
                     self._write()
-                error = event.error
-                condition = None if error is None else str(error.condition)
-                raise Lost(f"close: {condition} {'' if error is None else error.description}", condition)
+                why = event.error
+                condition = None if why is None else str(why.condition)
+                raise Lost(f"close: {condition} {'' if why is None else why.description}", condition)
         return found
 
     def _write(self) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -97,7 +98,7 @@ class Broker:
         for one in self.ready.get("processes", ()):
             if not wait.gone(one["pid"]):
                 with contextlib.suppress(AssertionError):
-                    wait.until(lambda pid=one["pid"]: wait.gone(pid), f"{one} ends", 10.0)
+                    wait.until(partial(wait.gone, one["pid"]), f"{one} ends", 10.0)
         if self.process.stdout is not None:
             self.process.stdout.close()
         self.log.close()

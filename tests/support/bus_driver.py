@@ -117,8 +117,8 @@ async def main() -> None:
     )
     SqliteStore.remove = killed.around_async("remove", SqliteStore.remove, "removed")  # type: ignore[method-assign]
     sqlite._write = killed.around("write", sqlite._write, "written")
-    Forwarder._send = killed.around_async("send", Forwarder._send, "sent")  # type: ignore[method-assign, assignment]
-    AmqpReceived.accept = killed.around_async(  # type: ignore[method-assign, assignment]
+    Forwarder._send = killed.around_async("send", Forwarder._send, "sent")  # type: ignore[method-assign]
+    AmqpReceived.accept = killed.around_async(  # type: ignore[method-assign]
         "accept", AmqpReceived.accept, "accepted"
     )
     async with bus:

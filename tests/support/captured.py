@@ -6,6 +6,7 @@ source; a group counts whole or not at all.
 """
 
 import json
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from lightrail.journal.layout import (
@@ -113,7 +114,7 @@ class Reading:
     def _add(
         self,
         number: int,
-        ranges: list[tuple[int, int]],
+        ranges: Sequence[tuple[int, int]],
         event: str,
         *,
         who: int = 0,

@@ -5,6 +5,8 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lightrail.shard.journal.files import Files
+
 SECTOR = 16
 """Smaller than any real one, so that a small journal is torn in many ways."""
 
@@ -275,7 +277,7 @@ class FakeFiles:
         inode = self.inodes[new] = self.inodes.pop(old)
         self._changes.append(("move", f"{old}>{new}", inode))
 
-    def link(self, name: str, to: "FakeFiles | FakeFolder") -> None:
+    def link(self, name: str, to: Files) -> None:
         assert isinstance(to, FakeFolder)
         assert to.disk is self
         self.step()
@@ -360,7 +362,7 @@ class FakeFolder:
     def supersede(self, old: str, new: str) -> None:
         self.disk.supersede(self.prefix + old, self.prefix + new)
 
-    def link(self, name: str, to: FakeFiles) -> None:
+    def link(self, name: str, to: Files) -> None:
         raise AssertionError("nothing is linked out of an archive")
 
     def remove(self, name: str) -> None:

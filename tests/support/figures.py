@@ -31,8 +31,8 @@ def shown(queues: int = 4, points: int = 30) -> Figures:
         }
         for i in range(queues)
     ]
-    shard = dict.fromkeys(("messages_in", "bytes_in", "messages_out", "bytes_out", "delivered"), 5_000)
-    shard |= {"messages_moved_in": 0, "bytes_moved_in": None}
+    shard: dict[str, int | None] = {"messages_moved_in": 0, "bytes_moved_in": None}
+    shard |= dict.fromkeys(("messages_in", "bytes_in", "messages_out", "bytes_out", "delivered"), 5_000)
     return Figures(
         first=times[0],
         last=times[-1],

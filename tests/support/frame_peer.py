@@ -231,9 +231,11 @@ class Peer:
         assert answer.handle is None
         return answer
 
-    def error_of(self, kind: type, condition: str, channel: int | None = 0) -> AmqpError:
+    def error_of(
+        self, kind: type[Close | End | Detach], condition: str, channel: int | None = 0
+    ) -> AmqpError:
         """The next frame is a close, end or detach with this condition and a description."""
-        error = self.expect(kind, channel).error  # type: ignore[attr-defined]
+        error = self.expect(kind, channel).error
         assert error is not None, f"expected {condition}, found no error"
         assert str(error.condition) == condition, f"expected {condition}, found {error}"
         assert error.description
@@ -281,7 +283,7 @@ class Peer:
 
 def sender(queue: str | None, handle: int = 0, **fields: Any) -> Attach:
     """An attach of a link on which the test sends."""
-    given = {
+    given: dict[str, Any] = {
         "name": f"s{handle}",
         "handle": handle,
         "role": False,
@@ -294,7 +296,7 @@ def sender(queue: str | None, handle: int = 0, **fields: Any) -> Attach:
 
 def receiver(queue: str | None, handle: int = 0, **fields: Any) -> Attach:
     """An attach of a link on which the test receives."""
-    given = {
+    given: dict[str, Any] = {
         "name": f"r{handle}",
         "handle": handle,
         "role": True,

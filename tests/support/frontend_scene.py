@@ -90,8 +90,10 @@ class Shard(FakeShard):
 
     def ready(self) -> None:
         """Everything that waits is ready."""
-        for link in (*self.producers.values(), *self.consumers.values()):
-            link.ready()
+        for producer in self.producers.values():
+            producer.ready()
+        for consumer in self.consumers.values():
+            consumer.ready()
 
     def flush(self) -> None:
         return

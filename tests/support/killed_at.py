@@ -2,8 +2,11 @@
 
 import os
 import signal
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class KilledAt:
@@ -20,25 +23,25 @@ class KilledAt:
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    def around(self, before: str, call: Callable[..., Any], after: str) -> Callable[..., Any]:
+    def around(self, before: str, call: Callable[P, R], after: str) -> Callable[P, R]:
         """A function with a step before it and one after it."""
 
-        def watched(*arguments: Any) -> Any:
+        def watched(*arguments: P.args, **named: P.kwargs) -> R:
             self.reached(before)
-            result = call(*arguments)
+            result = call(*arguments, **named)
             self.reached(after)
             return result
 
         return watched
 
     def around_async(
-        self, before: str, call: Callable[..., Awaitable[Any]], after: str
-    ) -> Callable[..., Awaitable[Any]]:
+        self, before: str, call: Callable[P, Awaitable[R]], after: str
+    ) -> Callable[P, Coroutine[Any, Any, R]]:
         """The same for a coroutine function."""
 
-        async def watched(*arguments: Any) -> Any:
+        async def watched(*arguments: P.args, **named: P.kwargs) -> R:
             self.reached(before)
-            result = await call(*arguments)
+            result = await call(*arguments, **named)
             self.reached(after)
             return result
 

@@ -6,8 +6,9 @@ the kernel copy as well, outside Python: not counted, and the same whatever the 
 
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
@@ -87,14 +88,14 @@ class Copies:
         stream = memoryview(b"".join(self._client.output))
         self._client.output.clear()
         for start in range(0, len(stream), READ_BYTES):
-            read = self._measured("socket", lambda start=start: bytes(stream[start : start + READ_BYTES]))
-            for event in self._measured("engine", lambda read=read: self._server.feed(read, 0)):
+            read = self._measured("socket", partial(bytes, stream[start : start + READ_BYTES]))
+            for event in self._measured("engine", partial(self._server.feed, read, 0)):
                 assert isinstance(event, events.Transfers)
-                self._measured("enqueue", lambda event=event: self._producer.transfers(event, 0))
+                self._measured("enqueue", partial(self._producer.transfers, event, 0))
             del read
         (part,) = self._home.take(Kind.ENQUEUE)
         received = memoryview(bytearray(part))
-        self._measured("shard", lambda: self._peer.say(received))
+        self._measured("shard", lambda: self._peer.say(cast(bytes, received)))
         self._measured("journal", self._scene.settle_down)
         assert self._peer.accepted(PRODUCER) == [1]
         return bytes(part)

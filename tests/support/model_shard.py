@@ -310,7 +310,7 @@ class ModelShard:
             for link, consumer in queue.consumers.items():
                 if self.consumers.get(link) != queue.name:
                     continue
-                bodies = []
+                bodies: list[bytes] = []
                 while queue.ready and consumer.next + len(bodies) < consumer.limit and len(bodies) < most:
                     bodies.append(queue.ready.popleft())
                 if bodies:

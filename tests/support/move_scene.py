@@ -50,16 +50,17 @@ class FigurePeer:
         if self.state is not State.SERVING:
             raise ShardAway("it is not there now")
         if op == "moves":
-            return Answer({"moves": [dict(each) for each in self.moves]}, b"")
+            return Answer({"moves": [dict(each) for each in self.moves]}, memoryview(b""))
         if op == "kept":
-            return Answer({"count": 0, "queues": []}, b"")
+            return Answer({"count": 0, "queues": []}, memoryview(b""))
         assert op == "queues"
         names = sorted(name for name in self.queues if name > fields["after"])
         page, rest = names[: fields["limit"]], names[fields["limit"] :]
         rows = {name: list(self.queues[name]) for name in page}
         for name in page:
             self.queues[name][COLUMNS.index("arrived")] += self.rates[name]
-        return Answer({"columns": COLUMNS, "queues": rows, "next": page[-1] if rest else None}, b"")
+        answer = {"columns": COLUMNS, "queues": rows, "next": page[-1] if rest else None}
+        return Answer(answer, memoryview(b""))
 
 
 class MoveScene:
@@ -74,7 +75,7 @@ class MoveScene:
             coordinator=self.coordinator,
             map=self.map,
             shards=SimpleNamespace(peers=self.peers),
-            directory=Directory(self.coordinator, auto_create="on"),
+            directory=Directory(self.coordinator, auto_create=True),
         )
 
     async def begin(self) -> None:

@@ -191,7 +191,8 @@ class Side:
         for link, deliveries in sorted(self.peer.delivered.items()):
             # What expires at one moment is dead-lettered in any order.
             where = slice(2 if link == FROM_DEAD else 0, None)
-            found += [("delivered", link, *each[where]) for each in deliveries[self.seen.get(link, 0) :]]
+            news = deliveries[self.seen.get(link, 0) :]
+            found += [("delivered", link, *tuple(each)[where]) for each in news]
             self.seen[link] = len(deliveries)
         answers = self.peer.take(Kind.ACCEPTED, Kind.STORED, Kind.DRAINED, Kind.REFUSED, Kind.GONE)
         for answer in answers:
@@ -489,14 +490,16 @@ class Twins:
         )
         for each in (home, source, target):
             assert not captured.broken_laws(each), self.seed
-        assert home_of(home) == home_of([*source, *(each for each in target if each.event != "moved")])
+        assert home_of(home) == home_of([*source, *(event for event in target if event.event != "moved")])
         came = {
-            each.sequence: each.message for each in source if (each.queue, each.event) == (QUEUE, "enqueued")
+            event.sequence: event.message
+            for event in source
+            if (event.queue, event.event) == (QUEUE, "enqueued")
         }
-        for each in target:
-            if each.event == "moved" and each.queue == QUEUE:
+        for moved in target:
+            if moved.event == "moved" and moved.queue == QUEUE:
                 # Other bytes only where annotations were merged, which is no event.
-                assert each.message == came[each.sequence] or NOTES_MARK in each.message
+                assert moved.message == came[moved.sequence] or NOTES_MARK in moved.message
 
 
 def home_of(found: list[captured.Event]) -> tuple[dict[int, list[Any]], Counter[Any]]:

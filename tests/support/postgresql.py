@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tests.support import wait
 
@@ -30,12 +30,13 @@ class PostgreSQL:
 
     def __enter__(self) -> Self:
         entry = pwd.getpwnam(USER) if os.getuid() == 0 else None
-        options = {} if entry is None else {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+        options: dict[str, Any] = {}
         if entry is not None:
+            options = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
             os.chown(self.folder, entry.pw_uid, entry.pw_gid)
         data = self.folder / "data"
         command = [str(self._bin / "initdb"), "-D", str(data), "-U", USER, "-A", "trust", "--no-sync"]
-        subprocess.run(command, check=True, capture_output=True, cwd=self.folder, **options)  # type: ignore[call-overload]
+        subprocess.run(command, check=True, capture_output=True, cwd=self.folder, **options)
         with open(self.folder / "log", "wb") as log:
             self.process = subprocess.Popen(
                 [
@@ -50,7 +51,7 @@ class PostgreSQL:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                **options,  # type: ignore[arg-type]
+                **options,
             )
         ready = [str(self._bin / "pg_isready"), "-q", "-h", str(self.folder)]
         wait.until(lambda: subprocess.run(ready).returncode == 0, "PostgreSQL serves", 30)

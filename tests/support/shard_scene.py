@@ -5,6 +5,7 @@
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -47,7 +48,8 @@ from lightrail.wire.frames import (
 )
 
 
-class Answer(NamedTuple):
+@dataclass(frozen=True)
+class Answer:
     """A frame of the shard, without its body."""
 
     kind: Kind
@@ -65,7 +67,8 @@ class Delivered(NamedTuple):
     message: bytes
 
 
-class Outcome(NamedTuple):
+@dataclass(frozen=True)
+class Outcome:
     """What a connection point's listener made of messages of a batch."""
 
     link: int
@@ -259,19 +262,19 @@ class Peer:
         self.attempt += 1
         self.say(frame(Kind.HELLO, body=Hello(VERSION, self.name, self.boot, self.attempt).encode()))
 
-    def produce(self, link: int, queue: str = "", *, epoch: int = 0, **options: bool) -> None:
+    def produce(self, link: int, queue: str = "", *, epoch: int = 0, **options: Any) -> None:
         body = ProducerOpen(queue, **options)
         self.say(frame(Kind.PRODUCER_OPEN, epoch=epoch, link=link, body=body.encode()))
 
     def route(
-        self, link: int, number: int, set_: int, messages: Sequence[bytes], **options: int | bool
+        self, link: int, number: int, set_: int, messages: Sequence[bytes], **options: Any
     ) -> None:
         self.say(batch(link, number, messages, set_=set_, **options))
 
     def targets(self, link: int, number: int, *queues: str) -> None:
         self.say(frame(Kind.TARGETS, link=link, number=number, body=Targets(list(queues)).encode()))
 
-    def send(self, link: int, number: int, messages: Sequence[bytes], **options: int | bool) -> None:
+    def send(self, link: int, number: int, messages: Sequence[bytes], **options: Any) -> None:
         self.say(batch(link, number, messages, **options))
 
     def consume(self, link: int, queue: str, credit: int = 0, *, epoch: int = 0, **options: Any) -> None:
@@ -394,7 +397,7 @@ def batch(
     )
 
 
-def delivered(part: bytes) -> list[Delivered]:
+def delivered(part: bytes | memoryview) -> list[Delivered]:
     """The messages of a DELIVER frame."""
     _, _, _, _, _, count, number = HEADER.unpack_from(part)
     sequence, _, _, attempts, _, base, size = DELIVER_COLUMNS.unpack_from(part, HEADER_SIZE)
@@ -405,7 +408,8 @@ def delivered(part: bytes) -> list[Delivered]:
     start = 0
     for index, end in enumerate(ends):
         stop = end - base
-        found.append(Delivered(number + index, sequence + index, attempts, part[at + start : at + stop]))
+        body = bytes(part[at + start : at + stop])
+        found.append(Delivered(number + index, sequence + index, attempts, body))
         start = stop
     return found
 

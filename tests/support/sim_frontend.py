@@ -114,7 +114,7 @@ class Receiver(Consumer):
     def ready(self) -> None:
         """Nobody waits for it."""
 
-    def deliver(self, part: bytes, number: int, count: int) -> None:
+    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         assert not self.closed
         if number != self.sent:
             raise DeliveriesMissing(f"expected delivery {self.sent} of {self.queue}, found {number}")
@@ -182,7 +182,7 @@ class SimFrontend:
             name=f"frontend-{id}",
             boot=7_000_000 + cluster.next_link(),
             now_ms=cluster.now_ms,
-            schedule_flush=lambda: cluster.loop.call_soon(self._flush),
+            schedule_flush=self._schedule_flush,
             flush=self._flush,
         )
         self.shard_connections._context = context  # type: ignore[assignment]
@@ -205,6 +205,9 @@ class SimFrontend:
         if not self.is_dead:
             self.shard_connections.refresh()
             self.cluster.loop.call_later(0.05, self._beat)
+
+    def _schedule_flush(self) -> None:
+        self.cluster.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         for peer in self.shard_connections.peers.values():

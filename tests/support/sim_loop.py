@@ -2,7 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVarTuple
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
+
+Ts = TypeVarTuple("Ts")
 
 
 class NothingLeft(Exception):
@@ -15,7 +20,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
-        self.readers: dict[int, Callable[[], None]] = {}
+        self.readers: dict[FileDescriptorLike, Callable[[], object]] = {}
         """By the number that a simulated socket gives as its FD."""
         self._selector = self
 
@@ -30,10 +35,10 @@ class SimLoop(asyncio.BaseEventLoop):
             self.now_s += timeout_s
         return []
 
-    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+    def add_reader(self, fd: "FileDescriptorLike", callback: Callable[[*Ts], Any], *args: *Ts) -> None:
         self.readers[fd] = lambda: callback(*args)
 
-    def remove_reader(self, fd: Any) -> bool:
+    def remove_reader(self, fd: "FileDescriptorLike") -> bool:
         return self.readers.pop(fd, None) is not None
 
     def close(self) -> None:

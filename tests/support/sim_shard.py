@@ -207,13 +207,16 @@ class Life:
                 frontend=f"shard-{self.shard.id}",
                 boot=self.engine.boot,
                 now_ms=self.now_ms,
-                schedule_flush=lambda: self.loop.call_soon(self._flush),
+                schedule_flush=self._schedule_flush,
                 flush=self._flush,
             )
         return peer
 
     def leave(self, shard: int) -> None:
         """See mover.Sources: it is kept for the next one."""
+
+    def _schedule_flush(self) -> None:
+        self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         for peer in self.sources.values():

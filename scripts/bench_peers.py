@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.benchmarks import machine, peers, suite
-from tests.benchmarks.load import LoadFailed
+from tests.benchmarks.load import LoadError
 from tests.support.java_broker import JavaBroker
 
 
@@ -57,7 +57,7 @@ def main() -> int:
                         peers.warm_up(peer)
                     met &= suite.run(chosen, given.runs, given.scratch, names, "peers")
         return 0 if met else 1
-    except (peers.PeerMissing, LoadFailed, TimeoutError) as error:
+    except (peers.PeerMissingError, LoadError, TimeoutError) as error:
         print(f"bench_peers: {error}", file=sys.stderr)
         return 2
     finally:

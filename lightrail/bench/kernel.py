@@ -26,7 +26,7 @@ _INHERIT: Final = 1 << 1
 _CLOEXEC: Final = 8
 
 
-class NotCounted(Exception):
+class NotCountedError(Exception):
     """System calls cannot be counted here: why, and what is needed."""
 
 
@@ -54,7 +54,7 @@ class SystemCalls:
     """Counts the system calls of processes and their descendants, from when it is made until it is closed."""
 
     def __init__(self, pids: tuple[int, ...]) -> None:
-        """Raises NotCounted."""
+        """Raises NotCountedError."""
         self._files: list[int] = []
         attr = struct.pack("<IIQ24xQ", _TRACE_POINT, _ATTR_BYTES, _trace_point(), _INHERIT)
         attr = attr.ljust(_ATTR_BYTES, b"\0")
@@ -62,7 +62,7 @@ class SystemCalls:
         number = _NUMBERS.get(platform.machine())
         if number is None:
             known = ", ".join(_NUMBERS)
-            raise NotCounted(f"expected a machine that is one of {known}, found {platform.machine()}")
+            raise NotCountedError(f"expected a machine that is one of {known}, found {platform.machine()}")
         try:
             for _, thread in _threads(usage.tree(pids)):
                 file: int = call(number, attr, thread, -1, -1, _CLOEXEC)
@@ -70,7 +70,9 @@ class SystemCalls:
                     error = ctypes.get_errno()
                     if error == errno.ESRCH:
                         continue
-                    raise NotCounted(f"perf_event_open: {os.strerror(error)}; expected root or CAP_PERFMON")
+                    raise NotCountedError(
+                        f"perf_event_open: {os.strerror(error)}; expected root or CAP_PERFMON"
+                    )
                 self._files.append(file)
         except BaseException:
             self.close()
@@ -109,10 +111,10 @@ def _trace_point() -> int:
             with open(f"{root}/events/raw_syscalls/sys_enter/id", encoding="ascii") as file:
                 return int(file.read())
         except PermissionError:
-            raise NotCounted("reading the trace points of the kernel: expected root") from None
+            raise NotCountedError("reading the trace points of the kernel: expected root") from None
         except OSError:
             continue
-    raise NotCounted(
+    raise NotCountedError(
         "the kernel's trace point raw_syscalls:sys_enter was not found; "
         "`mount -t tracefs tracefs /sys/kernel/tracing` makes it visible where the kernel has it"
     )

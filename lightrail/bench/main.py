@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lightrail.bench.options import parse_options
 from lightrail.bench.progress import Progress
 from lightrail.bench.report import as_text, as_value
-from lightrail.bench.run import Run, RunFailed
+from lightrail.bench.run import Run, RunError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_options(sys.argv[1:] if argv is None else argv)
     try:
         outcome = Run(options, Progress(options)).execute()
-    except RunFailed as error:
+    except RunError as error:
         print(f"lightrail bench: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

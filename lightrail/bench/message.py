@@ -29,7 +29,7 @@ _SMALL_DATA: Final = bytes.fromhex("005375a0")
 _LARGE_DATA: Final = bytes.fromhex("005375b0")
 
 
-class MalformedMessage(Exception):
+class MalformedMessageError(Exception):
     """What arrived is no AMQP message; the text says what was expected, what was found and where."""
 
 
@@ -76,7 +76,7 @@ class Parsed:
 
 
 def parse(message: bytes | bytearray) -> Parsed:
-    """Find the first data section; raises MalformedMessage.
+    """Find the first data section; raises MalformedMessageError.
 
     A message counts as redelivered when its delivery-count is above zero, or when first-acquirer is
     there and false: our header has no such field, so it was a broker that wrote it (RabbitMQ does).
@@ -92,24 +92,24 @@ def parse(message: bytes | bytearray) -> Parsed:
             body = start + (2 if message[start] == 0xA0 else 5)
             return Parsed(body, stop - body, redelivered)
         position = stop
-    raise MalformedMessage(f"a message of {end} bytes without a data section")
+    raise MalformedMessageError(f"a message of {end} bytes without a data section")
 
 
 def descriptor(message: bytes | bytearray, position: int) -> tuple[int, int]:
     """The code of the section at ``position``, and where its value begins (spec 1.2, 3.2)."""
     if message[position] != 0:
-        raise MalformedMessage(f"expected a section at {position}, found {message[position]:#04x}")
+        raise MalformedMessageError(f"expected a section at {position}, found {message[position]:#04x}")
     end = skip(message, position + 1)
     if message[position + 1] in (0x53, 0x80):
         return int.from_bytes(message[position + 2 : end], "big"), end
-    raise MalformedMessage(f"expected the code of a section at {position + 1}")
+    raise MalformedMessageError(f"expected the code of a section at {position + 1}")
 
 
 def skip(message: bytes | bytearray, position: int) -> int:
     """Where the value at ``position`` ends (spec 1.2: the upper half of the code says how it is sized)."""
     code = message[position : position + 1]
     if not code:
-        raise MalformedMessage(f"expected a value at {position}, found the end")
+        raise MalformedMessageError(f"expected a value at {position}, found the end")
     width = code[0] >> 4
     if 4 <= width <= 9:
         end = position + 1 + (0, 1, 2, 4, 8, 16)[width - 4]
@@ -118,9 +118,9 @@ def skip(message: bytes | bytearray, position: int) -> int:
     elif width in (0xB, 0xD, 0xF):
         end = position + 5 + int.from_bytes(message[position + 1 : position + 5], "big")
     else:
-        raise MalformedMessage(f"expected a value at {position}, found {code[0]:#04x}")
+        raise MalformedMessageError(f"expected a value at {position}, found {code[0]:#04x}")
     if end > len(message):
-        raise MalformedMessage(f"the value at {position} ends at {end}, the message at {len(message)}")
+        raise MalformedMessageError(f"the value at {position} ends at {end}, the message at {len(message)}")
     return end
 
 

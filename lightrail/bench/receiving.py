@@ -20,7 +20,7 @@ from lightrail.bench.message import (
     SEQUENCE_MAX,
     SIZE_MIN,
     STAMP,
-    MalformedMessage,
+    MalformedMessageError,
     Parsed,
     parse,
     run_of,
@@ -131,7 +131,7 @@ class Receiver(Incoming):
         """
         try:
             parsed = parse(whole)
-        except (MalformedMessage, IndexError):
+        except (MalformedMessageError, IndexError):
             self.foreign += 1
             return None
         if parsed.size < SIZE_MIN:

@@ -10,7 +10,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.bench.message import MalformedMessage, Parsed, data_section, descriptor, skip
+from lightrail.bench.message import MalformedMessageError, Parsed, data_section, descriptor, skip
 from lightrail.bench.values import NULL, listed
 
 PROPERTIES: Final = 0x73
@@ -32,7 +32,7 @@ class Reply:
 
 
 def properties(message: bytes | bytearray) -> list[bytes]:
-    """The fields of a message's properties, each as it is encoded; raises MalformedMessage."""
+    """The fields of a message's properties, each as it is encoded; raises MalformedMessageError."""
     position, end = 0, len(message)
     while position < end:
         code, start = descriptor(message, position)
@@ -66,11 +66,11 @@ def text_of(fields: list[bytes], place: int) -> str | None:
 
 
 def reply_to(request: bytearray, parsed: Parsed, durable: bool) -> Reply:
-    """The reply to a request; raises MalformedMessage when the request asks for none."""
+    """The reply to a request; raises MalformedMessageError when the request asks for none."""
     fields = properties(request)
     address = text_of(fields, REPLY_TO)
     if address is None or fields[MESSAGE_ID] == NULL:
-        raise MalformedMessage("expected a request with a message-id and a reply-to, found none")
+        raise MalformedMessageError("expected a request with a message-id and a reply-to, found none")
     sent = [NULL] * (CORRELATION_ID + 1)
     sent[TO], sent[CORRELATION_ID] = fields[REPLY_TO], fields[MESSAGE_ID]
     body = bytes(request[parsed.body : parsed.body + parsed.size])

@@ -8,7 +8,7 @@ from lightrail.bench import board as words
 from lightrail.bench.arrivals import Arrivals
 from lightrail.bench.engine import ACCEPTED, OUTCOMES, Connection, ffi, lib
 from lightrail.bench.histogram import Histogram
-from lightrail.bench.message import MalformedMessage
+from lightrail.bench.message import MalformedMessageError
 from lightrail.bench.plan import ResponderResult, Share
 from lightrail.bench.receiving import Receiver, Receiving
 from lightrail.bench.reply import Reply, reply_to
@@ -112,7 +112,7 @@ class Responder(Receiver):
             return
         try:
             reply = reply_to(whole, found[0], self.replier.durable)
-        except MalformedMessage:
+        except MalformedMessageError:
             self.foreign += 1
             return
         if self.replier.link_to(reply.address) is None:

@@ -32,7 +32,7 @@ ENDING_TIME_S: Final = 15.0
 CONNECTING_TIME_S: Final = 120.0
 
 
-class RunFailed(Exception):
+class RunError(Exception):
     """The run could not be made; the text says why."""
 
 
@@ -117,8 +117,8 @@ class Run:
             parts += [(kind, tuple(range(options.slow))) for kind in ("receiver", "sender")]
         try:
             self._calls = kernel.SystemCalls(options.pids) if options.system_calls else None
-        except kernel.NotCounted as error:
-            raise RunFailed(f"--system-calls: {error}") from None
+        except kernel.NotCountedError as error:
+            raise RunError(f"--system-calls: {error}") from None
         self.board = Board(len(parts), len(parts) - fast)
         self.workers: list[_Worker] = []
         self._ready = 0
@@ -147,7 +147,7 @@ class Run:
         return min(len(links), max(1, options.connections * len(links) // all_links))
 
     def execute(self) -> Outcome:
-        """Do it; raises RunFailed. Processes are gone afterwards in any case."""
+        """Do it; raises RunError. Processes are gone afterwards in any case."""
         try:
             return self._execute()
         finally:
@@ -246,7 +246,7 @@ class Run:
         return spent
 
     def _poll(self, start: int) -> None:
-        """Let a little time pass; raises RunFailed when a process failed."""
+        """Let a little time pass; raises RunError when a process failed."""
         board = self.board
         elapsed = (time.monotonic_ns() - start) / 1e9
         self.watcher.update(elapsed, board.sum(words.SENT), board.sum(words.RECEIVED))
@@ -264,11 +264,11 @@ class Run:
                 what, content = worker.pipe.recv()
             except (EOFError, OSError):
                 worker.process.join(1)
-                raise RunFailed(
+                raise RunError(
                     f"a {worker.kind} process ended with status {worker.process.exitcode}"
                 ) from None
             if what == "failed":
-                raise RunFailed(content)
+                raise RunError(content)
             if what == "done":
                 worker.result = content
             else:
@@ -278,7 +278,7 @@ class Run:
         deadline = time.monotonic() + CONNECTING_TIME_S
         while self._ready < len(self.workers):
             if time.monotonic() > deadline:
-                raise RunFailed(f"expected all connections within {CONNECTING_TIME_S:g} s, found fewer")
+                raise RunError(f"expected all connections within {CONNECTING_TIME_S:g} s, found fewer")
             self._collect(0.1)
 
     def _finish(self, window: Window) -> Outcome:
@@ -315,7 +315,7 @@ class Run:
         deadline = time.monotonic() + ENDING_TIME_S
         while any(worker.result is None for worker in workers):
             if time.monotonic() > deadline:
-                raise RunFailed(f"the processes did not end within {ENDING_TIME_S:g} s")
+                raise RunError(f"the processes did not end within {ENDING_TIME_S:g} s")
             self._collect(POLL_S)
 
     # --- the verdict -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import asyncio
 import importlib
 import sys
 
-from lightrail.cli.serve import Refused, refuse_without_users
+from lightrail.cli.serve import ServeError, refuse_without_users
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.opening import open_coordinator
 from lightrail.model.settings import Settings
@@ -30,7 +30,7 @@ def run(role: str, id: int | None, settings: Settings) -> int:
                 refuse_without_users(settings, has_users)
         serve: process.Serve = importlib.import_module(f"lightrail.{role}.main").serve
         return process.alone(role, id, settings, serve)
-    except (Refused, CoordinatorError, directories.DirectoryRefused) as error:
+    except (ServeError, CoordinatorError, directories.DirectoryRefusedError) as error:
         print(f"lightrail {role}: {error}", file=sys.stderr)
         return 1
 

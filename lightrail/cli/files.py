@@ -13,12 +13,12 @@ from typing import Final
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.generations import accept_disk
 from lightrail.cluster.map import SHARDS, Member
-from lightrail.cluster.membership import MemberRefused, until_free
+from lightrail.cluster.membership import MemberRefusedError, until_free
 from lightrail.cluster.opening import open_coordinator
 from lightrail.cluster.sqlite import FILE_NAME
-from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, user_name
+from lightrail.cluster.users import PASSWORD_BYTES_MAX, InvalidUserError, UserRecord, user_name
 from lightrail.model import limits
-from lightrail.model.names import InvalidName, check
+from lightrail.model.names import InvalidNameError, check
 from lightrail.model.setting_values import SettingsError
 from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, Settings
 from lightrail.namespace.directory import Directory
@@ -27,7 +27,7 @@ from lightrail.namespace.rights import Caller
 from lightrail.namespace.service import Service
 from lightrail.shard.journal.repair import repair
 from lightrail.shard.journal.store import StoreError
-from lightrail.telemetry.directories import DirectoryRefused, make_data_directory
+from lightrail.telemetry.directories import DirectoryRefusedError, make_data_directory
 
 NOBODY: Final = -1
 """The boot of no process."""
@@ -35,18 +35,18 @@ OPERATOR: Final = Caller("operator", everything=True)
 """Whoever may write the data directory, or etcd, may do everything."""
 
 
-class Refused(Exception):
+class FileCommandError(Exception):
     """What the command was asked can't be done; the message says why."""
 
 
 REFUSALS: Final = (
     CoordinatorError,
     StoreError,
-    UserRefused,
-    DirectoryRefused,
-    InvalidName,
-    MemberRefused,
-    Refused,
+    InvalidUserError,
+    DirectoryRefusedError,
+    InvalidNameError,
+    MemberRefusedError,
+    FileCommandError,
 )
 
 
@@ -83,7 +83,7 @@ async def _open(parsed: argparse.Namespace) -> int:
         make_data_directory(settings.data)
     elif not os.path.exists(path):  # noqa: ASYNC240 - nothing else runs on this loop
         none = "no shard has served" if parsed.thing == "shard" else "no user is defined"
-        raise Refused(f"{path} is not there: no broker has used --data {parsed.data}, and {none}")
+        raise FileCommandError(f"{path} is not there: no broker has used --data {parsed.data}, and {none}")
     coordinator = await open_coordinator(settings)
     try:
         if parsed.thing == "permission":
@@ -170,7 +170,7 @@ async def _permission(coordinator: Coordinator, parsed: argparse.Namespace) -> i
         case "clear":
             if not await _clear(service, parsed.name, parsed.prefix):
                 where = "" if parsed.prefix is None else f" at {parsed.prefix or '/'}"
-                raise Refused(f"user {parsed.name} has no rights{where}; see `permission list`")
+                raise FileCommandError(f"user {parsed.name} has no rights{where}; see `permission list`")
             print(f"rights of user {parsed.name} are cleared")
         case "list":
             found = sorted(service.directory.every_permission(), key=lambda each: (each.user, each.prefix))
@@ -203,7 +203,7 @@ async def _clear(service: Service, user: str, prefix: str | None) -> int:
 
 
 def _prefix(text: str) -> str:
-    """A name; `/` is everything. Raises InvalidName."""
+    """A name; `/` is everything. Raises InvalidNameError."""
     if text == "/":
         return ""
     prefix = text.removeprefix("/")
@@ -217,7 +217,9 @@ def _rights(text: str) -> frozenset[Right]:
     try:
         rights = frozenset(Right(each.strip()) for each in text.split(","))
     except ValueError:
-        raise Refused(f"the rights are {text!a}; expected manage, send, listen by commas, or all") from None
+        raise FileCommandError(
+            f"the rights are {text!a}; expected manage, send, listen by commas, or all"
+        ) from None
     return rights
 
 
@@ -233,12 +235,14 @@ def _password(parsed: argparse.Namespace) -> str:
             with open(parsed.password_file, encoding="utf-8") as file:
                 return _first_line(file.readline(PASSWORD_BYTES_MAX + 2))
         except (OSError, UnicodeDecodeError) as error:
-            raise Refused(f"the password file {parsed.password_file} can't be read: {error}") from None
+            raise FileCommandError(
+                f"the password file {parsed.password_file} can't be read: {error}"
+            ) from None
     if not sys.stdin.isatty():
         return _first_line(sys.stdin.readline(PASSWORD_BYTES_MAX + 2))
     password = getpass.getpass(f"Password of {parsed.name}: ")
     if getpass.getpass("Again: ") != password:
-        raise Refused("the two passwords differ; nothing was changed")
+        raise FileCommandError("the two passwords differ; nothing was changed")
     return password
 
 

@@ -14,8 +14,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Final
 
-from lightrail.cli.supervisor import GaveUp, Limits, Plan, Supervisor
-from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefused, Write
+from lightrail.cli.supervisor import ChildError, Limits, Plan, Supervisor
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefusedError, Write
 from lightrail.cluster.map import FRONTENDS, GATEWAYS, SHARDS
 from lightrail.cluster.opening import OUTSIDE, open_coordinator, open_to_strangers, where
 from lightrail.model.endpoint import Endpoint
@@ -38,7 +38,7 @@ ORPHANS_POLL_S: Final = 0.1
 log = logging.getLogger(__name__)
 
 
-class Refused(Exception):
+class ServeError(Exception):
     """Why the broker does not start: what was expected, what was found, what to do."""
 
 
@@ -60,7 +60,7 @@ def serve(
             return 0  # while it waited for etcd; later SIGINT has a handler
         finally:
             os.close(lock)
-    except (Refused, GaveUp, CoordinatorError, directories.DirectoryRefused) as error:
+    except (ServeError, ChildError, CoordinatorError, directories.DirectoryRefusedError) as error:
         print(f"lightrail serve: {error}", file=sys.stderr)
         return 1
 
@@ -106,7 +106,7 @@ async def _prepare(settings: Settings) -> tuple[Settings, bool]:
 
 
 def of_this_machine(settings: Settings) -> Settings:
-    """How many processes run here, one machine of a cluster. Raises Refused, SettingsError."""
+    """How many processes run here, one machine of a cluster. Raises ServeError, SettingsError."""
     for name in ("metrics", "wire"):
         found: Endpoint = getattr(settings, name)
         if found.port:
@@ -116,7 +116,7 @@ def of_this_machine(settings: Settings) -> Settings:
             )
     shards = data_directory.known(settings.data)
     if 0 < settings.shards < len(shards):
-        raise Refused(
+        raise ServeError(
             f"{settings.shards} shards were asked for, but {settings.data} holds the directories of "
             f"{len(shards)} (shards {', '.join(map(str, shards))}): start with --shards {len(shards)}, or "
             "drain and remove a shard first, and then remove its directory"
@@ -131,7 +131,7 @@ async def _when_there(settings: Settings) -> Coordinator:
     while True:
         try:
             return await open_coordinator(settings)
-        except CoordinatorRefused:
+        except CoordinatorRefusedError:
             raise
         except CoordinatorError as error:
             if not told:
@@ -159,7 +159,7 @@ def plans(settings: Settings, modules: Mapping[str, str]) -> list[Plan]:
 
 
 def lock_data_directory(data: str) -> int:
-    """Take DATA/lock; the descriptor holds it, and so do the children that inherit it. Raises Refused.
+    """Take DATA/lock; the descriptor holds it, and so do the children that inherit it. Raises ServeError.
 
     A directory whose instance was killed is free as soon as its children have noticed and ended.
     """
@@ -177,7 +177,7 @@ def lock_data_directory(data: str) -> int:
             if running or time.monotonic() > deadline:
                 os.close(lock)
                 what = f"another instance (pid {holder})" if running else "processes of an instance that died"
-                raise Refused(
+                raise ServeError(
                     f"the data directory {data} is held by {what}: end it, or choose another with --data"
                 ) from None
             if not waited:
@@ -205,7 +205,7 @@ def refuse_without_users(settings: Settings, has_users: bool) -> None:
     """Raise Refused when anybody in the network could send and receive, unless that was asked for."""
     reason = open_to_strangers(settings, has_users)
     if reason is not None:
-        raise Refused(reason)
+        raise ServeError(reason)
     if has_users:
         return
     outside = [each for name in OUTSIDE if (each := getattr(settings, name)) and not each.loopback]
@@ -235,7 +235,7 @@ def reserve_all(settings: Settings, reserved: ExitStack) -> Settings:
 def reserve(endpoint: Endpoint, name: str) -> tuple[socket.socket, Endpoint]:
     """Bind without listening, so that a port stays ours while the processes that listen come and go.
 
-    Returns the socket and the endpoint with its port. Raises Refused.
+    Returns the socket and the endpoint with its port. Raises ServeError.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -248,13 +248,13 @@ def reserve(endpoint: Endpoint, name: str) -> tuple[socket.socket, Endpoint]:
                 probe.bind(address)
         held = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise Refused(_bind_failed(endpoint, name, error)) from None
+        raise ServeError(_bind_failed(endpoint, name, error)) from None
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(address)
     except OSError as error:
         held.close()
-        raise Refused(_bind_failed(endpoint, name, error)) from None
+        raise ServeError(_bind_failed(endpoint, name, error)) from None
     return held, Endpoint(endpoint.host, held.getsockname()[1])
 
 

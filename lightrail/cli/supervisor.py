@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lightrail.model.settings import Settings
-from lightrail.telemetry.channel import Channel, ChannelClosed, Message
+from lightrail.telemetry.channel import Channel, ChannelClosedError, Message
 
 RESTART_PAUSE_MIN_S: Final = 0.1
 RESTART_PAUSE_MAX_S: Final = 5.0
@@ -36,7 +36,7 @@ STOP_ORDER: Final = (("frontend", "gateway"), ("shard",))
 log = logging.getLogger(__name__)
 
 
-class GaveUp(Exception):
+class ChildError(Exception):
     """A child can't be started; the message says which. Its own log says why."""
 
 
@@ -100,7 +100,7 @@ class Child:
         }
 
     async def keep(self) -> None:
-        """Run the process, again and again, until the supervisor stops. Raises GaveUp."""
+        """Run the process, again and again, until the supervisor stops. Raises ChildError."""
         pause = self._supervisor.limits.pause_min
         vain = 0
         loop = asyncio.get_running_loop()
@@ -124,7 +124,7 @@ class Child:
             else:
                 vain += 1
                 if vain >= START_ATTEMPTS_MAX and not self._supervisor.served:
-                    raise GaveUp(f"{self.plan.name} {end}; it has been started {vain} times in vain")
+                    raise ChildError(f"{self.plan.name} {end}; it has been started {vain} times in vain")
             log.warning("%s %s; starting it again in %.1f s", self.plan.name, end, pause)
             self.restarts += 1
             self._supervisor.changed()
@@ -141,7 +141,7 @@ class Child:
     def send(self, message: Message) -> None:
         """Tell the process something, if it runs."""
         if self._channel is not None and self.details is not None:
-            with suppress(ChannelClosed):  # it died a moment ago, or does not read: keep() sees its exit
+            with suppress(ChannelClosedError):  # it died a moment ago, or does not read: keep() sees its exit
                 self._channel.send(message)
 
     async def stop(self) -> None:
@@ -182,7 +182,7 @@ class Child:
         finally:
             theirs.close()
         self.pid = process.pid
-        with suppress(ChannelClosed):  # it died already: its exit says so
+        with suppress(ChannelClosedError):  # it died already: its exit says so
             channel.send(self._supervisor.first_message(self))
         ours.setblocking(False)
         asyncio.get_running_loop().add_reader(ours, self._from_child, channel)
@@ -201,7 +201,7 @@ class Child:
                     self.boot = message.get("boot")
                     self._changed.set()
                     self._supervisor.changed()
-        except ChannelClosed:
+        except ChannelClosedError:
             asyncio.get_running_loop().remove_reader(channel.socket)
 
     async def _until_ready(self) -> bool:
@@ -272,7 +272,7 @@ class Supervisor:
     async def run(self, on_ready: Callable[[list[Message]], None]) -> None:
         """Start, call ``on_ready`` once with every child's description, keep them running, stop them.
 
-        Raises GaveUp when a child can't be started at all; the others have ended by then.
+        Raises ChildError when a child can't be started at all; the others have ended by then.
         """
         keepers: list[asyncio.Task[None]] = []
         stopping = asyncio.create_task(self.stopping.wait())

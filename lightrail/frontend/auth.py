@@ -13,7 +13,7 @@ from typing import Any
 
 from lightrail.amqp import events, sasl
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.cluster.logins import LOCAL, Logins, TooManyLogins, source_of
+from lightrail.cluster.logins import LOCAL, Logins, TooManyLoginsError, source_of
 from lightrail.cluster.users import UserRecord
 from lightrail.model.endpoint import is_loopback
 from lightrail.model.settings import Settings
@@ -131,7 +131,7 @@ class Authentication:
                 self.chosen = str(event.mechanism)
                 return await self.start(self.chosen, event.response)
             return await self.respond(event.response)
-        except TooManyLogins as error:
+        except TooManyLoginsError as error:
             return Step(reason=str(error))
         except Exception:
             log.exception("a client could not be authenticated")

@@ -16,7 +16,7 @@ from lightrail.amqp.sender import SendingLink
 from lightrail.amqp.session import Session
 from lightrail.frontend.connections import Accepted, Connections
 from lightrail.model import conditions, limits
-from lightrail.wire.control import ControlRefused, Operation
+from lightrail.wire.control import ControlRefusedError, Operation
 
 LINK_STATES: Final = {
     REQUESTED: "requested",
@@ -164,7 +164,7 @@ def _find(frontend: ShownFrontend, fields: Mapping[str, Any]) -> Accepted:
     if boot == f"{frontend.boot:08x}" and number.isdecimal() and len(number) < 20:
         found = frontend.connections.by_number.get(int(number))
     if found is None:
-        raise ControlRefused(conditions.NOT_FOUND, f"there is no connection {id!a} (any more)")
+        raise ControlRefusedError(conditions.NOT_FOUND, f"there is no connection {id!a} (any more)")
     return found
 
 
@@ -173,7 +173,7 @@ def _whole(fields: Mapping[str, Any], name: str, low: int, high: int, default: i
     if value is None:
         return default
     if type(value) is not int or not low <= value <= high:
-        raise ControlRefused(
+        raise ControlRefusedError(
             conditions.INVALID_FIELD,
             f"{name} is {value!r:.80}; expected a whole number from {low} to {high}",
         )

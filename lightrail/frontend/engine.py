@@ -47,7 +47,7 @@ from lightrail.wire.bodies import Answer
 from lightrail.wire.control import ControlServer
 from lightrail.wire.keys import WireKey
 from lightrail.wire.owner import Owner
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend")
@@ -185,7 +185,7 @@ class Frontend:
         return None if known is None else self.shard_connections.peer(known[0])
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
-        """Sends a request to the shard of a queue. Raises ShardAway, ShardRefused."""
+        """Sends a request to the shard of a queue. Raises ShardDownError, ShardRefusedError."""
         return await self.shard_connections.request(queue, op, fields)
 
     # --- names -----------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class Frontend:
         """Whether a queue holds no message; False where its shard does not answer."""
         try:
             found = (await self.ask_shard(queue, "queue", {})).fields
-        except (CoordinatorError, ShardAway, ShardRefused):
+        except (CoordinatorError, ShardDownError, ShardRefusedError):
             return False
         return not any(int(found[state]) for state in ("ready", "delayed", "in_flight"))
 

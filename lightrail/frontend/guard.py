@@ -12,7 +12,7 @@ from lightrail.model import conditions, names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name, Right
-from lightrail.namespace.rights import ONLY_ITS_CONNECTION, Forbidden, demand
+from lightrail.namespace.rights import ONLY_ITS_CONNECTION, ForbiddenError, demand
 
 Revoke = Callable[[str, str], None]
 """Called with a condition and a sentence when a use of a name has to end; it must release the hold."""
@@ -60,7 +60,7 @@ class Guard:
             return
         try:
             demand(self._directory, client.caller_for(record.name), right, record)
-        except Forbidden as error:
+        except ForbiddenError as error:
             raise ConditionError(conditions.UNAUTHORIZED_ACCESS, str(error)) from None
 
     def hold(self, client: Client, right: Right, record: Name, revoke: Revoke) -> Hold:

@@ -22,7 +22,7 @@ from aiohttp import web
 
 from lightrail.amqp import sasl
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.cluster.logins import Logins, TooManyLogins, source_of
+from lightrail.cluster.logins import Logins, TooManyLoginsError, source_of
 from lightrail.cluster.users import UserRecord
 from lightrail.gateway.errors import ProblemError
 from lightrail.model import limits
@@ -216,7 +216,7 @@ class Callers:
             raise ProblemError(401, f"the Basic credentials can't be read: {error}", headers=ASK) from None
         try:
             record = await self.logins.verify(source, user, password)
-        except TooManyLogins as error:
+        except TooManyLoginsError as error:
             raise ProblemError(429, str(error), headers={"Retry-After": "10"}) from None
         if record is None:
             raise ProblemError(401, "unknown user or wrong password", headers=ASK)
@@ -225,7 +225,7 @@ class Callers:
     async def _bearer(self, value: str) -> _Known:
         try:
             claims = tokens.read(self.logins.secret, value, self._wall())
-        except tokens.InvalidToken as error:
+        except tokens.InvalidTokenError as error:
             raise ProblemError(401, str(error), headers=ASK) from None
         record = await self._coordinator.user(claims.user)
         if record is None or tokens.key_digest(record) != claims.key_digest:

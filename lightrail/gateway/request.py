@@ -12,7 +12,7 @@ from lightrail.gateway.links.sending import Room
 from lightrail.gateway.rights import demand_all, demand_name
 from lightrail.gateway.services import Services
 from lightrail.model import limits
-from lightrail.model.names import InvalidName, check_spelling
+from lightrail.model.names import InvalidNameError, check_spelling
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right
@@ -182,7 +182,7 @@ def nothing_at(name: str) -> ProblemError:
     text = f"{name} has no role; POST a policy or a message to it first"
     try:
         check_spelling(name)
-    except InvalidName as error:
+    except InvalidNameError as error:
         text = f"{text}. Also, {error}"
     return ProblemError(404, text, role="none")
 

@@ -11,10 +11,10 @@ from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import Refused
+from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.gateway.sweeper")
 
@@ -57,7 +57,7 @@ async def in_use(services: Services, queue: str) -> bool:
     """
     try:
         answer = await services.shards.request(queue, "queue", {})
-    except (ShardAway, ShardRefused, CoordinatorError) as error:
+    except (ShardDownError, ShardRefusedError, CoordinatorError) as error:
         log.debug("it is unknown whether %s is in use: %s", queue, error)
         return True
     return bool(answer.fields["consumer_count"])
@@ -77,7 +77,7 @@ async def sweep_once(services: Services, now_ms: int) -> None:
         log.info("subscription %s of %s has expired", subscription.id, subscription.router)
         try:
             await services.namespace.unsubscribe(ANYBODY, subscription.router, subscription.id)
-        except Refused:
+        except ServiceError:
             services.directory.refresh()
 
 

@@ -6,7 +6,7 @@ from lightrail.gateway.forwarding.transfers import TooManyTransfersError
 from lightrail.gateway.resources import messages, queues, status
 from lightrail.gateway.rights import demand_all
 from lightrail.gateway.services import Services
-from lightrail.namespace.errors import Refused
+from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.rights import Caller
 
 
@@ -36,7 +36,7 @@ class BrokerViews:
         try:
             transfer = transfers.start(caller, {"from": name, "mode": "redrive"})
         except TooManyTransfersError as error:
-            raise Refused(str(error)) from None
+            raise ServiceError(str(error)) from None
         return transfer.shown()
 
     async def connections(self, caller: Caller) -> list[dict[str, Any]]:

@@ -66,7 +66,7 @@ class SegmentIndex:
 _PLAIN: Final = ("segment", "first_lsn", "next_lsn", "end", "messages", "last_ms", "sealed")
 
 
-class BadIndex(Exception):
+class BadIndexError(Exception):
     """The text of an index that is not of this format."""
 
 
@@ -74,18 +74,18 @@ def decode_index(text: str) -> SegmentIndex:
     """What an index file says.
 
     Raises:
-        BadIndex: it is not of this format.
+        BadIndexError: it is not of this format.
     """
     try:
         fields = json.loads(text)
         if fields["format"] > FORMAT:
-            raise BadIndex(f"the index has format {fields['format']}, this version reads up to {FORMAT}")
+            raise BadIndexError(f"the index has format {fields['format']}, this version reads up to {FORMAT}")
         plain = {name: fields[name] for name in _PLAIN}
         return SegmentIndex(
             **plain, blocks=[Block(*each) for each in fields["blocks"]], queues=fields["queues"]
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise BadIndex(f"expected the index of a segment, found {text[:100]!r}") from error
+        raise BadIndexError(f"expected the index of a segment, found {text[:100]!r}") from error
 
 
 def index_of(header: SegmentHeader, found: Iterable[Found]) -> SegmentIndex:

@@ -35,7 +35,7 @@ def _is_number(value: Any) -> bool:
 def _is_name(value: str, _: float) -> bool:
     try:
         names.check(value)
-    except names.InvalidName:
+    except names.InvalidNameError:
         return False
     return True
 

@@ -23,21 +23,21 @@ SYSTEM_MARKS: Final = ("!", "$")
 _SCHEMES: Final = ("amqp://", "amqps://")
 
 
-class InvalidName(ValueError):
+class InvalidNameError(ValueError):
     """An address that names no queue; the message says what was found and what is allowed."""
 
 
 def queue_name(address: str) -> str:
     """The queue that an address names, once decoded and checked.
 
-    ``q``, ``/q``, ``amqp://host:5672/q`` and ``amqps://host/q`` are the same. Raises InvalidName.
+    ``q``, ``/q``, ``amqp://host:5672/q`` and ``amqps://host/q`` are the same. Raises InvalidNameError.
     """
     path = address
     scheme, separator, rest = address.partition("://")
     if separator and f"{scheme.lower()}://" in _SCHEMES:
         _, slash, path = rest.partition("/")
         if not slash or not path:
-            raise InvalidName(f"the address {_shown(address)} has no path; expected amqp://HOST/NAME")
+            raise InvalidNameError(f"the address {_shown(address)} has no path; expected amqp://HOST/NAME")
     path = path.removeprefix("/")
     name = _decoded(path)
     check(name)
@@ -45,20 +45,22 @@ def queue_name(address: str) -> str:
 
 
 def check(name: str) -> None:
-    """Raise InvalidName unless ``name``, already decoded, may be the name of a queue."""
+    """Raise InvalidNameError unless ``name``, already decoded, may be the name of a queue."""
     if not name:
-        raise InvalidName("the name is empty; expected a path such as myapp/orders")
+        raise InvalidNameError("the name is empty; expected a path such as myapp/orders")
     size = len(owner(name).encode(errors="replace"))
     if size > limits.QUEUE_NAME_BYTES_MAX:
-        raise InvalidName(
+        raise InvalidNameError(
             f"the name {_shown(name)} has {size} bytes; at most {limits.QUEUE_NAME_BYTES_MAX} are allowed"
         )
     bad = next((c for c in name if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")), None)
     if bad is not None:
-        raise InvalidName(f"the name {_shown(name)} holds the control character U+{ord(bad):04X}")
+        raise InvalidNameError(f"the name {_shown(name)} holds the control character U+{ord(bad):04X}")
     segments = name.split("/")
     if any(segment in ("", ".", "..") for segment in segments):
-        raise InvalidName(f"the name {_shown(name)} has an empty segment, '.' or '..' between its slashes")
+        raise InvalidNameError(
+            f"the name {_shown(name)} has an empty segment, '.' or '..' between its slashes"
+        )
     plain = segments[:-1] if len(segments) > 1 and segments[-1] == DEAD_LETTER_SEGMENT else segments
     subscription: list[str] = []
     if len(plain) > 2 and plain[-2] == SUBSCRIPTIONS_SEGMENT:
@@ -68,7 +70,7 @@ def check(name: str) -> None:
     plain += subscription
     system = next((segment for segment in plain if segment.startswith(SYSTEM_MARKS)), None)
     if system is not None:
-        raise InvalidName(
+        raise InvalidNameError(
             f"the segment {_shown(system)} of the name {_shown(name)} is the system's: '!' and '$' begin no "
             f"other segment than a closing {DEAD_LETTER_SEGMENT}, ROUTER/{SUBSCRIPTIONS_SEGMENT}/KEY and "
             f"{TEMPORARY_SEGMENT}/KEY"
@@ -76,10 +78,10 @@ def check(name: str) -> None:
 
 
 def check_spelling(name: str) -> None:
-    """Raise InvalidName unless ``name`` is in composed form; only for new names and prefixes."""
+    """Raise InvalidNameError unless ``name`` is in composed form; only for new names and prefixes."""
     composed = unicodedata.normalize("NFC", name)
     if composed != name:
-        raise InvalidName(
+        raise InvalidNameError(
             f"the name {_shown(name)} is not in Unicode's composed form (NFC), in which new names are "
             f"written, so that names that look alike are the same: expected {_shown(composed)}"
         )
@@ -142,13 +144,13 @@ def _decoded(path: str) -> str:
         return path
     for place, character in enumerate(path):
         if character == "%" and not _is_hex(path[place + 1 : place + 3]):
-            raise InvalidName(
+            raise InvalidNameError(
                 f"the address {_shown(path)} holds a '%' without two hexadecimal digits; a '%' itself is %25"
             )
     try:
         return unquote_to_bytes(path).decode()
     except UnicodeDecodeError:
-        raise InvalidName(f"the address {_shown(path)} does not decode to UTF-8") from None
+        raise InvalidNameError(f"the address {_shown(path)} does not decode to UTF-8") from None
 
 
 def _is_hex(digits: str) -> bool:

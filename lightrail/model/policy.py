@@ -39,7 +39,7 @@ class Role(StrEnum):
     ROUTER = "router"
 
 
-class InvalidPolicy(ValueError):
+class InvalidPolicyError(ValueError):
     """A policy that can't be used: `field` (empty for the whole), what was found, what is allowed."""
 
     def __init__(self, field: str, found: Any, allowed: str) -> None:
@@ -71,23 +71,23 @@ class Field(NamedTuple):
         return words + (", or null" if self.default is None else "")
 
     def check(self, value: Any) -> Any:
-        """The value as it is stored. Raises InvalidPolicy."""
+        """The value as it is stored. Raises InvalidPolicyError."""
         if value is None and self.default is None:
             return None
         if self.kind == "object" and isinstance(value, dict):
             return self._policy(value)
         if not field_values.is_allowed(self.kind, value, self.low, self.high, self.choices):
-            raise InvalidPolicy(self.name, value, self.allowed)
+            raise InvalidPolicyError(self.name, value, self.allowed)
         return value
 
     def _policy(self, value: dict[str, Any]) -> dict[str, Any]:
         """A policy of a queue inside another policy, without its role."""
         try:
             policy = Policy.parse({"role": "queue", **value})
-        except InvalidPolicy as error:
-            raise InvalidPolicy(f"{self.name}.{error.field}", error.found, error.allowed) from None
+        except InvalidPolicyError as error:
+            raise InvalidPolicyError(f"{self.name}.{error.field}", error.found, error.allowed) from None
         if policy.role is not Role.QUEUE:
-            raise InvalidPolicy(self.name, value, self.allowed)
+            raise InvalidPolicyError(self.name, value, self.allowed)
         return dict(policy.given)
 
 
@@ -280,18 +280,19 @@ class Policy:
 
     @classmethod
     def parse(cls, value: Any) -> "Policy":
-        """Check a decoded JSON value. Raises InvalidPolicy: the field, what was found, what is allowed."""
+        """Check a decoded JSON value. Raises InvalidPolicyError: the field, what was found, what is
+        allowed."""
         if not isinstance(value, dict):
-            raise InvalidPolicy("", value, 'a JSON object such as {"role": "queue"}')
+            raise InvalidPolicyError("", value, 'a JSON object such as {"role": "queue"}')
         if "role" not in value:
             # The mistyped field may be the role itself.
             for name, found in value.items():
                 if name not in BY_NAME:
-                    raise InvalidPolicy(str(name), found, f"no such field{_meant(name)}, and a role")
+                    raise InvalidPolicyError(str(name), found, f"no such field{_meant(name)}, and a role")
         try:
             role = Role(value.get("role", ""))
         except (ValueError, TypeError):
-            raise InvalidPolicy("role", value.get("role"), "one of " + ", ".join(Role)) from None
+            raise InvalidPolicyError("role", value.get("role"), "one of " + ", ".join(Role)) from None
         given: dict[str, Any] = {}
         for name, found in value.items():
             if name == "role":
@@ -299,13 +300,13 @@ class Policy:
             field = BY_NAME.get(FORMER_NAMES.get(name, name))
             if field is None or role not in field.roles:
                 if name == "capture" and role is Role.ROUTER:
-                    raise InvalidPolicy(name, found, CAPTURE_OF_ROUTER)
+                    raise InvalidPolicyError(name, found, CAPTURE_OF_ROUTER)
                 known = ", ".join(each.name for each in fields_of(role))
                 allowed = f"no such field for role {role}{_meant(name)}; it has {known}"
-                raise InvalidPolicy(str(name), found, allowed)
+                raise InvalidPolicyError(str(name), found, allowed)
             if name in FORMER_NAMES and field.name in value:
                 allowed = f"one of {name} and {field.name}, which is its name now"
-                raise InvalidPolicy(name, found, allowed)
+                raise InvalidPolicyError(name, found, allowed)
             checked = field.check(found)
             if checked != field.default:
                 given[field.name] = checked
@@ -344,17 +345,17 @@ class Policy:
 
     def _check_together(self) -> None:
         if self.role is Role.METADATA and not self["reference"]:
-            raise InvalidPolicy(
+            raise InvalidPolicyError(
                 "reference", None, BY_NAME["reference"].allowed + " (metadata has nothing else)"
             )
         if self.role is not Role.QUEUE:
             return
         if self["order"] != "fifo" and not self["order_key"]:
-            raise InvalidPolicy(
+            raise InvalidPolicyError(
                 "order_key", None, BY_NAME["order_key"].allowed + f" (order is {self['order']})"
             )
         if self["order"] == "fifo" and self["order_key"]:
-            raise InvalidPolicy("order", "fifo", "last_value or sorted beside an order_key")
+            raise InvalidPolicyError("order", "fifo", "last_value or sorted beside an order_key")
         special = [
             name
             for name, on in (
@@ -365,7 +366,7 @@ class Policy:
             if on
         ]
         if len(special) > 1:
-            raise InvalidPolicy(
+            raise InvalidPolicyError(
                 special[1],
                 self[special[1]],
                 f"only one of priorities, order and groups ({special[0]} is set)",

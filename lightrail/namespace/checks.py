@@ -7,9 +7,9 @@ from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.model import names as rules
-from lightrail.model.policy import InvalidPolicy, Policy, Role
+from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import Missing, Refused
+from lightrail.namespace.errors import MissingError, ServiceError
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller, demand, may
 
@@ -24,17 +24,17 @@ def dead_letter_target(policy: Policy) -> str | None:
 
 
 def check_spelling(name: str) -> None:
-    """Raises Refused for a new name that is not in composed form (model/names.py)."""
+    """Raises ServiceError for a new name that is not in composed form (model/names.py)."""
     try:
         rules.check_spelling(name)
-    except rules.InvalidName as error:
-        raise Refused(str(error)) from None
+    except rules.InvalidNameError as error:
+        raise ServiceError(str(error)) from None
 
 
 def check_lifetime(policy: Policy, owner: str) -> None:
-    """Raises InvalidPolicy for a client's lifetime without a client: the name would never be deleted."""
+    """Raises InvalidPolicyError for a client's lifetime without a client: the name would never be deleted."""
     if policy["lifetime"] in OWNER_PARTS and not owner:
-        raise InvalidPolicy(
+        raise InvalidPolicyError(
             "lifetime",
             policy["lifetime"],
             "permanent or last_consumer here; only what an AMQP client makes goes with it: a dynamic node, "
@@ -52,7 +52,8 @@ def check_dead_letter_target(directory: Directory, caller: Caller, policy: Polic
 
 
 def check_policy(directory: Directory, name: str, policy: Policy) -> None:
-    """Raises InvalidPolicy where dead letters would return to the name, Refused for a target's spelling."""
+    """Raises InvalidPolicyError where dead letters would return to the name, Refused for a target's
+    spelling."""
     target = dead_letter_target(policy)
     if target is not None:
         if directory.get(target).role is Role.NONE:
@@ -63,7 +64,7 @@ def check_policy(directory: Directory, name: str, policy: Policy) -> None:
             record = directory.get(target)
             target = record.policy["dead_letter"] if record.role is Role.QUEUE else None
         if target is not None:
-            raise InvalidPolicy(
+            raise InvalidPolicyError(
                 "dead_letter", policy["dead_letter"], f"a name whose dead letters do not end in {name}"
             )
 
@@ -71,27 +72,27 @@ def check_policy(directory: Directory, name: str, policy: Policy) -> None:
 def check_subscription(
     filter: Mapping[str, Any] | None, action: Mapping[str, Any] | None, expires_at: str | None
 ) -> None:
-    """Raises Refused for a filter, an action or a time that can't be used."""
+    """Raises ServiceError for a filter, an action or a time that can't be used."""
     try:
         compile_filter(filter)
         if action is not None:
             compile_action(action)
         if expires_at is not None:
             Policy.parse({"role": "none", "expires_at": expires_at})
-    except (FilterError, InvalidPolicy) as error:
-        raise Refused(str(error)) from None
+    except (FilterError, InvalidPolicyError) as error:
+        raise ServiceError(str(error)) from None
 
 
 def check_target(directory: Directory, caller: Caller, router: str, target: str) -> None:
-    """Raises Missing, Forbidden, or Refused where the target feeds the router already."""
+    """Raises MissingError, Forbidden, or Refused where the target feeds the router already."""
     rules.check(target)
     record = directory.get(target)
     if record.role not in (Role.QUEUE, Role.ROUTER):
-        raise Missing(f"{target} has role {record.role}; expected a queue, a router or a URL as target")
+        raise MissingError(f"{target} has role {record.role}; expected a queue, a router or a URL as target")
     demand(directory, caller, Right.SEND, record)
     path = _path(directory, target, router)
     if path is not None:
-        raise Refused(
+        raise ServiceError(
             f"{router} can't feed {target}: messages would go round in a cycle, "
             + " -> ".join([router, *path])
         )

@@ -1,21 +1,21 @@
 """Errors: why a change of the namespace is refused."""
 
 
-class Refused(Exception):
+class ServiceError(Exception):
     """The change can't be made as requested; the message says what was expected and what was found."""
 
 
-class LimitExceeded(Refused):
+class LimitExceededError(ServiceError):
     """The number of names, or of a router's subscriptions, is at its limit."""
 
 
-class Taken(Refused):
+class TakenError(ServiceError):
     """The name has a role, or the subscription exists, already."""
 
 
-class Missing(Refused):
+class MissingError(ServiceError):
     """The name has no role, or the subscription does not exist."""
 
 
-class Changed(Refused):
+class ChangedError(ServiceError):
     """The entry changed since the caller read it (the If-Match does not hold)."""

@@ -42,7 +42,7 @@ class Compiled:
         return 0 if self.filter is None else self.filter.weight
 
 
-class _TooManyPaths(Exception):
+class _TooManyPathsError(Exception):
     pass
 
 
@@ -64,7 +64,7 @@ class Planner:
         problem = ""
         try:
             node = self._node(router)
-        except _TooManyPaths:
+        except _TooManyPathsError:
             node = None
             problem = (
                 f"more than {limits.ROUTE_PATHS_MAX} ways lead from {router} to queues; "
@@ -101,7 +101,7 @@ class Planner:
             filter, action = compiled.filter, compiled.action
             paths += target.paths if isinstance(target, Node) else 1
             if paths > limits.ROUTE_PATHS_MAX:
-                raise _TooManyPaths
+                raise _TooManyPathsError
             if action is None and isinstance(target, str):
                 entries.append((target, filter))
             elif action is None and isinstance(target, Node) and not chooses and not target.chooses:

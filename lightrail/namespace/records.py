@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.entries import Entry
-from lightrail.model.policy import NONE, InvalidPolicy, Policy, Role
+from lightrail.model.policy import NONE, InvalidPolicyError, Policy, Role
 
 NAMES: Final = "names/"
 SUBSCRIPTIONS: Final = "subscriptions/"
@@ -81,7 +81,7 @@ class Name:
                 # Earlier versions allowed `capture` for routers, where it had no effect.
                 given = {key: found for key, found in given.items() if key != "capture"}
             policy = Policy.parse(given)
-        except (InvalidPolicy, KeyError, TypeError) as error:
+        except (InvalidPolicyError, KeyError, TypeError) as error:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
         return cls(
             entry.key.removeprefix(NAMES),

@@ -8,7 +8,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right
 
 
-class Forbidden(Exception):
+class ForbiddenError(Exception):
     """The caller lacks a right; the message says which one and how a manager grants it."""
 
 
@@ -66,11 +66,11 @@ def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> 
     """Raise Forbidden unless the caller has the right."""
     what, prefix = (record.name, names.owner(record.name)) if record.name else ("all names", "/")
     if record.policy["transport_protection"] == "tls" and not caller.tls:
-        raise Forbidden(f"{record.name} asks for TLS, and this connection has none; use the TLS address")
+        raise ForbiddenError(f"{record.name} asks for TLS, and this connection has none; use the TLS address")
     if not may(directory, caller, right, record):
         if right is Right.LISTEN and names.is_temporary(record.name):
-            raise Forbidden(ONLY_ITS_CONNECTION.format(name=record.name))
-        raise Forbidden(
+            raise ForbiddenError(ONLY_ITS_CONNECTION.format(name=record.name))
+        raise ForbiddenError(
             f"user {caller.user} has no right to {_doing(right)} {what}; a manager gives it with: "
             f"lightrail-admin permission set {caller.user} {prefix} {right}"
         )

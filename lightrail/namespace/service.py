@@ -10,17 +10,23 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from lightrail.cluster.coordinator import WRITES_MAX, Conflict, Coordinator, Write
+from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, Coordinator, Write
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.clock import wall_ms
 from lightrail.model.destinations import NOWHERE, Destinations
-from lightrail.model.policy import InvalidPolicy, Policy, Role, fields_of
+from lightrail.model.policy import InvalidPolicyError, Policy, Role, fields_of
 from lightrail.namespace import checks
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import Changed, LimitExceeded, Missing, Refused, Taken
+from lightrail.namespace.errors import (
+    ChangedError,
+    LimitExceededError,
+    MissingError,
+    ServiceError,
+    TakenError,
+)
 from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
-from lightrail.namespace.rights import Caller, Forbidden, demand, may, rights_of
+from lightrail.namespace.rights import Caller, ForbiddenError, demand, may, rights_of
 
 PLACED: Final = frozenset({Role.QUEUE, Role.CONNECTION_POINT})
 """Roles that live on a shard."""
@@ -47,14 +53,14 @@ class Service:
     # --- names -----------------------------------------------------------------------------------------
 
     async def give(self, caller: Caller, name: str, policy: Policy, *, owner: str = "") -> Name:
-        """Give a name its role; `owner` is the client whose end deletes it. Raises Taken, Forbidden,
+        """Give a name its role; `owner` is the client whose end deletes it. Raises TakenError, Forbidden,
         Refused."""
         rules.check(name)
         if rules.is_dead_letter(name):
-            raise Refused(f"{name} comes with its queue; give {rules.owner(name)} a policy")
+            raise ServiceError(f"{name} comes with its queue; give {rules.owner(name)} a policy")
         self._demand(caller, name)
         if policy.role is Role.NONE and not policy.given:
-            raise Refused(
+            raise ServiceError(
                 "role none without any field changes nothing; to take a role away, delete the policy"
             )
         checks.check_dead_letter_target(self.directory, caller, policy)
@@ -70,7 +76,7 @@ class Service:
             role: of the new name, a queue or a router.
 
         Raises:
-            Refused: the template needs a client and there is none, the name is not in composed form, and
+            ServiceError: the template needs a client and there is none, the name is not in composed form, and
             others.
         """
         self.directory.refresh()
@@ -86,11 +92,13 @@ class Service:
         lifetime = policy["lifetime"]
         parts = checks.OWNER_PARTS.get(lifetime, 0)
         if parts and not client:
-            raise Refused(f"{name} goes with the {lifetime} of the AMQP client that makes it: attach to it")
+            raise ServiceError(
+                f"{name} goes with the {lifetime} of the AMQP client that makes it: attach to it"
+            )
         owner = "/".join(client.split("/")[:parts])
         try:
             return await self._make(name, policy, owner=owner, automatic=True, guard=before)
-        except (Taken, Changed):
+        except (TakenError, ChangedError):
             self.directory.refresh()
             return self.directory.get(name)
 
@@ -103,7 +111,7 @@ class Service:
         self.directory.refresh()
         record = self._known(caller, name, revision)
         if policy.role is not record.role:
-            raise Refused(
+            raise ServiceError(
                 f"{name} has role {record.role}, and a change can't make it {policy.role}: delete it first"
             )
         if checks.dead_letter_target(policy) != checks.dead_letter_target(record.policy):
@@ -126,7 +134,7 @@ class Service:
         wins."""
         try:
             await self._drop(record)
-        except Changed:
+        except ChangedError:
             self.directory.refresh()
 
     def names(self, caller: Caller, prefix: str = "") -> Iterable[Name]:
@@ -168,14 +176,14 @@ class Service:
             replace_it: replace the subscription of this id instead of raising Taken.
 
         Raises:
-            Missing: no such router or target. Taken: a subscription of this id. Forbidden. Refused: a bad
+            MissingError: no such router or target. Taken: a subscription of this id. Forbidden. Refused: a bad
                 filter or action, a cycle, too many subscribers.
         """
         directory = self.directory
         directory.refresh()
         record = directory.get(router)
         if record.role is not Role.ROUTER:
-            raise Missing(f"{router} has role {record.role}; expected a router to subscribe to")
+            raise MissingError(f"{router} has role {record.role}; expected a router to subscribe to")
         if not owner:
             demand(directory, caller, Right.MANAGE, record)
         existing = self._replaceable(record, id, replace_it)
@@ -184,7 +192,7 @@ class Service:
             router, id or secrets.token_hex(8), target, filter, action, expires_at, owner=owner
         )
         if existing is not None and existing.push != made.push:
-            raise Refused(
+            raise ServiceError(
                 f"subscription {made.id} of {router} goes to {existing.target}; a URL can't become a name "
                 "or a name a URL: make another subscription, and delete this one"
             )
@@ -192,7 +200,7 @@ class Service:
         if made.push:
             problem = self._destinations.problem(target)
             if problem is not None:
-                raise Refused(problem)
+                raise ServiceError(problem)
             made = replace(made, secret=existing.secret if existing else secrets.token_hex(32))
         else:
             checks.check_target(directory, caller, router, target)
@@ -200,18 +208,18 @@ class Service:
         return directory.subscription(router, made.id) or made
 
     def _replaceable(self, router: Name, id: str, replace_it: bool) -> Subscription | None:
-        """The subscription that a new one of this id replaces. Raises Taken, LimitExceeded, Refused."""
+        """The subscription that a new one of this id replaces. Raises TakenError, LimitExceededError, Refused."""
         existing = self.directory.subscription(router.name, id) if id else None
         if existing is not None:
             if not replace_it:
-                raise Taken(f"{router.name} has a subscription {id} already")
+                raise TakenError(f"{router.name} has a subscription {id} already")
             return existing
         checks.check_spelling(id)
         most = router.policy["max_subscribers"]
         if most is None:
             most = limits.SUBSCRIPTIONS_MAX
         if len(self.directory.subscriptions(router.name)) >= most:
-            raise LimitExceeded(f"{router.name} has {most} subscriptions, which is its max_subscribers")
+            raise LimitExceededError(f"{router.name} has {most} subscriptions, which is its max_subscribers")
         return None
 
     async def _store(self, subscription: Subscription, revision: int) -> None:
@@ -227,11 +235,11 @@ class Service:
             await self._coordinator.place(queue)
 
     async def unsubscribe(self, caller: Caller, router: str, id: str, *, owner: str = "") -> None:
-        """End a subscription; its owner needs no right for that. Raises Missing, Forbidden."""
+        """End a subscription; its owner needs no right for that. Raises MissingError, Forbidden."""
         self.directory.refresh()
         found = self.directory.subscription(router, id)
         if found is None:
-            raise Missing(f"{router} has no subscription {id}")
+            raise MissingError(f"{router} has no subscription {id}")
         if not owner or owner != found.owner:
             demand(self.directory, caller, Right.MANAGE, self.directory.get(router))
         writes = [Write(found.key, None, found.revision)]
@@ -257,12 +265,12 @@ class Service:
         return permission
 
     def check_permit(self, caller: Caller, prefix: str) -> None:
-        """Raises Forbidden unless the caller may grant rights at and below a prefix."""
+        """Raises ForbiddenError unless the caller may grant rights at and below a prefix."""
         if prefix:
             rules.check(prefix)
         self.directory.refresh()
         if Right.MANAGE not in rights_of(self.directory, caller, prefix):
-            raise Forbidden(f"user {caller.user} has no right to manage {prefix or 'all names'}")
+            raise ForbiddenError(f"user {caller.user} has no right to manage {prefix or 'all names'}")
 
     # --- inside ----------------------------------------------------------------------------------------
 
@@ -275,22 +283,22 @@ class Service:
         if found is None and not rules.is_system(name):
             checks.check_spelling(name)
         if found is not None and found is not guard:
-            raise Taken(
+            raise TakenError(
                 f"{name} has role {found.role} already; change its policy at {name}/!policy, or delete it"
             )
         if self.directory.count() >= limits.NAMES_MAX:
-            raise LimitExceeded(f"there are {limits.NAMES_MAX} names with a role already, which is the most")
+            raise LimitExceededError(f"there are {limits.NAMES_MAX} names with a role already, which is the most")
         now_ms = self._now_ms()
         record = Name(name, policy, 0, 0, now_ms, now_ms, owner, automatic)
         write = Write(NAMES + name, record.to_value(), guard.revision if guard is not None else 0)
         try:
             await self._coordinator.write([write])
-        except Conflict:
+        except ConflictError:
             # The coordinator still has the entry of an expired name that the directory no longer shows.
             stale = next((each for each in self.directory.expired() if each.name == name), None)
             if stale is None:
                 self.directory.refresh()
-                raise Taken(f"{name} got its role from somebody else a moment ago") from None
+                raise TakenError(f"{name} got its role from somebody else a moment ago") from None
             await self.expire(stale)
             return await self._make(name, policy, owner=owner, automatic=automatic)
         if policy.role in PLACED:
@@ -326,18 +334,18 @@ class Service:
     async def _write(self, writes: list[Write], what: str) -> None:
         try:
             await self._coordinator.write(writes)
-        except Conflict:
+        except ConflictError:
             self.directory.refresh()
-            raise Changed(f"{what} was changed by somebody else in the meantime; read it again") from None
+            raise ChangedError(f"{what} was changed by somebody else in the meantime; read it again") from None
         self.directory.refresh()
 
     def _known(self, caller: Caller, name: str, revision: int | None) -> Name:
         record = self.directory.find(name)
         if record is None:
-            raise Missing(f"{name} has no role")
+            raise MissingError(f"{name} has no role")
         demand(self.directory, caller, Right.MANAGE, record)
         if revision is not None and revision != record.revision:
-            raise Changed(
+            raise ChangedError(
                 f"{name} is at revision {record.revision}, and {revision} was expected; read it again"
             )
         return record
@@ -361,9 +369,9 @@ def policy_at_first_use(role: Role, template: Policy, before: Name) -> Policy:
 
 
 def policy_from(text: bytes | str) -> Policy:
-    """A policy from JSON text. Raises InvalidPolicy."""
+    """A policy from JSON text. Raises InvalidPolicyError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidPolicy("", str(error), 'a JSON object such as {"role": "queue"}') from None
+        raise InvalidPolicyError("", str(error), 'a JSON object such as {"role": "queue"}') from None
     return Policy.parse(value)

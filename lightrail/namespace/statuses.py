@@ -5,12 +5,18 @@ from typing import Final
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.model import conditions
-from lightrail.model.names import InvalidName
-from lightrail.model.policy import InvalidPolicy
-from lightrail.namespace.errors import Changed, LimitExceeded, Missing, Refused, Taken
-from lightrail.namespace.rights import Forbidden
-from lightrail.wire.control import ControlAway, ControlRefused
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.model.names import InvalidNameError
+from lightrail.model.policy import InvalidPolicyError
+from lightrail.namespace.errors import (
+    ChangedError,
+    LimitExceededError,
+    MissingError,
+    ServiceError,
+    TakenError,
+)
+from lightrail.namespace.rights import ForbiddenError
+from lightrail.wire.control import ControlDownError, ControlRefusedError
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 STATUS_OF: Final[Mapping[str, int]] = {
     conditions.NOT_FOUND: 404,
@@ -33,22 +39,22 @@ STATUS_OF: Final[Mapping[str, int]] = {
 def status_of(error: Exception) -> int | None:
     """The status of an expected error; None for an internal error."""
     match error:
-        case InvalidPolicy():
+        case InvalidPolicyError():
             return 422
-        case InvalidName():
+        case InvalidNameError():
             return 400
-        case Forbidden():
+        case ForbiddenError():
             return 403
-        case Taken() | LimitExceeded():
+        case TakenError() | LimitExceededError():
             return 409
-        case Changed():
+        case ChangedError():
             return 412
-        case Missing():
+        case MissingError():
             return 404
-        case Refused():
+        case ServiceError():
             return 422
-        case ShardRefused() | ControlRefused():
+        case ShardRefusedError() | ControlRefusedError():
             return STATUS_OF.get(error.condition, 500)
-        case ShardAway() | ControlAway() | CoordinatorError():
+        case ShardDownError() | ControlDownError() | CoordinatorError():
             return 503
     return None

@@ -25,7 +25,7 @@ Scope = tuple[tuple[str, frozenset[Right]], ...]
 """(prefix, rights) pairs, as namespace/rights.py reads them."""
 
 
-class InvalidToken(ValueError):
+class InvalidTokenError(ValueError):
     """A token, or a request for one, that can't be used; the message says why."""
 
 
@@ -66,9 +66,9 @@ def make(secret: bytes, claims: Claims) -> str:
 
 
 def read(secret: bytes, token: str, now_ms: int) -> Claims:
-    """The claims of a token after checking its signature and its end. Raises InvalidToken."""
+    """The claims of a token after checking its signature and its end. Raises InvalidTokenError."""
     if len(token) > TOKEN_BYTES_MAX:
-        raise InvalidToken(f"expected a token of at most {TOKEN_BYTES_MAX} bytes, found {len(token)}")
+        raise InvalidTokenError(f"expected a token of at most {TOKEN_BYTES_MAX} bytes, found {len(token)}")
     try:
         # Checked here and not by PyJWT, because the time is an argument.
         options: Any = {"verify_exp": False, "require": ["exp", "sub", "aud"]}
@@ -83,40 +83,40 @@ def read(secret: bytes, token: str, now_ms: int) -> Claims:
             else tuple((str(prefix), frozenset(map(Right, rights))) for prefix, rights in scope),
         )
     except (jwt.InvalidTokenError, ValueError, TypeError) as error:
-        raise InvalidToken(f"the token is not from this installation: {error}") from None
+        raise InvalidTokenError(f"the token is not from this installation: {error}") from None
     if claims.expires_s * 1000 <= now_ms:
-        raise InvalidToken("the token has expired; request another one")
+        raise InvalidTokenError("the token has expired; request another one")
     return claims
 
 
 def scope_of(value: Any) -> Scope | None:
-    """A scope from JSON: null, or a list of `{"prefix": NAME, "rights": [...]}`. Raises InvalidToken."""
+    """A scope from JSON: null, or a list of `{"prefix": NAME, "rights": [...]}`. Raises InvalidTokenError."""
     if value is None:
         return None
     expected = 'expected a list such as [{"prefix": "myapp", "rights": ["send", "listen"]}] as scope'
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise InvalidToken(f"{expected}, found {str(value)[:80]!a}")
+        raise InvalidTokenError(f"{expected}, found {str(value)[:80]!a}")
     if not 1 <= len(value) <= limits.TOKEN_SCOPES_MAX:
-        raise InvalidToken(
+        raise InvalidTokenError(
             f"expected 1 to {limits.TOKEN_SCOPES_MAX} prefixes in the scope, found {len(value)}"
         )
     scope = []
     for each in value:
         if not isinstance(each, dict) or not each.keys() <= {"prefix", "rights"}:
-            raise InvalidToken(f"{expected}, found {str(each)[:80]!a} in it")
+            raise InvalidTokenError(f"{expected}, found {str(each)[:80]!a} in it")
         prefix = each.get("prefix", "")
         rights = each.get("rights")
         if not isinstance(prefix, str) or not isinstance(rights, list):
-            raise InvalidToken(f"{expected}, found {str(each)[:80]!a} in it")
+            raise InvalidTokenError(f"{expected}, found {str(each)[:80]!a} in it")
         if prefix:
             try:
                 names.check(prefix)
-            except names.InvalidName as error:
-                raise InvalidToken(f"the prefix can't be used: {error}") from None
+            except names.InvalidNameError as error:
+                raise InvalidTokenError(f"the prefix can't be used: {error}") from None
         try:
             scope.append((prefix, frozenset(map(Right, rights))))
         except ValueError:
-            raise InvalidToken(
+            raise InvalidTokenError(
                 f"expected rights out of {', '.join(Right)}, found {str(rights)[:80]!a}"
             ) from None
     return tuple(scope)

@@ -23,19 +23,19 @@ Subparsers = Any
 """What add_subparsers gives; argparse keeps its type to itself."""
 
 
-class Failed(Exception):
+class CommandError(Exception):
     """Refused, failed, or what was checked is not so; the message says what and how to go on. Exit 1."""
 
 
-class Usage(Exception):
+class UsageError(Exception):
     """The command's words don't go together; the message says how they would. Exit 2."""
 
 
-class Missing(Exception):
+class NotInstalledError(Exception):
     """Something has to be installed first; the message says what and how. Exit 2."""
 
 
-class Unreachable(Exception):
+class UnreachableError(Exception):
     """A gateway, a broker or a folder does not answer; the message says which and what to look at. Exit 3."""
 
 
@@ -137,10 +137,10 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
     """The options of the data source `lightrail` that those of `add_source` and `add_allow_loss` stand for.
 
     Raises:
-        Usage: neither an archive nor a gateway is named.
+        UsageError: neither an archive nor a gateway is named.
     """
     if not args.archive and not args.gateway:
-        raise Usage("expected --from ARCHIVE or --gateway URL, or both; found neither")
+        raise UsageError("expected --from ARCHIVE or --gateway URL, or both; found neither")
     given = {
         "path": ",".join(args.archive) or None,
         "gateway": args.gateway,
@@ -164,8 +164,8 @@ def listed(options: Mapping[str, str], streaming: bool = False) -> "dict[str, Jo
         options: of the data source.
 
     Raises:
-        Unreachable: a place does not answer.
-        Usage: an option is not as it should be.
+        UnreachableError: a place does not answer.
+        UsageError: an option is not as it should be.
     """
     from lightrail.spark.places.listing import Places
     from lightrail.spark.places.sources import PlaceError
@@ -175,9 +175,9 @@ def listed(options: Mapping[str, str], streaming: bool = False) -> "dict[str, Jo
         read = read_options(options, streaming)
         return Places(read.paths, read.access).journals()
     except OptionError as error:
-        raise Usage(str(error)) from error
+        raise UsageError(str(error)) from error
     except PlaceError as error:
-        raise Unreachable(str(error)) from error
+        raise UnreachableError(str(error)) from error
 
 
 def session(args: argparse.Namespace, name: str) -> "SparkSession":
@@ -187,15 +187,15 @@ def session(args: argparse.Namespace, name: str) -> "SparkSession":
         name: of the application, as Spark's pages show it.
 
     Raises:
-        Missing: there is no Java that Spark could run on.
-        Usage: a --conf is not KEY=VALUE.
+        NotInstalledError: there is no Java that Spark could run on.
+        UsageError: a --conf is not KEY=VALUE.
     """
     from pyspark.sql import SparkSession
 
     if SparkSession.getActiveSession() is None:
         problem = java.missing()
         if problem is not None:
-            raise Missing(problem)
+            raise NotInstalledError(problem)
 
     # Executors of a local master run the Python of this process, not the first one on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -215,6 +215,6 @@ def _pairs(given: Sequence[str]) -> list[tuple[str, str]]:
     for each in given:
         key, equals, value = each.partition("=")
         if not equals or not key:
-            raise Usage(f"--conf {each!a}: expected KEY=VALUE, such as spark.executor.memory=2g")
+            raise UsageError(f"--conf {each!a}: expected KEY=VALUE, such as spark.executor.memory=2g")
         pairs.append((key, value))
     return pairs

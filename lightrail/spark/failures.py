@@ -3,16 +3,16 @@
 import re
 from typing import Final
 
-from lightrail.spark.command import Failed, Unreachable
+from lightrail.spark.command import CommandError, UnreachableError
 
-_KINDS: Final[dict[str, type[Failed] | type[Unreachable]]] = {
-    "PlaceError": Unreachable,
-    "NoArchive": Unreachable,
-    "StoreError": Unreachable,
-    "DataLoss": Failed,
-    "Damage": Failed,
-    "SinkError": Failed,
-    "OptionError": Failed,
+_KINDS: Final[dict[str, type[CommandError] | type[UnreachableError]]] = {
+    "PlaceError": UnreachableError,
+    "NoArchiveError": UnreachableError,
+    "StoreError": UnreachableError,
+    "DataLossError": CommandError,
+    "DamageError": CommandError,
+    "SinkError": CommandError,
+    "OptionError": CommandError,
 }
 """By the names of exceptions that say what was expected, what came, and what to do."""
 
@@ -20,9 +20,9 @@ _SAID: Final = re.compile(rf"(?:^|[\s.])({'|'.join(_KINDS)}): (.*\S)")
 _NO_STORE: Final = "No FileSystem for scheme"
 
 
-def told(error: Exception) -> Failed | Unreachable | None:
+def told(error: Exception) -> CommandError | UnreachableError | None:
     """The error in its own words and of its kind; None where it is not meant for people."""
-    if isinstance(error, Failed | Unreachable):
+    if isinstance(error, CommandError | UnreachableError):
         return error
     kind = _KINDS.get(type(error).__name__)
     if kind is not None:
@@ -32,18 +32,18 @@ def told(error: Exception) -> Failed | Unreachable | None:
         if found:
             return _KINDS[found[1]](found[2])
     if _NO_STORE in str(error):
-        return Failed(
+        return CommandError(
             "Spark has no file system for a URI, such as that of --checkpoint: name a folder of the driver, "
             "or leave it out (capture then goes on where the table ends), or give Spark the jars for it"
         )
     return _first_line(error) if type(error).__module__.startswith("pyspark.") else None
 
 
-def named(error: Exception) -> Failed | Unreachable:
+def named(error: Exception) -> CommandError | UnreachableError:
     """The same, or else the first line of what was said: Spark's log has the rest."""
     return told(error) or _first_line(error)
 
 
-def _first_line(error: Exception) -> Failed:
+def _first_line(error: Exception) -> CommandError:
     lines = str(error).strip().splitlines()
-    return Failed(lines[0][:2000] if lines else type(error).__name__)
+    return CommandError(lines[0][:2000] if lines else type(error).__name__)

@@ -41,7 +41,7 @@ class GatewayError(Exception):
     """A request that failed; the message has the request, the answer, and what to do."""
 
 
-class GatewayRefused(GatewayError):
+class GatewayRefusedError(GatewayError):
     """The gateway answered with an error that does not pass by itself.
 
     Attributes:
@@ -58,7 +58,7 @@ class GatewayRefused(GatewayError):
         return type(self), (self.args[0], self.status, self.problem)
 
 
-class GatewayAway(GatewayError):
+class GatewayAwayError(GatewayError):
     """Until the time was over no gateway answered, or only with temporary errors."""
 
 
@@ -144,7 +144,7 @@ class GatewayClient:
     """One kept-alive connection to one of the gateways, for one thread.
 
     Args:
-        retry_ms: how long a request that fails temporarily is sent again before GatewayAway is raised.
+        retry_ms: how long a request that fails temporarily is sent again before GatewayAwayError is raised.
         monotonic: seconds of a clock that only goes forward; with `sleep`, injected by tests.
     """
 
@@ -201,8 +201,8 @@ class GatewayClient:
             good: statuses from 400 on that are an answer all the same.
 
         Raises:
-            GatewayRefused: the answer is an error that will not pass by itself.
-            GatewayAway: until the time was over there was no answer, or only temporary errors.
+            GatewayRefusedError: the answer is an error that will not pass by itself.
+            GatewayAwayError: until the time was over there was no answer, or only temporary errors.
         """
         wanted = {key: value for key, value in (query or {}).items() if value is not None}
         target = path + (f"?{urlencode(wanted)}" if wanted else "")
@@ -224,7 +224,7 @@ class GatewayClient:
                 log.warning("%s: %s; trying for %g s", url, found.text, self._retry_ms / 1000)
                 is_logged = True
             if self._monotonic() + found.wait_s > until:
-                raise GatewayAway(
+                raise GatewayAwayError(
                     f"{method} {path} at {', '.join(self._access.gateways)}: {found.text}; tried for "
                     f"{self._retry_ms / 1000:g} s. Is the broker running, and is this its HTTP address?"
                 )
@@ -242,7 +242,8 @@ class GatewayClient:
         good: tuple[int, ...],
         pause_s: float,
     ) -> "Response | _Failure":
-        """Sends the request once. Raises GatewayRefused, and GatewayError for a certificate without trust."""
+        """Sends the request once. Raises GatewayRefusedError, and GatewayError for a certificate without
+        trust."""
         is_fresh = self._connection is None
         try:
             response = self._exchange(method, target, body, headers)
@@ -264,7 +265,7 @@ class GatewayClient:
         text = _described(response)
         if response.status not in AGAIN_STATUSES:
             path = target.partition("?")[0]
-            raise GatewayRefused(
+            raise GatewayRefusedError(
                 f"{method} {path} at {self._url}: {text}{self._advice(response.status)}",
                 response.status,
                 _problem(response),

@@ -28,9 +28,9 @@ from lightrail.spark.command import (
     NOBODY_ANSWERS,
     STATUSES,
     WRONG_USE,
-    Missing,
-    Unreachable,
-    Usage,
+    NotInstalledError,
+    UnreachableError,
+    UsageError,
 )
 from lightrail.spark.failures import told
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = args.run(args)
         return status
-    except (Usage, Missing) as error:
+    except (UsageError, NotInstalledError) as error:
         parser.exit(WRONG_USE, f"lightrail-spark {args.command}: {error}\n")
     except KeyboardInterrupt:
         say(f"lightrail-spark {args.command}: interrupted")
@@ -74,11 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = told(error)
         if found is None and isinstance(error, OSError):
             # A disk or an object store, in the middle of the work; what is begun belongs to no commit.
-            found = Unreachable(one_line(error))
+            found = UnreachableError(one_line(error))
         if found is None:
             raise
         say(f"lightrail-spark {args.command}: {found}")
-        return NOBODY_ANSWERS if isinstance(found, Unreachable) else FAILED
+        return NOBODY_ANSWERS if isinstance(found, UnreachableError) else FAILED
 
 
 def _parser() -> argparse.ArgumentParser:

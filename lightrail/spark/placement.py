@@ -16,7 +16,7 @@ _BYTES_OF_A_UNIT: Final = 1024
 """Bytes per second that count as one message per second when bytes are weighed."""
 
 
-class Unsettled(Exception):
+class UnsettledError(Exception):
     """Queues are placed faster than one can look; the message says what to do."""
 
 
@@ -45,13 +45,13 @@ def ask(client: GatewayClient) -> Placement:
 
     Raises:
         GatewayError: it does not answer, or refuses.
-        Unsettled: queues were placed during each of some looks.
+        UnsettledError: queues were placed during each of some looks.
     """
     for _ in range(_LOOKS):
         found = _look(client)
         if _now(client)["placement_revision"] == found.revision:
             return found
-    raise Unsettled(
+    raise UnsettledError(
         f"queues were placed or moved during each of {_LOOKS} looks at the shards: try again when moves "
         "have ended (`lightrail-admin rebalance --verify`)"
     )

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from typing import Final
 
-from tests.benchmarks.load import LoadFailed
+from tests.benchmarks.load import LoadError
 from tests.benchmarks.machine import ROOT
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
 
@@ -20,7 +20,7 @@ def reading(place: Workplace) -> Figures:
         [sys.executable, *words], capture_output=True, text=True, cwd=ROOT, timeout=MINUTES * 60
     )
     if done.returncode:
-        raise LoadFailed(f"spark_bench.py ended with {done.returncode}: {done.stderr[-300:]}")
+        raise LoadError(f"spark_bench.py ended with {done.returncode}: {done.stderr[-300:]}")
     found = json.loads(done.stdout.splitlines()[-1])
     return {
         "none_per_s": found["none"],

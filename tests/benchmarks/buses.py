@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from tests.benchmarks.load import LoadFailed
+from tests.benchmarks.load import LoadError
 from tests.benchmarks.machine import ROOT
 from tests.benchmarks.rates import SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
@@ -23,7 +23,7 @@ def measured(work: str) -> Callable[[Workplace], Figures]:
             command = [sys.executable, SCRIPT, work, f"amqp://{broker.amqp}", place.scratch]
             done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=TIME_MAX_S)
         if done.returncode:
-            raise LoadFailed(f"{work} ended with status {done.returncode}: {done.stderr[-500:]}")
+            raise LoadError(f"{work} ended with status {done.returncode}: {done.stderr[-500:]}")
         found: Figures = json.loads(done.stdout)
         return found
 

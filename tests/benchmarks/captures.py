@@ -3,7 +3,7 @@
 import statistics
 from typing import Any, Final
 
-from tests.benchmarks.load import LoadFailed, bench
+from tests.benchmarks.load import LoadError, bench
 from tests.benchmarks.rates import SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
 from tests.support.http_client import Http
@@ -20,7 +20,7 @@ def measure(place: Workplace) -> Figures:
         pids = (broker.process.pid,)
         with Http(broker.http) as http:
             if http("POST", "/captured", {"role": "queue", "capture": True}).status != 201:
-                raise LoadFailed("expected 201 to the policy with capture")
+                raise LoadError("expected 201 to the policy with capture")
         for kind, flags in (("", f"--durable {LOAD}"), ("transient_", LOAD)):
             rounds: dict[str, list[dict[str, Any]]] = {"plain": [], "captured": []}
             bench(f"amqp://{broker.amqp}/plain", flags, pids)  # The processes have to warm up.

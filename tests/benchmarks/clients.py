@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Final
 
-from tests.benchmarks.load import LoadFailed
+from tests.benchmarks.load import LoadError
 from tests.benchmarks.machine import ROOT
 from tests.benchmarks.rates import SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
@@ -34,7 +34,7 @@ def figures(process: "subprocess.Popen[str]") -> dict[str, float]:
         process.kill()
         process.wait()
     if process.returncode:
-        raise LoadFailed(f"{process.args} ended with status {process.returncode}")
+        raise LoadError(f"{process.args} ended with status {process.returncode}")
     found: dict[str, float] = json.loads(out)
     return found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightrail.bench.usage import between, tree
-from tests.benchmarks.load import LoadFailed, bench
+from tests.benchmarks.load import LoadError, bench
 from tests.benchmarks.machine import ROOT
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
 from tests.support import wait
@@ -63,7 +63,7 @@ def admin(gateway: Node, *words: str) -> str:
     command = [sys.executable, "-m", "lightrail.cli.admin", "--url", gateway.http, *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
     if done.returncode:
-        raise LoadFailed(f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-300:]}")
+        raise LoadError(f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-300:]}")
     return done.stdout
 
 
@@ -76,7 +76,7 @@ def move(http: Http, queue: str, to: int) -> dict[str, Any]:
     """Moves a queue and waits for its end."""
     begun = http("POST", "/!moves", json.dumps({"moves": [{"queue": queue, "to": to}]}).encode())
     if not begun.json()["begun"]:
-        raise LoadFailed(f"the move of {queue} did not begin: {begun.json()}")
+        raise LoadError(f"the move of {queue} did not begin: {begun.json()}")
     found: list[dict[str, Any]] = []
 
     def ended() -> bool:
@@ -86,7 +86,7 @@ def move(http: Http, queue: str, to: int) -> dict[str, Any]:
 
     wait.until(ended, f"{queue} is on shard {to}", MOVE_MAX_S)
     if found[-1].get("result") != "done":
-        raise LoadFailed(f"the move of {queue} ended so: {found[-1]}")
+        raise LoadError(f"the move of {queue} ended so: {found[-1]}")
     return found[-1]
 
 
@@ -135,7 +135,7 @@ def measure_pause(place: Workplace) -> Figures:
             (row,) = http("GET", "/!queues?prefix=moving&limit=1").json()["queues"]
             left = int(row["ready"]) + int(row["in_flight"])
         if left + taken["received"] != sent:
-            raise LoadFailed(f"{sent} were sent and {taken['received']} taken, but {left} are left")
+            raise LoadError(f"{sent} were sent and {taken['received']} taken, but {left} are left")
     pauses.sort()
     return {
         "pause_p99_ms": pauses[min(len(pauses) - 1, int(0.99 * len(pauses)))],
@@ -160,7 +160,7 @@ def measure_rebalance(place: Workplace) -> Figures:
             for number in range(QUEUES):
                 sent = http("POST", f"/many/{number}", b"a message", {"Content-Type": "text/plain"})
                 if sent.status != 201:
-                    raise LoadFailed(
+                    raise LoadError(
                         f"expected 201 for queue {number}, found {sent.status}: {sent.body[:200]!a}"
                     )
             place.say(f"{QUEUES:,} queues with a message each")
@@ -176,14 +176,14 @@ def measure_rebalance(place: Workplace) -> Figures:
             took = time.monotonic() - began
             failed = [each for each in done["ended"] if each.get("error")]
             if failed or done["left_out"]:
-                raise LoadFailed(f"of {len(done['begun'])} moves {len(failed)} failed: {failed[:2]}")
+                raise LoadError(f"of {len(done['begun'])} moves {len(failed)} failed: {failed[:2]}")
             loads = [each["load_before"] for each in http("GET", "/!plan?sample=0").json()["shards"]]
             again = json.loads(admin(gateway, "rebalance", "--dry-run", "--json"))["moves"]
             admin(gateway, "rebalance", "--verify")
             totals = http("GET", "/!queues?prefix=many&limit=1000").json()["queues"]
             if sum(int(each["ready"]) for each in totals) != QUEUES:
                 wrong = [each["name"] for each in totals if each["ready"] != 1]
-                raise LoadFailed(f"{len(totals)} queues; not one message have {wrong[:5]}")
+                raise LoadError(f"{len(totals)} queues; not one message have {wrong[:5]}")
     return {
         "rebalance_s": took,
         "largest_to_mean": max(loads) / (sum(loads) / len(loads)),
@@ -211,7 +211,7 @@ def measure_return(place: Workplace) -> Figures:
         served_s = time.monotonic() - began
         value = load.end()
     if value["lost"] or value["not_accepted"]:
-        raise LoadFailed(f"lost {value['lost']}, not accepted {value['not_accepted']}")
+        raise LoadError(f"lost {value['lost']}, not accepted {value['not_accepted']}")
     return {"serves_after_s": served_s, "senders_waited_max_s": value["accepted_after_us"]["max"] / 1e6}
 
 
@@ -220,7 +220,7 @@ def bench_forgiving(url: str, flags: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "lightrail.bench", "--url", url, "--json", "--quiet", *flags.split()]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
     if done.returncode not in (0, 1):
-        raise LoadFailed(done.stderr.strip()[-500:])
+        raise LoadError(done.stderr.strip()[-500:])
     value: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return value
 

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.benchmarks.load import LoadFailed
+from tests.benchmarks.load import LoadError
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
 from tests.support.message_copies import Copies
 
@@ -19,7 +19,7 @@ def measure(place: Workplace) -> Figures:
         copies = Copies(Path(directory), SIZE)
         copies.run()
     if copies.received != copies.message:
-        raise LoadFailed("expected the message that was sent, found another one")
+        raise LoadError("expected the message that was sent, found another one")
     steps = {f"{step}_per_byte": copies.per_byte(step) for step in (*WAY_IN, *WAY_OUT)}
     return {"in_per_byte": copies.per_byte(*WAY_IN), "out_per_byte": copies.per_byte(*WAY_OUT), **steps}
 

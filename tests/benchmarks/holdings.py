@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lightrail.bench.usage import resident_bytes
-from tests.benchmarks.load import LoadFailed, bench
+from tests.benchmarks.load import LoadError, bench
 from tests.benchmarks.rates import SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
 from tests.support.broker import Broker
@@ -48,7 +48,7 @@ def allow_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < FILES_NEEDED:
         if hard != resource.RLIM_INFINITY and hard < FILES_NEEDED:
-            raise LoadFailed(f"expected a limit of {FILES_NEEDED} open files, found {hard}: ulimit -n")
+            raise LoadError(f"expected a limit of {FILES_NEEDED} open files, found {hard}: ulimit -n")
         resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_NEEDED, hard))
 
 
@@ -95,7 +95,7 @@ def ten_million(place: Workplace) -> Figures:
             place.say(f"in at {into['sent_per_s']:,.0f}/s, {peak.bytes / 1e6:,.0f} MB at most")
             out = bench(url, f"--drain-only --count {10 * MILLION}", (broker.process.pid,))
     if out["received"] != 10 * MILLION:
-        raise LoadFailed(f"of {10 * MILLION} messages {out['received']} came back")
+        raise LoadError(f"of {10 * MILLION} messages {out['received']} came back")
     return {
         "marks": (peak.bytes - peak.start) / MARK_BYTES,
         "start_mb": peak.start / 1e6,

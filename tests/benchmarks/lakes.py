@@ -20,7 +20,7 @@ from random import Random
 from lightrail.journal.record import Delivered
 from lightrail.model.limits import SEGMENT_BYTES
 from tests.benchmarks.arrow_bench import message
-from tests.benchmarks.load import LoadFailed
+from tests.benchmarks.load import LoadError
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
 from tests.support.archives import JournalOf
 
@@ -81,14 +81,14 @@ def run(root: Path, messages: int, decode: str) -> Figures:
     )
     whole_s = time.monotonic() - began
     if done.returncode:
-        raise LoadFailed(f"capture ended with status {done.returncode}")
+        raise LoadError(f"capture ended with status {done.returncode}")
     said = json.loads(done.stdout)
     if said["rows"] != 3 * messages:
-        raise LoadFailed(f"expected {3 * messages} rows, found {said['rows']}")
+        raise LoadError(f"expected {3 * messages} rows, found {said['rows']}")
     if subprocess.run(
         command("verify", str(table), "--from", str(archive)), stdout=subprocess.DEVNULL
     ).returncode:
-        raise LoadFailed("the table is not complete")
+        raise LoadError("the table is not complete")
     size = sum(path.stat().st_size for path in table.glob("queue_slug=*/**/*.parquet"))
     return {
         "messages_per_s": messages / said["seconds"],

@@ -11,7 +11,7 @@ import uvloop
 
 from lightrail.bench.usage import between, resident_bytes, tree
 from tests.benchmarks.http_bench import Requester, connect
-from tests.benchmarks.load import LoadFailed
+from tests.benchmarks.load import LoadError
 from tests.benchmarks.machine import ROOT
 from tests.benchmarks.rates import SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
@@ -35,7 +35,7 @@ async def post(broker: Broker, value: bytes, kind: bytes) -> float:
         for number in numbers:
             status, _ = await requester.ask(b"POST", b"/many/%d" % number, value, kind)
             if status != 201:
-                raise LoadFailed(f"expected 201 for queue {number}, found {status}")
+                raise LoadError(f"expected 201 for queue {number}, found {status}")
 
     began = time.monotonic()
     await asyncio.gather(*map(work, requesters))
@@ -49,7 +49,7 @@ def listed(broker: Broker, *flags: str) -> tuple[float, str]:
     done = subprocess.run([*command, "queues", *flags], capture_output=True, text=True, cwd=ROOT)
     took = time.monotonic() - began
     if done.returncode:
-        raise LoadFailed(f"lightrail-admin queues ended with {done.returncode}: {done.stderr[-300:]}")
+        raise LoadError(f"lightrail-admin queues ended with {done.returncode}: {done.stderr[-300:]}")
     return took, done.stdout
 
 
@@ -92,7 +92,7 @@ def measure(place: Workplace) -> Figures:
         again.until_ready(60.0)
         restarted_s = time.monotonic() - began
         if not all_there(again):
-            raise LoadFailed(f"expected {QUEUES} queues after the restart, found fewer")
+            raise LoadError(f"expected {QUEUES} queues after the restart, found fewer")
         percent, each = idle_percent(again)
         table_s, table = listed(again)
         json_s, text = listed(again, "--json")
@@ -100,7 +100,7 @@ def measure(place: Workplace) -> Figures:
     finally:
         again.stop()
     if table.count("many/") < QUEUES or len(json.loads(text)) < QUEUES:
-        raise LoadFailed(f"expected all {QUEUES} queues in the list, found fewer")
+        raise LoadError(f"expected all {QUEUES} queues in the list, found fewer")
     return {
         "made_s": made_s,
         "sent_s": sent_s,

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from typing import Final, Protocol
 
-from tests.benchmarks.load import LoadFailed, bench
+from tests.benchmarks.load import LoadError, bench
 from tests.benchmarks.rates import MANY, PLAIN, REQUESTS, SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
 from tests.support.artemis import LIBRARIES as ARTEMIS_LIBRARIES
@@ -42,30 +42,30 @@ class Peer(Protocol):
     def version(self) -> str: ...
 
 
-class PeerMissing(Exception):
+class PeerMissingError(Exception):
     """Another broker is not installed; the text says how to."""
 
 
 def install() -> None:
-    """Install RabbitMQ when it is missing and we may; raises PeerMissing."""
+    """Install RabbitMQ when it is missing and we may; raises PeerMissingError."""
     if shutil.which("java") is None:
-        raise PeerMissing("expected Java, found none: run scripts/setup.sh test")
+        raise PeerMissingError("expected Java, found none: run scripts/setup.sh test")
     jars = {"ActiveMQ Artemis": ARTEMIS_LIBRARIES, "Apache Qpid Broker-J": BROKER_J_LIBRARIES}
     for broker, libraries in jars.items():
         if not libraries.is_dir():
-            raise PeerMissing(f"expected {broker} in {libraries}, found none: run scripts/setup.sh test")
+            raise PeerMissingError(f"expected {broker} in {libraries}, found none: run scripts/setup.sh test")
     if os.access(SERVER, os.X_OK):
         return
     command = ["apt-get", "install", "-y", "--no-install-recommends", PACKAGE]
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise PeerMissing(
+        raise PeerMissingError(
             f"expected RabbitMQ at {SERVER}, found none; on Debian and Ubuntu: sudo {' '.join(command)}"
         )
     # RUNLEVEL=1 keeps the package from starting a server of its own.
     environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     subprocess.run(["apt-get", "update", "-q"], check=False, env=environ)
     if subprocess.run(command, env=environ).returncode or not os.access(SERVER, os.X_OK):
-        raise PeerMissing(f"{' '.join(command)} did not install it")
+        raise PeerMissingError(f"{' '.join(command)} did not install it")
 
 
 def rows_of_rabbitmq(rabbit: RabbitMQ) -> tuple[Row, ...]:
@@ -121,7 +121,7 @@ def rows_of_broker_j(broker_j: BrokerJ) -> tuple[Row, ...]:
 
 
 def warm_up(broker: JavaBroker) -> None:
-    """Run the loads of JVM_WARM_UP on a running broker; raises LoadFailed."""
+    """Run the loads of JVM_WARM_UP on a running broker; raises LoadError."""
     for flags in JVM_WARM_UP:
         bench(f"{broker.url}/bench", flags)
 
@@ -145,7 +145,7 @@ def _row(
         with place.broker() as own:
             ours = bench(f"amqp://{own.amqp}/bench", flags, (own.process.pid,))
         if not (theirs["latency_us"] and ours["latency_us"]):
-            raise LoadFailed("expected messages both sent and received while it was measured, found none")
+            raise LoadError("expected messages both sent and received while it was measured, found none")
         return {
             "ratio": ours["received_per_s"] / theirs["received_per_s"],
             "lightrail_per_s": ours["received_per_s"],

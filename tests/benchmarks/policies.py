@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.benchmarks.load import LoadFailed, bench
+from tests.benchmarks.load import LoadError, bench
 from tests.benchmarks.rates import SERVE
 from tests.benchmarks.row import Figures, Row, Workplace
 from tests.support.http_client import Http
@@ -53,11 +53,11 @@ def measure(place: Workplace) -> Figures:
         with Http(broker.http) as http:
             for number, case in enumerate(CASES.values()):
                 if http("POST", f"/policy-{number}", {"role": "queue", **case.policy}).status != 201:
-                    raise LoadFailed(f"expected 201 to the policy {case.policy}")
+                    raise LoadError(f"expected 201 to the policy {case.policy}")
             http("POST", f"/{ROUTER}", {"role": "router"})
             last = {"target": f"policy-{len(CASES) - 1}"}
             if http("POST", f"/{ROUTER}/!subscriptions", last).status != 201:
-                raise LoadFailed("expected 201 to the subscription")
+                raise LoadError("expected 201 to the subscription")
         for number, (name, case) in enumerate(CASES.items()):
             messages = f"{LOAD} {case.messages}".strip()
             if messages not in plain:

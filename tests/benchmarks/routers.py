@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Final
 
-from tests.benchmarks.load import LoadFailed, bench
+from tests.benchmarks.load import LoadError, bench
 from tests.benchmarks.rates import SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
 from tests.support.broker import Broker
@@ -30,7 +30,7 @@ def router(broker: Broker, targets: dict[str, dict[str, Any]]) -> None:
             made.append(http("POST", f"/{name}", {"role": "queue"}).status)
             made.append(http("POST", "/router/!subscriptions", {"target": name, **fields}).status)
     if set(made) != {201}:
-        raise LoadFailed(f"expected 201 to all that makes a router, found {sorted(set(made))}")
+        raise LoadError(f"expected 201 to all that makes a router, found {sorted(set(made))}")
 
 
 def disk_bytes(data: Path) -> int:

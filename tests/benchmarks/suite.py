@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from tests.benchmarks import document, machine
 from tests.benchmarks.document import number
-from tests.benchmarks.load import LoadFailed
+from tests.benchmarks.load import LoadError
 from tests.benchmarks.row import Result, Row, Workplace
 
 
@@ -41,7 +41,7 @@ def _once(result: Result, count: int, runs: int, scratch: str) -> None:
     directory = tempfile.mkdtemp(prefix="lightrail-bench-", dir=scratch)
     try:
         figures = row.measure(Workplace(directory, lambda text: say(name, text)))
-    except (LoadFailed, AssertionError, OSError, subprocess.SubprocessError) as error:
+    except (LoadError, AssertionError, OSError, subprocess.SubprocessError) as error:
         result.failures.append(f"{type(error).__name__}: {error}".splitlines()[0][:300])
         say(name, f"FAILED: {error}")
         for line in _log(directory):

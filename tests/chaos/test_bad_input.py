@@ -25,7 +25,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.service import children, resident_bytes
 from tests.chaos.traffic import Sender
 from tests.support import wait
-from tests.support.amqp_client import Client, Lost
+from tests.support.amqp_client import Client, LostError
 from tests.support.broker import Broker
 
 pytestmark = pytest.mark.timeout(150)
@@ -174,7 +174,7 @@ def test_fewer_files_than_connections(tmp_path: Path) -> None:
             try:
                 with Client(them.broker.amqp) as client:
                     client.session(2.0)
-            except (Lost, OSError):
+            except (LostError, OSError):
                 return False
             return True
 

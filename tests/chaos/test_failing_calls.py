@@ -33,7 +33,7 @@ ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EROFS": errno.EROFS}
 SHORT = "a short write"
 
 
-class Ended(Exception):
+class EndedError(Exception):
     """The shard's process has ended."""
 
 
@@ -76,13 +76,13 @@ class Shard:
         self._socket.send_multipart(parts)
 
     def hear(self) -> bytes:
-        """The next frame. Raises Ended."""
+        """The next frame. Raises EndedError."""
         waited_s = 0.0
         while not self._parts:
             if self._socket.poll(50):
                 self._parts = self._socket.recv_multipart()
             elif self.process.poll() is not None:
-                raise Ended
+                raise EndedError
             else:
                 waited_s += 0.05
                 assert waited_s < ANSWER_S, "the shard lives and does not answer"
@@ -94,7 +94,7 @@ class Shard:
         return part
 
     def greet(self) -> None:
-        """Welcomed as soon as the shard serves. Raises Ended."""
+        """Welcomed as soon as the shard serves. Raises EndedError."""
         self.say(frame(Kind.HELLO, body=Hello(VERSION, "frontend-0", self._boot, 1).encode()))
         self.until(Kind.WELCOME)
 
@@ -114,7 +114,8 @@ class Ledger:
 
 
 def work(shard: Shard, ledger: Ledger) -> None:
-    """Batches come, each once the one before was answered, and half of them are settled. Raises Ended."""
+    """Batches come, each once the one before was answered, and half of them are settled. Raises
+    EndedError."""
     shard.greet()
     shard.say(
         frame(Kind.PRODUCER_OPEN, link=1, number=1, body=ProducerOpen("q").encode()),
@@ -165,13 +166,13 @@ def run(data: Path, failing: FailingCalls, call: int | None, kind: str = "EIO") 
     with Shard(data, environ, 1) as shard:
         try:
             work(shard, ledger)
-        except Ended:
+        except EndedError:
             assert call is not None, "it ended by itself"
     for boot in (2, 3):
         with Shard(data, {}, boot) as shard:
             try:
                 found = contents(shard)
-            except Ended:
+            except EndedError:
                 pytest.fail(f"it does not start: {Path(f'{data}.log').read_text()[-2000:]}")
             shard.stop()
         assert len(found) == len(set(found)), "delivered twice"

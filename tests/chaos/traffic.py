@@ -15,7 +15,7 @@ from lightrail.amqp.performatives import Accepted, Rejected
 from lightrail.amqp.sections import decode_header
 from tests.chaos.ledger import ACCEPTED, REJECTED, RELEASED, SENT, Ledger, messages
 from tests.support import wait
-from tests.support.amqp_client import Client, Lost
+from tests.support.amqp_client import Client, LostError
 
 SEND_MAX = 250
 """Messages that are handed to the engine at a time."""
@@ -82,14 +82,14 @@ class Worker(Traffic):
             with Client(self.address()) as client:
                 self.connections += 1
                 self.work(client)
-        except (Lost, OSError) as error:
+        except (LostError, OSError) as error:
             self.losses[str(error)] += 1
-            if isinstance(error, Lost) and error.condition is not None:
+            if isinstance(error, LostError) and error.condition is not None:
                 self.conditions[error.condition] += 1
             self.stopping.wait(RECONNECT_S)
 
     def work(self, client: Client) -> None:
-        """One connection's life; returns when the work is done, raises Lost when the connection is."""
+        """One connection's life; returns when the work is done, raises LostError when the connection is."""
         raise NotImplementedError
 
 
@@ -153,7 +153,7 @@ class Sender(Worker):
                 elif isinstance(event, events.Detached | events.Ended):
                     error = event.error
                     condition = None if error is None else str(error.condition)
-                    raise Lost(f"link ended: {condition}", condition)
+                    raise LostError(f"link ended: {condition}", condition)
 
     def _pause(self, link: Link, limit: int) -> float:
         if self.rate is not None:
@@ -240,7 +240,7 @@ class Receiver(Worker):
                 elif isinstance(event, events.Detached | events.Ended):
                     error = event.error
                     condition = None if error is None else str(error.condition)
-                    raise Lost(f"link ended: {condition}", condition)
+                    raise LostError(f"link ended: {condition}", condition)
         link.detach()
         client.amqp.close()
         client.step(0.2)

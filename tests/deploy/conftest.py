@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import compose, images
-from tests.support.docker import Engine, NoEngine, alone
+from tests.support.docker import Engine, NoEngineError, alone
 
 
 @dataclass
@@ -28,7 +28,7 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
         with alone("engine"), Engine(scratch) as engine:
             program = _made(engine, scratch)
             yield Docker(engine, program)
-    except NoEngine as reason:
+    except NoEngineError as reason:
         pytest.skip(str(reason))
 
 

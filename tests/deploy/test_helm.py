@@ -156,7 +156,7 @@ BAD: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("path", "value", "named"), BAD)
 def test_a_bad_value_is_refused_by_its_name(path: str, value: Any, named: str) -> None:
-    with pytest.raises(helm.Refused, match="schema") as refused:
+    with pytest.raises(helm.RefusedError, match="schema") as refused:
         helm.text(merged(FIXED, at(path, value)))
     # Helm 4 writes /shards/replicas, Helm 3 shards.replicas.
     assert named.strip("/").replace("/", ".") in str(refused.value).replace("/", ".")
@@ -219,6 +219,6 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
 def test_values_that_do_not_go_together_are_refused_with_what_to_do(
     values: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(helm.Refused) as refused:
+    with pytest.raises(helm.RefusedError) as refused:
         helm.text(merged(FIXED, values))
     assert said in str(refused.value)

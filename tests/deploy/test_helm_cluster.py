@@ -116,7 +116,7 @@ def hooks(manifests: list[Manifest]) -> dict[str, tuple[str, str]]:
 
 
 def test_shards_do_not_go_with_their_queues() -> None:
-    with pytest.raises(helm.Refused) as refused:
+    with pytest.raises(helm.RefusedError) as refused:
         upgrade([shards(5)], merged(FIXED, {"shards": {"replicas": 3}}))
     assert "shards 3, 4 would go with their queues" in str(refused.value)
     assert "shards.scaleIn" in str(refused.value)
@@ -164,6 +164,6 @@ def test_rebalancing_waits_for_all_shards() -> None:
 
 def test_etcd_keeps_its_members() -> None:
     found = released("apps/v1", "StatefulSet", "rel-lightrail-etcd", spec={"replicas": 1})
-    with pytest.raises(helm.Refused, match="was made with 1 members"):
+    with pytest.raises(helm.RefusedError, match="was made with 1 members"):
         upgrade([found], FIXED)
     upgrade([found], merged(FIXED, {"etcd": {"replicas": 1}}))

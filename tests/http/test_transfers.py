@@ -8,7 +8,7 @@ import pytest
 from proton import Delivery, Message
 from proton.utils import BlockingConnection
 
-from lightrail.cli.administration.client import Client, Failed
+from lightrail.cli.administration.client import AnswerError, Client
 from lightrail.cli.administration.messages import transfer
 from tests.support.broker import Broker
 from tests.support.http_client import Http
@@ -107,7 +107,7 @@ def test_what_the_target_does_not_take_stays_and_the_command_says_why(
         sender.send(Message(body="x" * 200 if number in (3, 8) else str(number)))
     sender.close()
     with pytest.raises(
-        Failed, match=r"2 messages could not be sent and stay in .*: 2 x amqp:link:message-size"
+        AnswerError, match=r"2 messages could not be sent and stay in .*: 2 x amqp:link:message-size"
     ):
         moved(broker, **{"from": source, "to": target, "mode": "move"})
     assert bodies(amqp, target, 8) == ["0", "1", "2", "4", "5", "6", "7", "9"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.load import LoadFailed, bench
+from tests.benchmarks.load import LoadError, bench
 from tests.support.broker import Broker
 from tests.support.http_client import Http
 
@@ -33,7 +33,7 @@ def test_loads_of_every_kind_arrive_whole(broker: Broker) -> None:
 
 def test_what_a_selector_does_not_select_counts_as_lost(broker: Broker) -> None:
     flags = f"--count {COUNT} --warm-up 0s --property colour=3 --selector colour='1' --drain-time 1s"
-    with pytest.raises(LoadFailed, match=f"lost {COUNT * 2 // 3}, duplicates 0, out of order 0"):
+    with pytest.raises(LoadError, match=f"lost {COUNT * 2 // 3}, duplicates 0, out of order 0"):
         bench(f"amqp://{broker.amqp}/levels", flags)
 
 
@@ -56,5 +56,5 @@ def test_every_request_gets_its_reply(broker: Broker) -> None:
 
 def test_a_request_without_a_reply_counts_as_lost(broker: Broker) -> None:
     flags = f"--requests --count {COUNT} --warm-up 0s --drain-time 1s"
-    with pytest.raises(LoadFailed, match="lost 1, duplicates 0, out of order 0"):
+    with pytest.raises(LoadError, match="lost 1, duplicates 0, out of order 0"):
         bench(f"amqp://{broker.amqp}/questions", f"{flags} --property colour=3 --selector colour<>'1'")

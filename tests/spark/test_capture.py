@@ -79,7 +79,7 @@ def test_only_queues_that_are_wanted_are_captured_and_decoded_as_far_as_wanted(
 # --- crashes -------------------------------------------------------------------------------------------
 
 
-class Crash(Exception):
+class CrashError(Exception):
     """What dies."""
 
 
@@ -91,7 +91,7 @@ def crash_after(real: Callable[..., Any]) -> Callable[..., Any]:
         result = real(*args)
         calls.append(1)
         if len(calls) == 2:
-            raise Crash
+            raise CrashError
         return result
 
     return called

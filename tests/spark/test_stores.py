@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.lake import opening
 from lightrail.spark.lake.replacing import replace
-from lightrail.spark.lake.table import Behind, commit_batch, open_table
+from lightrail.spark.lake.table import OrderError, commit_batch, open_table
 from lightrail.spark.main import main
 from lightrail.spark.stores import delta_options
 from tests.support.lakes import Lake, covered
@@ -110,7 +110,7 @@ def test_of_two_commits_at_the_same_time_one_is_refused(server: S3Server, spark:
     files, ranges = lake.written(one)
     assert commit_batch(one, "q", 0, files, covered(ranges))
     more, same = lake.written(other)
-    with pytest.raises(Behind, match="covers journal"):
+    with pytest.raises(OrderError, match="covers journal"):
         commit_batch(other, "another", 0, more, covered(same))
     assert len(content(lake.uri)) == lake.rows
 

@@ -21,7 +21,7 @@ from lightrail.amqp.settings import ConnectionSettings
 READ_BYTES = 256 * 1024
 
 
-class Lost(Exception):
+class LostError(Exception):
     """The connection is gone: why, as the broker or the system said it; `condition` when the broker did."""
 
     def __init__(self, reason: str, condition: str | None = None) -> None:
@@ -46,7 +46,7 @@ class Client:
         self.socket = socket.create_connection(split(address), deadline_s)
         if self.socket.getsockname() == self.socket.getpeername():
             self.socket.close()
-            raise Lost("the system connected the socket to itself: nobody listens")
+            raise LostError("the system connected the socket to itself: nobody listens")
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
         self.amqp = Connection(
@@ -59,7 +59,8 @@ class Client:
         self._mask = 0
 
     def step(self, wait_s: float = 0.0) -> list[events.Event]:
-        """Writes what there is, waits for input at most so long, and gives what came of it. Raises Lost."""
+        """Writes what there is, waits for input at most so long, and gives what came of it. Raises
+        LostError."""
         self._write()
         mask = select.POLLIN | (select.POLLOUT if self.unwritten else 0)
         if mask != self._mask:
@@ -77,17 +78,17 @@ class Client:
         except BlockingIOError:
             return []
         except OSError as error:
-            raise Lost(f"read: {error.strerror}") from error
+            raise LostError(f"read: {error.strerror}") from error
         if not data:
-            raise Lost("the broker closed the socket")
+            raise LostError("the broker closed the socket")
         found = self.amqp.feed(data, now_ms())
         for event in found:
             if isinstance(event, events.Closed):
-                with contextlib.suppress(Lost):
+                with contextlib.suppress(LostError):
                     self._write()
                 why = event.error
                 condition = None if why is None else str(why.condition)
-                raise Lost(f"close: {condition} {'' if why is None else why.description}", condition)
+                raise LostError(f"close: {condition} {'' if why is None else why.description}", condition)
         return found
 
     def _write(self) -> None:
@@ -107,18 +108,18 @@ class Client:
                         for event in self.amqp.feed(data, now_ms()):
                             if isinstance(event, events.Closed) and event.error is not None:
                                 condition = str(event.error.condition)
-                                raise Lost(f"close: {condition}", condition) from None
-                raise Lost(f"write: {error.strerror}") from error
+                                raise LostError(f"close: {condition}", condition) from None
+                raise LostError(f"write: {error.strerror}") from error
             self.unwritten = self.unwritten[sent:]
 
     def until(self, kind: type[events.Event], deadline_s: float = 10.0) -> Any:
-        """The next event of a kind; others are dropped. Raises Lost at the deadline, too."""
+        """The next event of a kind; others are dropped. Raises LostError at the deadline, too."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
             for event in self.step(0.05):
                 if isinstance(event, kind):
                     return event
-        raise Lost(f"no {kind.__name__} within {deadline_s:.0f} s")
+        raise LostError(f"no {kind.__name__} within {deadline_s:.0f} s")
 
     def session(self, deadline_s: float = 10.0) -> Session:
         """Opens the connection and begins a session."""
@@ -128,19 +129,19 @@ class Client:
     def attach(
         self, session: Session, name: str, queue: str, *, sender: bool, deadline_s: float = 15.0
     ) -> Link:
-        """Attaches and waits for the answer. Raises Lost when it is a refusal."""
+        """Attaches and waits for the answer. Raises LostError when it is a refusal."""
         link = session.attach(name, sender, source=Source(address=queue), target=Target(address=queue))
         end = time.monotonic() + deadline_s
         while True:
             for event in self.step(0.05):
                 if isinstance(event, events.Detached) and event.link is link:
                     condition = None if event.error is None else str(event.error.condition)
-                    raise Lost(f"attach of {queue} refused: {event.error}", condition)
+                    raise LostError(f"attach of {queue} refused: {event.error}", condition)
             terminus = link.target if sender else link.source
             if link.state == ATTACHED and terminus is not None:
                 return link
             if time.monotonic() > end:
-                raise Lost(f"no answer to attach of {queue} within {deadline_s:.0f} s")
+                raise LostError(f"no answer to attach of {queue} within {deadline_s:.0f} s")
 
     def close(self) -> None:
         self.socket.close()

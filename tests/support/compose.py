@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.support.docker import Engine, NoEngine, alone, cache_directory, search_path
+from tests.support.docker import Engine, NoEngineError, alone, cache_directory, search_path
 from tests.support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,8 @@ UP_S = 180
 
 
 def program() -> Path:
-    """The real Compose: a plugin that is installed, else built from its Go module, once. Raises NoEngine."""
+    """The real Compose: a plugin that is installed, else built from its Go module, once. Raises
+    NoEngineError."""
     for directory in PLUGINS:
         if os.access(f"{directory}/docker-compose", os.X_OK):
             return Path(directory, "docker-compose")
@@ -33,7 +34,7 @@ def program() -> Path:
 def _build(built: Path) -> None:
     go = shutil.which("go", path=search_path())
     if go is None:
-        raise NoEngine("neither Docker's compose plugin nor Go to build it is installed")
+        raise NoEngineError("neither Docker's compose plugin nor Go to build it is installed")
     built.parent.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         [go, "install", "-ldflags=-s -w", f"github.com/docker/compose/v2/cmd@{VERSION}"],
@@ -41,7 +42,7 @@ def _build(built: Path) -> None:
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD_S, check=False,
     )  # fmt: skip
     if done.returncode != 0:
-        raise NoEngine(f"Docker Compose can't be built here: {done.stderr[-300:]}")
+        raise NoEngineError(f"Docker Compose can't be built here: {done.stderr[-300:]}")
     (built.parent / "cmd").rename(built)
 
 

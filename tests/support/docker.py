@@ -23,7 +23,7 @@ START_S = 60.0
 LOCK_S = 600.0
 
 
-class NoEngine(Exception):
+class NoEngineError(Exception):
     """Why no engine can run here."""
 
 
@@ -55,14 +55,14 @@ class Engine:
     """A running dockerd; leaving the ``with`` block ends it, its containers, and removes its volumes."""
 
     def __init__(self, scratch: Path) -> None:
-        """``scratch`` is for what lives as long as the engine. Raises NoEngine."""
+        """``scratch`` is for what lives as long as the engine. Raises NoEngineError."""
         if os.geteuid() != 0:
-            raise NoEngine("only root can start dockerd")
+            raise NoEngineError("only root can start dockerd")
         absent = [name for name in PROGRAMS if shutil.which(name, path=search_path()) is None]
         if absent:
-            raise NoEngine(f"not installed: {', '.join(absent)}; scripts/setup.sh compose installs them")
+            raise NoEngineError(f"not installed: {', '.join(absent)}; scripts/setup.sh compose installs them")
         if _bridges_are_filtered():
-            raise NoEngine(
+            raise NoEngineError(
                 "the packet filter drops what bridges forward, so containers can't reach each other: "
                 "another engine runs here, or has left its rules (`iptables -P FORWARD ACCEPT` lets them)"
             )
@@ -91,7 +91,7 @@ class Engine:
                 return self
             self._end()
         last = self.log.read_text(errors="replace").strip().splitlines()[-3:]
-        raise NoEngine("dockerd does not start here: " + " | ".join(last))
+        raise NoEngineError("dockerd does not start here: " + " | ".join(last))
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None

@@ -32,7 +32,7 @@ RUN_S_MAX: Final = 60
 Manifest = dict[str, Any]
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """What helm said when it would not do it."""
 
 
@@ -85,7 +85,8 @@ def _fetch(kept: Path) -> None:
 
 
 def run(*arguments: str, values: Mapping[str, Any] | None = None) -> str:
-    """What helm prints, without any cluster but the one that is named. Raises Refused with what it said."""
+    """What helm prints, without any cluster but the one that is named. Raises RefusedError with what it
+    said."""
     with tempfile.TemporaryDirectory() as home:
         environment = {"PATH": os.defpath, "HOME": home, "KUBECONFIG": str(Path(home, "none"))}
         given: list[str] = []
@@ -100,17 +101,17 @@ def run(*arguments: str, values: Mapping[str, Any] | None = None) -> str:
             env=environment,
         )
     if done.returncode:
-        raise Refused(done.stderr.strip() or done.stdout.strip())
+        raise RefusedError(done.stderr.strip() or done.stdout.strip())
     return done.stdout
 
 
 def text(values: Mapping[str, Any], *options: str) -> str:
-    """The chart rendered as release `rel` in namespace `ns`. Raises Refused."""
+    """The chart rendered as release `rel` in namespace `ns`. Raises RefusedError."""
     return run("template", "rel", str(CHART), "--namespace", "ns", *options, values=values)
 
 
 def render(values: Mapping[str, Any], *options: str) -> list[Manifest]:
-    """The same, read. Raises Refused."""
+    """The same, read. Raises RefusedError."""
     return [each for each in yaml.load_all(text(values, *options), yaml.CSafeLoader) if each]
 
 

@@ -30,7 +30,7 @@ CALM_S = 120.0
 """Simulated seconds in which everything has to end once the faults stopped."""
 
 
-class Broken(AssertionError):
+class BrokenLawError(AssertionError):
     """A law does not hold."""
 
 
@@ -75,18 +75,18 @@ class Ledger:
     def delivered(self, queue: str, id: Id, sequence: int, attempts: int) -> None:
         fate = self.fates[id]
         if fate.queue != queue:
-            raise Broken(f"{id} was sent to {fate.queue} and came from {queue}")
+            raise BrokenLawError(f"{id} was sent to {fate.queue} and came from {queue}")
         if fate.sequence is not None and fate.sequence != sequence and (fate.durable or not self.crashed):
-            raise Broken(f"{id} of {queue} is stored twice: as {fate.sequence} and as {sequence}")
+            raise BrokenLawError(f"{id} of {queue} is stored twice: as {fate.sequence} and as {sequence}")
         other = self.sequences.get((queue, sequence))
         if other is not None and other != id and not (self.crashed and not self.fates[other].durable):
-            raise Broken(f"sequence {sequence} of {queue} was {other} and is {id}")
+            raise BrokenLawError(f"sequence {sequence} of {queue} was {other} and is {id}")
         self.sequences[queue, sequence] = id
         fate.sequence = sequence
         fate.deliveries += 1
         fate.held += 1
         if not self.forgiving and (fate.taken or fate.held > 1):
-            raise Broken(f"{id} of {queue} was delivered again: {fate}")
+            raise BrokenLawError(f"{id} of {queue} was delivered again: {fate}")
 
     def returned(self, id: Id) -> None:
         self.fates[id].held = max(0, self.fates[id].held - 1)
@@ -111,7 +111,7 @@ class Ledger:
             if sequence is None or not (self.fates[id].durable or not self.crashed):
                 continue
             if id[0] in last and last[id[0]][1] >= sequence:
-                raise Broken(f"{last[id[0]]} was sent before {id}, which is {sequence}")
+                raise BrokenLawError(f"{last[id[0]]} was sent before {id}, which is {sequence}")
             last[id[0]] = (id, sequence)
 
 
@@ -156,7 +156,7 @@ class Cluster:
                 queue = self.ledger.fates[id_of(delivered(part)[0].message)].queue
                 owner = self.owners.setdefault((queue, epoch), shard)
                 if owner != shard:
-                    raise Broken(f"shards {owner} and {shard} both serve {queue} in epoch {epoch}")
+                    raise BrokenLawError(f"shards {owner} and {shard} both serve {queue} in epoch {epoch}")
 
     # --- a run -----------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Cluster:
             asyncio.set_event_loop(None)
             self.loop.close()
         if self.errors:
-            raise Broken(self.errors[0])
+            raise BrokenLawError(self.errors[0])
 
     def _failed(self, _loop: object, context: dict[str, object]) -> None:
         self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
@@ -236,7 +236,7 @@ class Cluster:
             if not waiting:
                 return
             if self.loop.time() > until:
-                raise Broken(f"{CALM_S:g} s after the last fault: {waiting}")
+                raise BrokenLawError(f"{CALM_S:g} s after the last fault: {waiting}")
             await asyncio.sleep(0.05)
 
     def waiting(self) -> str:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 Ts = TypeVarTuple("Ts")
 
 
-class NothingLeft(Exception):
+class NothingLeftError(Exception):
     """Everything waits for something that can't happen any more."""
 
 
@@ -30,7 +30,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def select(self, timeout_s: float | None) -> list[Any]:
         """In the place of a selector: nobody comes from outside, so waiting is jumping."""
         if timeout_s is None:
-            raise NothingLeft(f"nothing is scheduled any more after {self.now_s:.3f} s")
+            raise NothingLeftError(f"nothing is scheduled any more after {self.now_s:.3f} s")
         if timeout_s > 0:
             self.now_s += timeout_s
         return []

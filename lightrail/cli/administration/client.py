@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from lightrail.model.names import InvalidName
+from lightrail.model.names import InvalidNameError
 
 URL_DEFAULT: Final = "http://127.0.0.1:8080"
 ANSWER_TIME_MAX_S: Final = 90.0
@@ -21,7 +21,7 @@ ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 SECRET_BYTES_MAX: Final = 65_536
 
 
-class Failed(Exception):
+class AnswerError(Exception):
     """The gateway answered with an error; the message says what it said."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -29,7 +29,7 @@ class Failed(Exception):
         self.status = status
 
 
-class Unreachable(Exception):
+class UnreachableError(Exception):
     """Nobody answered; the message says where and what to do."""
 
 
@@ -42,11 +42,13 @@ class Response:
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON. Raises Failed where it is none."""
+        """The body as JSON. Raises AnswerError where it is none."""
         try:
             return json.loads(self.body)
         except ValueError:
-            raise Failed(self.status, f"expected JSON from the gateway, got {self.body[:80]!a}") from None
+            raise AnswerError(
+                self.status, f"expected JSON from the gateway, got {self.body[:80]!a}"
+            ) from None
 
 
 @dataclass(slots=True)
@@ -75,7 +77,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         missing_ok: bool = False,
     ) -> Response:
-        """One request; `path` is quoted already. Raises Failed for 4xx and 5xx, Unreachable."""
+        """One request; `path` is quoted already. Raises AnswerError for 4xx and 5xx, Unreachable."""
         sent = dict(headers or {})
         if self.authorization:
             sent["Authorization"] = self.authorization
@@ -86,7 +88,7 @@ class Client:
         target = path + (f"?{urlencode(wanted)}" if wanted else "")
         response = self._exchange(method, target, body, sent)
         if response.status >= 400 and not (missing_ok and response.status == 404):
-            raise Failed(response.status, self._error(response))
+            raise AnswerError(response.status, self._error(response))
         return response
 
     def get(self, path: str, **query: Any) -> Any:
@@ -111,13 +113,13 @@ class Client:
                 return Response(answer.status, {k.lower(): v for k, v in answer.getheaders()}, data)
             except ssl.SSLError as error:
                 self.close()
-                raise Unreachable(
+                raise UnreachableError(
                     f"the certificate of {self.url} can't be trusted: {error}; see --ca"
                 ) from None
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if not kept:
-                    raise Unreachable(
+                    raise UnreachableError(
                         f"no gateway answers at {self.url} ({error or type(error).__name__}); is the broker "
                         "running, and is --url (or LIGHTRAIL_URL) its HTTP address?"
                     ) from None
@@ -126,7 +128,7 @@ class Client:
     def _connect(self) -> http.client.HTTPConnection:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
-            raise Unreachable(f"--url is {self.url!a}; expected http://HOST:PORT or https://HOST:PORT")
+            raise UnreachableError(f"--url is {self.url!a}; expected http://HOST:PORT or https://HOST:PORT")
         if parts.scheme == "https":
             context = ssl.create_default_context(cafile=self.ca)
             return http.client.HTTPSConnection(
@@ -148,7 +150,7 @@ class Client:
 def authorization(user: str | None, password_file: str | None, token_file: str | None) -> str:
     """The Authorization header: a password is read from a file or asked for, never given as an argument.
 
-    Raises Unreachable when a file can't be read.
+    Raises UnreachableError when a file can't be read.
     """
     if token_file:
         return "Bearer " + _secret(token_file)
@@ -159,7 +161,7 @@ def authorization(user: str | None, password_file: str | None, token_file: str |
     elif sys.stdin.isatty():
         password = getpass.getpass(f"Password of {user}: ")
     else:
-        raise Unreachable(
+        raise UnreachableError(
             f"the password of {user} is needed: --password-file FILE, or LIGHTRAIL_PASSWORD_FILE"
         )
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -168,10 +170,10 @@ def authorization(user: str | None, password_file: str | None, token_file: str |
 def path_of(name: str, *below: str) -> str:
     """The path of a name, or of something below it: path_of("a b", "!policy") is /a%20b/!policy.
 
-    Raises InvalidName for the empty name, whose path is that of the whole installation.
+    Raises InvalidNameError for the empty name, whose path is that of the whole installation.
     """
     if not name.strip("/"):
-        raise InvalidName("the name is empty; expected a path such as myapp/orders")
+        raise InvalidNameError("the name is empty; expected a path such as myapp/orders")
     name = name.removeprefix("/")  # as in an AMQP address
     return "/" + "/".join([quote(name, safe="/!$"), *(quote(each, safe="!$") for each in below)])
 
@@ -181,4 +183,4 @@ def _secret(path: str) -> str:
         with open(os.path.expanduser(path), encoding="utf-8") as file:
             return file.readline(SECRET_BYTES_MAX).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise Unreachable(f"{path} can't be read: {error}") from None
+        raise UnreachableError(f"{path} can't be read: {error}") from None

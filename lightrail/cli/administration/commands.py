@@ -11,11 +11,11 @@ Subparsers = Any
 Run = Callable[[Client, argparse.Namespace], int]
 
 
-class Usage(Exception):
+class UsageError(Exception):
     """The command's words don't go together; the message says how they would."""
 
 
-class Refused(Exception):
+class CommandError(Exception):
     """What was asked would do more than was meant, or failed; the message says how to go on."""
 
 

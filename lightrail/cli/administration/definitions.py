@@ -6,7 +6,7 @@ import os
 import sys
 
 from lightrail.cli.administration.client import Client
-from lightrail.cli.administration.commands import Refused, Subparsers, add
+from lightrail.cli.administration.commands import CommandError, Subparsers, add
 from lightrail.cli.administration.names import read_json
 from lightrail.console.results import show_json
 
@@ -36,7 +36,7 @@ def _export(client: Client, parsed: argparse.Namespace) -> int:
             file.write(text)
         os.replace(part, parsed.file)
     except OSError as error:
-        raise Refused(f"{parsed.file} can't be written: {error.strerror}") from None
+        raise CommandError(f"{parsed.file} can't be written: {error.strerror}") from None
     print(
         f"{len(definitions['names']):,} names, {len(definitions['subscriptions']):,} subscriptions and "
         f"{len(definitions['permissions']):,} rights written to {parsed.file}",

@@ -15,9 +15,15 @@ from lightrail.cli.administration import (
     shards,
     state,
 )
-from lightrail.cli.administration.client import URL_DEFAULT, Client, Failed, Unreachable, authorization
-from lightrail.cli.administration.commands import Refused, Subparsers, Usage
-from lightrail.model.names import InvalidName
+from lightrail.cli.administration.client import (
+    URL_DEFAULT,
+    AnswerError,
+    Client,
+    UnreachableError,
+    authorization,
+)
+from lightrail.cli.administration.commands import CommandError, Subparsers, UsageError
+from lightrail.model.names import InvalidNameError
 from lightrail.model.settings import VARIABLE_PREFIX
 
 EXAMPLES: Final = """
@@ -108,13 +114,13 @@ def run(parsed: argparse.Namespace) -> int:
         )
         client = Client(option("url", "URL") or URL_DEFAULT, known, parsed.ca)
         return int(parsed.run(client, parsed))
-    except Usage as error:
+    except UsageError as error:
         print(f"lightrail-admin: {error}", file=sys.stderr)
         return 2
-    except Unreachable as error:
+    except UnreachableError as error:
         print(f"lightrail-admin: {error}", file=sys.stderr)
         return 3
-    except (Failed, Refused, InvalidName) as error:
+    except (AnswerError, CommandError, InvalidNameError) as error:
         print(f"lightrail-admin: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, EOFError):

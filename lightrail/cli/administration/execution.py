@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from lightrail.cli.administration.client import Client, Failed, Unreachable
-from lightrail.cli.administration.commands import Refused, Usage
+from lightrail.cli.administration.client import AnswerError, Client, UnreachableError
+from lightrail.cli.administration.commands import CommandError, UsageError
 from lightrail.cli.administration.moving import Watching
 from lightrail.console.results import show_json
 from lightrail.console.text import counted, printable
@@ -75,7 +75,7 @@ def _watch(client: Client, watching: Watching) -> None:
             time.sleep(POLL_S)
             watching.look(_moves(client))
     except KeyboardInterrupt:
-        raise Refused(
+        raise CommandError(
             "the moves go on; `lightrail-admin rebalance` shows them again, --cancel calls them off"
         ) from None
     finally:
@@ -83,23 +83,23 @@ def _watch(client: Client, watching: Watching) -> None:
 
 
 def _moves(client: Client) -> dict[str, Any]:
-    """The moves under way. Raises Unreachable or Failed after GATEWAY_WAIT_S without an answer."""
+    """The moves under way. Raises UnreachableError or Failed after GATEWAY_WAIT_S without an answer."""
     until_s = time.monotonic() + GATEWAY_WAIT_S
     while True:
         try:
             state: dict[str, Any] = client.get("/!moves")
             return state
-        except (Unreachable, Failed) as error:
-            if isinstance(error, Failed) and error.status != 503:
+        except (UnreachableError, AnswerError) as error:
+            if isinstance(error, AnswerError) and error.status != 503:
                 raise
             if time.monotonic() >= until_s:
                 raise type(error)(*_with_moves_note(error)) from None
         time.sleep(POLL_S)
 
 
-def _with_moves_note(error: Unreachable | Failed) -> tuple[Any, ...]:
+def _with_moves_note(error: UnreachableError | AnswerError) -> tuple[Any, ...]:
     text = f"{error}; the moves go on without it"
-    return (error.status, text) if isinstance(error, Failed) else (text,)
+    return (error.status, text) if isinstance(error, AnswerError) else (text,)
 
 
 def some(queues: list[str]) -> str:
@@ -109,11 +109,11 @@ def some(queues: list[str]) -> str:
 
 
 def throttle_of(text: str | None) -> int | None:
-    """Bytes per second of the option --throttle. Raises Usage."""
+    """Bytes per second of the option --throttle. Raises UsageError."""
     if text is None:
         return None
     parse: Callable[[str], int] = units.size(1_000, limits.MOVE_THROTTLE_MAX)
     try:
         return parse(text)
     except ValueError as error:
-        raise Usage(f"--throttle is {text!r}; expected {error}") from None
+        raise UsageError(f"--throttle is {text!r}; expected {error}") from None

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from lightrail.cli.administration.client import Client, Failed, Response, path_of
-from lightrail.cli.administration.commands import Refused, Subparsers, Usage, add, group
+from lightrail.cli.administration.client import AnswerError, Client, Response, path_of
+from lightrail.cli.administration.commands import CommandError, Subparsers, UsageError, add, group
 from lightrail.cli.administration.names import confirmed, json_argument, pages
 from lightrail.console.progress import Progress
 from lightrail.console.results import show_json, table
@@ -97,7 +97,7 @@ def _send(client: Client, parsed: argparse.Namespace) -> int:
     for text in parsed.property:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise Usage(f"--property {text!a}: expected NAME=VALUE")
+            raise UsageError(f"--property {text!a}: expected NAME=VALUE")
         headers["LightRail-Property-" + key] = json.dumps(_value(value))
     progress = Progress()
     sent = []
@@ -211,7 +211,7 @@ def _dead_letters(client: Client, parsed: argparse.Namespace) -> int:
 
 def _purge(client: Client, parsed: argparse.Namespace) -> int:
     if not parsed.yes and not confirmed(f"Remove every message of {parsed.name} that no consumer holds?"):
-        raise Refused("nothing was removed; say --yes to purge without being asked")
+        raise CommandError("nothing was removed; say --yes to purge without being asked")
     answer = client.request("DELETE", path_of(parsed.name, "!messages")).json()
     if parsed.json:
         show_json(answer)
@@ -268,7 +268,7 @@ def transfer(
         target = state.get("to") or "the queues they came from"
         print(f"{state['moved']:,} messages from {state['from']} to {target}: {state['state']}")
     if state["state"] == "failed":
-        raise Failed(500, str(state.get("error") or "the transfer failed"))
+        raise AnswerError(500, str(state.get("error") or "the transfer failed"))
     return 0 if state["state"] == "done" else 1
 
 

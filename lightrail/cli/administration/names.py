@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lightrail.cli.administration.client import Client, path_of
-from lightrail.cli.administration.commands import Refused, Subparsers, Usage, add, group
+from lightrail.cli.administration.commands import CommandError, Subparsers, UsageError, add, group
 from lightrail.console.results import pairs, show_json, table
 from lightrail.console.text import counted
 from lightrail.model.names import dead_letter_name, subscription_name
@@ -104,19 +104,19 @@ def _set(client: Client, parsed: argparse.Namespace) -> int:
     policy: dict[str, Any] = {}
     if parsed.file:
         if parsed.fields:
-            raise Usage("either --file or FIELD=VALUE, not both")
+            raise UsageError("either --file or FIELD=VALUE, not both")
         policy = read_json(parsed.file)
     else:
         policy = current.json() if known else {}
         for text in parsed.fields:
             name, equals, value = text.partition("=")
             if not equals:
-                raise Usage(f"{text!a} is no FIELD=VALUE, such as lock_duration=30")
+                raise UsageError(f"{text!a} is no FIELD=VALUE, such as lock_duration=30")
             policy[name] = field_value(name, value)
             if policy[name] is None:
                 del policy[name]
         if not policy:
-            raise Usage("say at least role=queue, router, metadata, connection-point or none")
+            raise UsageError("say at least role=queue, router, metadata, connection-point or none")
     if known:
         client.request("PUT", path, json_body=policy, headers={"If-Match": current.headers.get("etag", "*")})
     else:
@@ -142,24 +142,24 @@ def field_value(name: str, text: str) -> Any:
 
 
 def read_json(path: str) -> Any:
-    """A JSON document from a file or standard input. Raises Usage."""
+    """A JSON document from a file or standard input. Raises UsageError."""
     try:
         if path == "-":
             return json.load(sys.stdin)
         with open(path, encoding="utf-8") as file:
             return json.load(file)
     except (OSError, ValueError) as error:
-        raise Usage(f"{path} can't be read as JSON: {error}") from None
+        raise UsageError(f"{path} can't be read as JSON: {error}") from None
 
 
 def json_argument(text: str | None, what: str) -> Any:
-    """A JSON argument, or None. Raises Usage."""
+    """A JSON argument, or None. Raises UsageError."""
     if text is None:
         return None
     try:
         return json.loads(text)
     except ValueError as error:
-        raise Usage(f"{what} is no JSON: {error}") from None
+        raise UsageError(f"{what} is no JSON: {error}") from None
 
 
 def _delete(client: Client, parsed: argparse.Namespace) -> int:
@@ -171,11 +171,13 @@ def _delete(client: Client, parsed: argparse.Namespace) -> int:
         if held or dead:
             letters = f" and {counted(dead, 'dead letter')}" if dead else ""
             holds = counted(held, "message") + letters
-            raise Refused(f"{parsed.name} holds {holds}; with --yes they go with it")
+            raise CommandError(f"{parsed.name} holds {holds}; with --yes they go with it")
     if not parsed.yes and not parsed.if_empty:
         goes = _goes_with(client, parsed.name)
         if goes and not confirmed(f"{parsed.name} has {goes}, which go with it. Delete it?"):
-            raise Refused(f"{parsed.name} has {goes}, which would go with it; nothing was deleted, see --yes")
+            raise CommandError(
+                f"{parsed.name} has {goes}, which would go with it; nothing was deleted, see --yes"
+            )
     client.request("DELETE", path, headers=headers)
     print(f"{parsed.name} has no role any more")
     return 0
@@ -277,7 +279,7 @@ def _unsubscribe(client: Client, parsed: argparse.Namespace) -> int:
         held = _held(client, subscription_name(parsed.router, parsed.id))
         what = f"subscription {parsed.id} has {counted(held, 'message')} on the way to its URL"
         if held and not confirmed(f"{what}, which go with it. End it?"):
-            raise Refused(f"{what}, which would go with it; nothing was removed, see --yes")
+            raise CommandError(f"{what}, which would go with it; nothing was removed, see --yes")
     client.request("DELETE", path)
     print(f"subscription {parsed.id} of {parsed.router} has ended")
     return 0

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from lightrail.cli.administration.client import Client, path_of
-from lightrail.cli.administration.commands import Subparsers, Usage, add, group
+from lightrail.cli.administration.commands import Subparsers, UsageError, add, group
 from lightrail.console.results import pairs, show_json, table
 from lightrail.console.text import counted, printable
 from lightrail.model import limits, units
@@ -189,7 +189,7 @@ def _set(client: Client, parsed: argparse.Namespace) -> int:
     for text in parsed.position:
         disk, equals, lsn = text.partition("=")
         if not (disk and equals and lsn.isascii() and lsn.isdigit()):
-            raise Usage(f"--position is {text[:80]!a}; expected JOURNAL=LSN, such as 3f2a9c=1200")
+            raise UsageError(f"--position is {text[:80]!a}; expected JOURNAL=LSN, such as 3f2a9c=1200")
         positions[disk] = int(lsn)
     positions |= dict.fromkeys(parsed.forget)
     body: dict[str, Any] = {"positions": positions}
@@ -199,7 +199,7 @@ def _set(client: Client, parsed: argparse.Namespace) -> int:
         try:
             body["hold_bytes"] = units.size(0, limits.READER_HOLD_BYTES_MAX)(parsed.hold_bytes)
         except ValueError as error:
-            raise Usage(f"--hold-bytes is {parsed.hold_bytes[:40]!a}; expected {error}") from None
+            raise UsageError(f"--hold-bytes is {parsed.hold_bytes[:40]!a}; expected {error}") from None
     query = {"reset": "true"} if parsed.reset else None
     answer = client.request("PUT", path_of("!readers", parsed.name), query=query, json_body=body)
     reader = answer.json()
@@ -220,7 +220,7 @@ def _latest(client: Client) -> dict[str, int | None]:
     rows = client.get("/!journals")["journals"]
     away = [str(row["shard"]) for row in rows if row.get("away")]
     if away:
-        raise Usage(
+        raise UsageError(
             f"--latest can't be told while shard {', '.join(away)} is away: start it, or say --position"
         )
     return {row["journal"]: row["segments"][-1]["next_lsn"] for row in rows if row["segments"]}

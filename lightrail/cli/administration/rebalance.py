@@ -7,7 +7,7 @@ import sys
 from typing import Any, Final
 
 from lightrail.cli.administration.client import Client
-from lightrail.cli.administration.commands import Subparsers, Usage, add
+from lightrail.cli.administration.commands import Subparsers, UsageError, add
 from lightrail.cli.administration.execution import MOVES_SHOWN, carry_out, some, throttle_of
 from lightrail.cli.administration.moving import megabytes
 from lightrail.console.results import show_json, table
@@ -50,7 +50,7 @@ def register(things: Subparsers) -> None:
 def _rebalance(client: Client, parsed: argparse.Namespace) -> int:
     throttle = throttle_of(parsed.throttle)
     if parsed.max_moves is not None and parsed.max_moves < 0:
-        raise Usage(f"--max-moves is {parsed.max_moves}; expected 0 or more")
+        raise UsageError(f"--max-moves is {parsed.max_moves}; expected 0 or more")
     if parsed.verify:
         return _verify(client, parsed)
     if parsed.cancel:
@@ -135,19 +135,19 @@ def _read(path: str) -> dict[str, Any]:
             with open(path, encoding="utf-8") as file:
                 plan = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
-        raise Usage(f"the plan {path} can't be read: {error}") from None
+        raise UsageError(f"the plan {path} can't be read: {error}") from None
     if not isinstance(plan, dict) or not isinstance(plan.get("moves"), list):
-        raise Usage(
+        raise UsageError(
             f"{path} is no plan: expected an object with a list of moves, as docs/formats/plan.md says"
         )
     for index, move in enumerate(plan["moves"]):
         if not isinstance(move, dict) or not isinstance(move.get("queue"), str) or "to" not in move:
-            raise Usage(f'{path}: moves[{index}] is expected to be {{"queue": NAME, "to": SHARD}}')
+            raise UsageError(f'{path}: moves[{index}] is expected to be {{"queue": NAME, "to": SHARD}}')
         size = move.get("bytes", 0)
         if not isinstance(size, (int, float)) or not math.isfinite(size):
-            raise Usage(f"{path}: moves[{index}].bytes is expected to be a number")
+            raise UsageError(f"{path}: moves[{index}].bytes is expected to be a number")
     for key, kind, what in (("shards", dict, "objects"), ("silent", int, "numbers")):
         rows = plan.get(key, [])
         if not isinstance(rows, list) or not all(isinstance(row, kind) for row in rows):
-            raise Usage(f"{path}: {key} is expected to be a list of {what}")
+            raise UsageError(f"{path}: {key} is expected to be a list of {what}")
     return plan

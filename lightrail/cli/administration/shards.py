@@ -4,7 +4,7 @@ import argparse
 from typing import Any, Final
 
 from lightrail.cli.administration.client import Client, path_of
-from lightrail.cli.administration.commands import Refused, Subparsers, add, group
+from lightrail.cli.administration.commands import CommandError, Subparsers, add, group
 from lightrail.cli.administration.execution import carry_out, throttle_of
 from lightrail.console.results import pairs, show_json, table
 from lightrail.console.text import counted, printable
@@ -80,7 +80,7 @@ def _drain(client: Client, parsed: argparse.Namespace) -> int:
     plan = client.get("/!plan", sample=0)
     plan["moves"] = [move for move in plan["moves"] if move["from"] == parsed.id]
     if parsed.id in plan["silent"]:
-        raise Refused(
+        raise CommandError(
             f"shard {parsed.id} gets no queues any more, but it does not answer, so those it has can't be "
             "copied: start it and run this again"
         )
@@ -91,7 +91,7 @@ def _drain(client: Client, parsed: argparse.Namespace) -> int:
         return status
     left = _shard(client, parsed.id)
     if left is not None and left["queues"]:
-        raise Refused(
+        raise CommandError(
             f"shard {parsed.id} still has {counted(left['queues'], 'queue')}: run this again; of what stays "
             "then, `lightrail-admin rebalance --verify` says why"
         )
@@ -139,7 +139,7 @@ def _remove(client: Client, parsed: argparse.Namespace) -> int:
                     print(printable(queue))
                 if len(lost) > LOST_SHOWN:
                     print(f"and {len(lost) - LOST_SHOWN:,} more")
-            raise Refused(
+            raise CommandError(
                 f"{counted(len(lost), 'queue')} of shard {parsed.id} would lose all messages, for good; "
                 "with --yes it is done"
             )

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from lightrail.cli.administration.client import Client, Failed, path_of
+from lightrail.cli.administration.client import AnswerError, Client, path_of
 from lightrail.cli.administration.commands import Subparsers, add, group
 from lightrail.cli.administration.names import pages
 from lightrail.console.results import pairs, show_json, table
@@ -69,7 +69,7 @@ def _doctor(client: Client, parsed: argparse.Namespace) -> int:
     status = client.get("/!status")
     try:
         found = diagnose(status, list(pages(client, "/!queues", "queues")))
-    except Failed as error:
+    except AnswerError as error:
         if error.status != 503:
             raise
         # The processes that do not answer are among the findings.

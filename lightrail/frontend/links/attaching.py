@@ -13,7 +13,7 @@ from lightrail.amqp.decoder import Buffer
 from lightrail.amqp.link import Link
 from lightrail.amqp.values import Symbol, UInt
 from lightrail.amqp.windows import MAPPED
-from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links import dynamic, subscribing
 from lightrail.frontend.links.anonymous import AddressProducer, AddressRouter, AnonymousLink, ToAddress
@@ -28,8 +28,8 @@ from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.terminus import consumer_options, label_of, name_of, terminus_of
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, names
-from lightrail.model.policy import InvalidPolicy, Role
-from lightrail.namespace.errors import LimitExceeded, Refused
+from lightrail.model.policy import InvalidPolicyError, Role
+from lightrail.namespace.errors import LimitExceededError, ServiceError
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.service import policy_at_first_use
 
@@ -49,7 +49,7 @@ async def attach(connection: LinkContext, link: Link) -> None:
         return
     except ConditionError as error:
         condition, description, info = error.condition, error.description, error.info
-    except (Refused, InvalidPolicy) as refusal:
+    except (ServiceError, InvalidPolicyError) as refusal:
         condition, description, info = _condition_of(refusal), str(refusal), None
     except CoordinatorError as error:
         unknown = _unknown("this name", error)
@@ -64,8 +64,8 @@ async def attach(connection: LinkContext, link: Link) -> None:
         connection.touch()
 
 
-def _condition_of(refusal: Refused | InvalidPolicy) -> str:
-    if isinstance(refusal, LimitExceeded):
+def _condition_of(refusal: ServiceError | InvalidPolicyError) -> str:
+    if isinstance(refusal, LimitExceededError):
         return conditions.RESOURCE_LIMIT_EXCEEDED
     return conditions.PRECONDITION_FAILED
 
@@ -73,7 +73,7 @@ def _condition_of(refusal: Refused | InvalidPolicy) -> str:
 def _unknown(what: str, error: CoordinatorError) -> ConditionError:
     """The error for a name that can't be looked up now; the log has the reason, with addresses."""
     log.warning("what is at %s can't be decided on: %s", what, error)
-    if isinstance(error, CoordinatorFull):
+    if isinstance(error, CoordinatorFullError):
         return ConditionError(
             conditions.RESOURCE_LIMIT_EXCEEDED,
             f"{what} can't become anything now: etcd has no space left and takes no writes; an operator of "
@@ -160,7 +160,7 @@ async def _to_nothing(attach: Attach) -> None:
         raise ConditionError(conditions.NOT_FOUND, f"the temporary name {name} is not there (any more)")
     try:
         names.check_spelling(name)
-    except names.InvalidName as error:
+    except names.InvalidNameError as error:
         raise ConditionError(conditions.NOT_FOUND, f"{name} has no role, and {error}") from None
     raise ConditionError(
         conditions.NOT_FOUND,
@@ -284,7 +284,7 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
     try:
         record = await resolve(connection, name_of(address), Right.SEND, owner, node_of_message(message))
         queue_owner = await frontend.place(record.name) if record.role is Role.QUEUE else None
-    except (Refused, InvalidPolicy) as refusal:
+    except (ServiceError, InvalidPolicyError) as refusal:
         raise ConditionError(_condition_of(refusal), str(refusal)) from None
     except CoordinatorError as error:
         raise _unknown(address, error) from None

@@ -19,7 +19,7 @@ from lightrail.frontend.links.settlements import Settlements
 from lightrail.model import limits
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, EXACT, HEADER_SIZE, MORE, Kind, frame
-from lightrail.wire.links import Consumer, DeliveriesMissing
+from lightrail.wire.links import Consumer, MissingDeliveriesError
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -155,7 +155,7 @@ class ConsumerLink(Bound, Consumer):
             return
         if number != self._sent:
             queue = self._options.queue
-            raise DeliveriesMissing(f"expected delivery {self._sent} of {queue}, found {number}")
+            raise MissingDeliveriesError(f"expected delivery {self._sent} of {queue}, found {number}")
         _sequence, expires, _enqueued, attempts, message_format, base, size = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )

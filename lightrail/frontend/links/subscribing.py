@@ -36,11 +36,11 @@ from lightrail.frontend.links.jms import node_of, symbols
 from lightrail.frontend.links.terminus import consumer_options, label_of
 from lightrail.model import conditions, limits, names
 from lightrail.model.policy import Policy, Role
-from lightrail.namespace.errors import Changed, Missing, Taken
+from lightrail.namespace.errors import ChangedError, MissingError, TakenError
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -123,11 +123,11 @@ async def _ensure(attach: Attach, asked: Wanted, spec: dict[str, Any] | None) ->
                 f"the shared subscription has the filter {found.filter}; its links can't have another one",
             )
         # Another selector makes another subscription (JMS 2.0, 8.3.3): the former one and its messages go.
-        with contextlib.suppress(Missing):
+        with contextlib.suppress(MissingError):
             await service.drop(ANYBODY, queue)
         found = None
     owner = attach.terms.owner if asked.of_link else ""
-    with contextlib.suppress(Taken):
+    with contextlib.suppress(TakenError):
         await service.give(ANYBODY, queue, _policy(attach.link, asked), owner=owner)
     record = directory.get(queue)
     if found is None:
@@ -208,7 +208,7 @@ async def unsubscribe(
             await _remove(frontend, record)
         elif by_name:
             return Refusal(conditions.RESOURCE_LOCKED, _in_use(record, links))
-    except (CoordinatorError, ShardAway, ShardRefused) as error:
+    except (CoordinatorError, ShardDownError, ShardRefusedError) as error:
         if record.policy["lifetime"] == LAST_CONSUMER:
             # Its shard ends it as soon as it can.
             return None
@@ -225,7 +225,8 @@ async def _forget_unused(frontend: LinkFrontend, record: Name) -> None:
 
 
 async def _links(frontend: LinkFrontend, record: Name) -> int:
-    """How many links receive from a subscription. Raises CoordinatorError, ShardAway, ShardRefused."""
+    """How many links receive from a subscription. Raises CoordinatorError, ShardDownError,
+    ShardRefusedError."""
     # A request for a queue that no longer exists would place it again.
     if not _is_there(frontend, record):
         return 0
@@ -240,7 +241,7 @@ async def _remove(frontend: LinkFrontend, record: Name) -> None:
     """
     while _is_there(frontend, record):
         # Where its policy changes in the meantime, its revision is read again.
-        with contextlib.suppress(Missing, Changed):
+        with contextlib.suppress(MissingError, ChangedError):
             revision = frontend.directory.get(record.name).revision
             await frontend.service.drop(ANYBODY, record.name, revision)
 
@@ -300,7 +301,7 @@ async def _demand_unused(frontend: LinkFrontend, queue: Name, shared: bool) -> N
             # Perhaps a link was detached at another frontend, and the shard does not know of it yet.
             await asyncio.sleep(limits.UNUSED_AGAIN_MS / 1000)
             links = await _links(frontend, queue)
-    except (ShardAway, ShardRefused) as error:
+    except (ShardDownError, ShardRefusedError) as error:
         raise ConditionError(
             conditions.INTERNAL_ERROR, f"who receives from the subscription can't be known now: {error}"
         ) from None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from lightrail.amqp.performatives import Coordinator, Modified, Source, Target
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions, limits
-from lightrail.model.names import InvalidName, queue_name
+from lightrail.model.names import InvalidNameError, queue_name
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import OutcomeCode
 
@@ -43,7 +43,7 @@ def name_of(address: object) -> str:
         )
     try:
         return queue_name(address)
-    except InvalidName as error:
+    except InvalidNameError as error:
         raise ConditionError(conditions.INVALID_FIELD, str(error)) from None
 
 

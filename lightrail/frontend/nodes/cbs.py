@@ -18,7 +18,7 @@ from lightrail.frontend.claims import Claim, Claims, TooManyTokensError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.nodes.links import NodeContext
 from lightrail.model import conditions, limits
-from lightrail.model.names import InvalidName, queue_name
+from lightrail.model.names import InvalidNameError, queue_name
 from lightrail.namespace import tokens
 from lightrail.namespace.rights import Caller
 
@@ -108,7 +108,7 @@ class Cbs:
         try:
             token = tokens.read(self._authenticator.secret, str(body), frontend.now_ms())
             record = await self._authenticator.coordinator.user(token.user)
-        except tokens.InvalidToken as error:
+        except tokens.InvalidTokenError as error:
             raise _TokenError(401, str(error)) from None
         except CoordinatorError as error:
             raise _TokenError(503, str(error)) from None
@@ -152,7 +152,7 @@ def _audience(value: Any) -> str:
         return ""
     try:
         return queue_name("/" + path)
-    except InvalidName as error:
+    except InvalidNameError as error:
         raise _TokenError(400, f"the audience can't be used: {error}") from None
 
 

@@ -28,7 +28,7 @@ from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.model import conditions, limits
-from lightrail.model.names import InvalidName, queue_name
+from lightrail.model.names import InvalidNameError, queue_name
 
 if TYPE_CHECKING:
     from lightrail.amqp.connection import Connection
@@ -239,7 +239,7 @@ class RequestLink(Bound):
         """The producer for a queue that answers are sent to."""
         try:
             name = queue_name(address)
-        except InvalidName as error:
+        except InvalidNameError as error:
             raise ConditionError(conditions.NOT_FOUND, f"reply-to: {error}") from None
         found = self._postings.get(name)
         if found is not None and not found.closed:

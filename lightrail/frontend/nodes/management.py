@@ -33,7 +33,7 @@ from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import demand, demand_look
 from lightrail.namespace.service import Service
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.frontend.nodes.management")
 
@@ -44,7 +44,7 @@ class Queues(Protocol):
     """Sends requests to the shards of queues: the frontend."""
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
-        """Raises ShardAway, ShardRefused."""
+        """Raises ShardDownError, ShardRefusedError."""
 
 
 class Management:
@@ -217,7 +217,7 @@ class Management:
             return entity.attributes
         try:
             answer = await self._queues.ask_shard(entity.identity, "queue", {})
-        except (ShardAway, ShardRefused) as error:
+        except (ShardDownError, ShardRefusedError) as error:
             log.info("no figures of %s: %s", entity.identity, error)
             return {**entity.attributes, FIGURES: None}
         return {**entity.attributes, FIGURES: answer.fields}

@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 from lightrail.amqp.messages import Message, read_message
 from lightrail.amqp.values import DecodeError, Int
 from lightrail.frontend.nodes.entities import NAME, OPERATIONS, InvalidAttributeError
-from lightrail.namespace.rights import Caller, Forbidden
+from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.namespace.statuses import status_of
-from lightrail.wire.requests import ShardRefused
+from lightrail.wire.requests import ShardRefusedError
 
 log = logging.getLogger("lightrail.frontend.nodes.requests")
 
@@ -94,10 +94,10 @@ def error_of(error: Exception, caller_for: Callable[[str], Caller]) -> RequestEr
     if isinstance(error, RequestError):
         return error
     status = 400 if isinstance(error, InvalidAttributeError) else status_of(error)
-    if status == 403 and caller_for("").user == "anonymous" and isinstance(error, Forbidden):
+    if status == 403 and caller_for("").user == "anonymous" and isinstance(error, ForbiddenError):
         status = 401
     if status is not None:
-        text = error.description if isinstance(error, ShardRefused) else str(error)
+        text = error.description if isinstance(error, ShardRefusedError) else str(error)
         return RequestError(400 if status in WRONG else status, text)
     log.error("a management request failed", exc_info=error)
     return RequestError(500, "internal error; the broker's log has more")

@@ -27,7 +27,7 @@ from lightrail.model import limits
 from lightrail.model.names import subscription_name
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import Refused
+from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
 from lightrail.wire.bodies import SettleDetail
@@ -155,7 +155,7 @@ class Pushers:
         try:
             await self._service.unsubscribe(ANYBODY, push.router, push.id)
             self.counts.subscriptions_gone += 1
-        except (Refused, CoordinatorError) as error:
+        except (ServiceError, CoordinatorError) as error:
             # Another gateway ended it before, or the next attempt to push repeats this.
             log.info("subscription %s of %s: %s", push.id, push.router, error)
 

@@ -10,9 +10,9 @@ from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.gateway.links.sending import Sender
 from lightrail.model import conditions
 from lightrail.model.policy import Role
-from lightrail.namespace.errors import Refused
+from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.service import Service
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 
 UNKNOWN: Final = "lightrail:unknown"
 """Condition of a message without an answer in time: it may or may not be stored."""
@@ -29,7 +29,7 @@ class SenderSink:
         """See `Sink`."""
         try:
             record = await self._service.first_use(name)
-        except (Refused, CoordinatorError) as error:
+        except (ServiceError, CoordinatorError) as error:
             return [NotSentError(conditions.INTERNAL_ERROR, str(error))] * len(messages)
         if record.role not in (Role.QUEUE, Role.ROUTER):
             problem = NotSentError(
@@ -44,6 +44,6 @@ def _problem(error: BaseException) -> NotSentError:
     match error:
         case ProblemError():
             return NotSentError(str(error.members.get("condition", UNKNOWN)), error.detail)
-        case ShardAway() | CoordinatorError():
+        case ShardDownError() | CoordinatorError():
             return NotSentError(UNKNOWN, str(error))
     raise error

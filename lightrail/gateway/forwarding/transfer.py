@@ -22,12 +22,12 @@ from lightrail.gateway.forwarding.sink import NotSentError, Sink
 from lightrail.gateway.forwarding.source import Links, Source
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.model import conditions, limits
-from lightrail.model.names import InvalidName
-from lightrail.namespace.errors import Refused
-from lightrail.namespace.rights import Caller, Forbidden
+from lightrail.model.names import InvalidNameError
+from lightrail.namespace.errors import ServiceError
+from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import OutcomeCode
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.gateway.forwarding.transfer")
 
@@ -67,7 +67,7 @@ class Task:
     is_plain: bool
     """The queue delivers in the order of sequences."""
     check_target: Callable[[str], None]
-    """Raises Refused, Forbidden or InvalidName for a name that the caller can't send to."""
+    """Raises ServiceError, ForbiddenError or InvalidNameError for a name that the caller can't send to."""
 
 
 class Transfer:
@@ -155,7 +155,7 @@ class Transfer:
         try:
             figures = (await self._links.request(task.source, "queue", {})).fields
             owner = await self._links.route(task.source)
-        except (ShardAway, ShardRefused, CoordinatorError) as error:
+        except (ShardDownError, ShardRefusedError, CoordinatorError) as error:
             self._end(State.FAILED, f"{task.source} can't be read now: {error}")
             return
         self._end_sequence = int(figures["next_sequence"])
@@ -292,9 +292,9 @@ class Transfer:
             )
         try:
             self.task.check_target(name)
-        except Forbidden as error:
+        except ForbiddenError as error:
             return NotSentError(conditions.UNAUTHORIZED_ACCESS, str(error))
-        except (Refused, InvalidName) as error:
+        except (ServiceError, InvalidNameError) as error:
             return NotSentError(conditions.NOT_FOUND, str(error))
         return None
 

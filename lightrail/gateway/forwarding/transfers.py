@@ -18,7 +18,7 @@ from lightrail.gateway.forwarding.transfer import Mode, State, Task, Transfer
 from lightrail.model import limits, names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import Missing, Refused
+from lightrail.namespace.errors import MissingError, ServiceError
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, demand
 
@@ -72,10 +72,10 @@ class Transfers:
         return transfer
 
     def find(self, caller: Caller, id: str) -> Transfer:
-        """One transfer that the caller may see. Raises Missing."""
+        """One transfer that the caller may see. Raises MissingError."""
         found = self._by_id.get(id)
         if found is None or not self._is_visible(caller, found):
-            raise Missing(
+            raise MissingError(
                 f"there is no transfer {id[:80]!a}; those that ended are kept for a while by their gateway"
             )
         return found
@@ -107,19 +107,21 @@ class Transfers:
     def _task(self, caller: Caller, wanted: Mapping[str, Any]) -> Task:
         unknown = next((key for key in wanted if key not in MEMBERS), None)
         if unknown is not None:
-            raise Refused(f"{unknown[:80]!a} is no member of a transfer; it has {', '.join(MEMBERS)}")
+            raise ServiceError(f"{unknown[:80]!a} is no member of a transfer; it has {', '.join(MEMBERS)}")
         mode = _mode(wanted.get("mode", "move"))
         source = _name("from", wanted.get("from"))
         target = None if wanted.get("to") is None else _name("to", wanted["to"])
         if target is None and mode is not Mode.REDRIVE:
-            raise Refused(f"to is missing; a {mode} needs the name of a queue or router that messages go to")
+            raise ServiceError(
+                f"to is missing; a {mode} needs the name of a queue or router that messages go to"
+            )
         if target == source:
-            raise Refused(f"from and to are both {source}; expected two names")
+            raise ServiceError(f"from and to are both {source}; expected two names")
         self._directory.refresh()
         record = self._directory.get(source)
         demand(self._directory, caller, Right.LISTEN, record)
         if record.role is not Role.QUEUE:
-            raise Missing(f"{source} has role {record.role}; expected a queue to consume from")
+            raise MissingError(f"{source} has role {record.role}; expected a queue to consume from")
         if target is not None:
             self._check_target(caller, target)
         policy = record.policy
@@ -140,26 +142,28 @@ class Transfers:
         record: Name = self._directory.get(name)
         demand(self._directory, caller, Right.SEND, record)
         if record.role not in (Role.QUEUE, Role.ROUTER):
-            raise Missing(f"{name} has role {record.role}; expected a queue or router to send to")
+            raise MissingError(f"{name} has role {record.role}; expected a queue or router to send to")
 
 
 def _mode(value: Any) -> Mode:
     try:
         return Mode(value)
     except ValueError:
-        raise Refused(f"mode is {str(value)[:80]!a}; expected one of {', '.join(Mode)}") from None
+        raise ServiceError(f"mode is {str(value)[:80]!a}; expected one of {', '.join(Mode)}") from None
 
 
 def _name(key: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise Refused(f"{key} is {str(value)[:80]!a}; expected the name of a queue")
+        raise ServiceError(f"{key} is {str(value)[:80]!a}; expected the name of a queue")
     names.check(value)
     return value
 
 
 def _count(value: Any) -> int | None:
     if value is not None and (type(value) is not int or value < 1):
-        raise Refused(f"count is {str(value)[:80]!a}; expected a whole number from 1 up, or null for all")
+        raise ServiceError(
+            f"count is {str(value)[:80]!a}; expected a whole number from 1 up, or null for all"
+        )
     return value
 
 
@@ -167,9 +171,9 @@ def _filter(value: Any) -> dict[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise Refused(f"filter is {str(value)[:80]!a}; expected a JSON object, see docs/filters.md")
+        raise ServiceError(f"filter is {str(value)[:80]!a}; expected a JSON object, see docs/filters.md")
     try:
         compile_filter(value)
     except FilterError as error:
-        raise Refused(str(error)) from None
+        raise ServiceError(str(error)) from None
     return value

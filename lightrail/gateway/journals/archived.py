@@ -15,7 +15,7 @@ from lightrail.journal.archive import (
     is_folder,
     segment_name,
 )
-from lightrail.journal.index import BadIndex, decode_index
+from lightrail.journal.index import BadIndexError, decode_index
 
 
 class ArchivedSegment:
@@ -57,7 +57,7 @@ class Archived:
                 text = file.read()
             end = decode_index(text.decode()).end
             descriptor = os.open(os.path.join(folder, segment_name(number)), os.O_RDONLY | os.O_CLOEXEC)
-        except (OSError, UnicodeDecodeError, BadIndex):
+        except (OSError, UnicodeDecodeError, BadIndexError):
             return None
         if os.fstat(descriptor).st_size < end:
             os.close(descriptor)

@@ -14,7 +14,7 @@ from lightrail.namespace.router_plan import Group, Plan, Routed, Walk
 from lightrail.namespace.routing import UNROUTABLE, Routing
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer
 
 Carried = set[tuple[bytes, str]]
@@ -41,7 +41,7 @@ class RouterSender:
         """Sends a message to a router; returns once every queue that the router chooses has stored it.
 
         Raises ProblemError: nobody gets it and the policy rejects it, a queue refused it, or nothing was
-        heard in time. Raises ShardAway.
+        heard in time. Raises ShardDownError.
         """
         carried: Carried = set()
         until = self._loop.time() + limits.REQUEST_MS / 1000
@@ -132,7 +132,7 @@ class RouterSender:
                         shard, _ = await self._shards.find(queue)
                         peer = self._shards.shard_connections.peer(shard)
                         if peer is None:
-                            raise ShardAway(f"{queue} is on shard {shard}, which is not registered")
+                            raise ShardDownError(f"{queue} is on shard {shard}, which is not registered")
                         by_shard.setdefault(peer.shard, (peer, set()))[1].add(queue)
                 for peer, queues in by_shard.values():
                     load = Load(self._loop.create_future(), frozenset(queues), (0,))

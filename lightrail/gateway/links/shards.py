@@ -13,7 +13,7 @@ from lightrail.wire.bodies import Answer
 from lightrail.wire.bulk import BulkPeers
 from lightrail.wire.keys import WireKey
 from lightrail.wire.owner import Owner
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer
 
 
@@ -120,7 +120,7 @@ class Shards:
             self.shard_connections.forget(name)
 
     async def request(self, name: str, op: str, fields: dict[str, Any]) -> Answer:
-        """Sends a request to the shard of a queue. Raises ShardAway, ShardRefused, CoordinatorError."""
+        """Sends a request to the shard of a queue. Raises ShardDownError, ShardRefused, CoordinatorError."""
         return await self.shard_connections.request(name, op, fields)
 
     async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
@@ -130,7 +130,7 @@ class Shards:
         answers = await asyncio.gather(*requests, return_exceptions=True)
         found: dict[int, Answer] = {}
         for (shard, _), answer in zip(peers, answers, strict=True):
-            if isinstance(answer, ShardAway):
+            if isinstance(answer, ShardDownError):
                 continue
             if isinstance(answer, BaseException):
                 raise answer

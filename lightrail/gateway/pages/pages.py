@@ -21,12 +21,12 @@ from lightrail.gateway.pages.tree import branches
 from lightrail.gateway.pages.views import Views
 from lightrail.model import names
 from lightrail.model.policy import Role, fields_of
-from lightrail.namespace.errors import Missing, Refused
+from lightrail.namespace.errors import MissingError, ServiceError
 from lightrail.namespace.records import Name, Right
-from lightrail.namespace.rights import Caller, Forbidden, may
+from lightrail.namespace.rights import Caller, ForbiddenError, may
 from lightrail.namespace.service import Service
-from lightrail.wire.control import ControlAway
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.control import ControlDownError
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.gateway.pages")
 
@@ -140,7 +140,7 @@ class Pages:
         self._service.directory.refresh()
         record = self._service.directory.get(name)
         if not self._service.visible(caller, record):
-            raise Forbidden(f"user {caller.user} has no right to see {name}")
+            raise ForbiddenError(f"user {caller.user} has no right to see {name}")
         if record.role is Role.QUEUE:
             return await self._queue(request, caller, record)
         common: dict[str, Any] = {
@@ -231,15 +231,15 @@ class Pages:
         return web.Response(status=303, headers=HEADERS | {"Location": f"/!ui/connections?{query}"})
 
     async def _form(self, request: web.Request) -> dict[str, str]:
-        """The fields of a form. Raises Forbidden for a form of another site, by its origin."""
+        """The fields of a form. Raises ForbiddenError for a form of another site, by its origin."""
         origin = request.headers.get("Origin")
         site = request.headers.get("Sec-Fetch-Site", "same-origin")
         if site not in ("same-origin", "none") or (origin and urlsplit(origin).netloc != request.host):
-            raise Forbidden("this form is not from a page of this gateway; open the page and try again")
+            raise ForbiddenError("this form is not from a page of this gateway; open the page and try again")
         form = await request.post()
         fields = {key: value for key, value in form.items() if isinstance(value, str)}
         if not (fields.get("name") or fields.get("id")):
-            raise Refused("expected a form with a name; open the page and try again")
+            raise ServiceError("expected a form with a name; open the page and try again")
         return {"name": "", "id": "", **fields}
 
     # --- data of charts --------------------------------------------------------------------------------
@@ -279,9 +279,9 @@ class Pages:
             for of in watched:
                 try:
                     self._history.add(of, self._now_s(), await self._figures(of, self._callers[of]))
-                except (ShardAway, ShardRefused, ControlAway):
+                except (ShardDownError, ShardRefusedError, ControlDownError):
                     continue  # no figures for a moment: the chart has a gap
-                except (Forbidden, Missing, Refused):
+                except (ForbiddenError, MissingError, ServiceError):
                     self._history.forget(of)
         self._callers.clear()
 
@@ -316,15 +316,15 @@ class Pages:
         async def guarded(request: web.Request) -> web.Response:
             try:
                 return await handler(request)
-            except Forbidden as error:
+            except ForbiddenError as error:
                 status, text = 403, str(error)
-            except Missing as error:
+            except MissingError as error:
                 status, text = 404, str(error)
-            except (Refused, ValueError) as error:
+            except (ServiceError, ValueError) as error:
                 status, text = 400, str(error)
-            except ShardRefused as error:
+            except ShardRefusedError as error:
                 status, text = 409, error.description
-            except (ShardAway, ControlAway) as error:
+            except (ShardDownError, ControlDownError) as error:
                 status, text = 503, str(error)
             if "/data/" in request.path:
                 return web.json_response({"detail": text}, status=status, headers=HEADERS)
@@ -368,5 +368,5 @@ def _whole(request: web.Request, name: str, default: int, low: int, high: int) -
     if not text:
         return default
     if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
-        raise Refused(f"{name} is {text[:40]!a}; expected a whole number from {low} to {high}")
+        raise ServiceError(f"{name} is {text[:40]!a}; expected a whole number from {low} to {high}")
     return int(text)

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from lightrail.gateway.processes.members import Member, Members
 from lightrail.model import conditions, limits
-from lightrail.namespace.errors import Missing
+from lightrail.namespace.errors import MissingError
 from lightrail.wire import keys
-from lightrail.wire.control import ControlAway, ControlClient, ControlRefused, address
+from lightrail.wire.control import ControlClient, ControlDownError, ControlRefusedError, address
 from lightrail.wire.keys import WireKey
 
 ID: Final = re.compile(r"frontend-(\d{1,9})\.([0-9a-f]{8})\.(\d{1,18})\Z")
@@ -67,7 +67,7 @@ class Connections:
                 }
                 try:
                     answer = await self._client(frontend).request("connections", fields)
-                except ControlAway:
+                except ControlDownError:
                     away.append(f"frontend-{frontend}")
                     break
                 found += answer["connections"]
@@ -83,7 +83,8 @@ class Connections:
         return found
 
     async def find(self, id: str) -> dict[str, Any]:
-        """One connection with its sessions and links. Raises Missing, ControlAway, ControlRefused."""
+        """One connection with its sessions and links. Raises MissingError, ControlDownError,
+        ControlRefusedError."""
         answer = await self._request(id, "connection", {})
         found: dict[str, Any] = answer["connection"]
         return found
@@ -96,14 +97,14 @@ class Connections:
         try:
             frontend = _parts(id)[0]
         except ValueError as error:
-            raise Missing(str(error)) from None
+            raise MissingError(str(error)) from None
         if frontend not in self._frontends(ready=False):
-            raise Missing(f"there is no frontend-{frontend}")
+            raise MissingError(f"there is no frontend-{frontend}")
         try:
             return await self._client(frontend).request(op, {"id": id, **fields})
-        except ControlRefused as refused:
+        except ControlRefusedError as refused:
             if refused.condition == conditions.NOT_FOUND:
-                raise Missing(refused.description) from None
+                raise MissingError(refused.description) from None
             raise
 
     def _frontends(self, *, ready: bool = True) -> list[int]:

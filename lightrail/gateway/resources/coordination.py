@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from lightrail.cluster.coordinator import Coordinator, NotSetBack
+from lightrail.cluster.coordinator import Coordinator, NotSetBackError
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request
 
@@ -27,7 +27,7 @@ async def put_back(request: Request) -> web.Response:
     services = request.services
     try:
         done = await services.coordinator.put_back()
-    except NotSetBack as error:
+    except NotSetBackError as error:
         raise ProblemError(409, str(error)) from None
     return web.json_response(done.shown())
 

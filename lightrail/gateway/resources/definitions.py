@@ -11,11 +11,11 @@ from lightrail.gateway.request import Request
 from lightrail.gateway.resources import permissions
 from lightrail.model import limits
 from lightrail.model import names as rules
-from lightrail.model.names import InvalidName
-from lightrail.model.policy import InvalidPolicy, Policy, Role
-from lightrail.namespace.errors import Refused
+from lightrail.model.names import InvalidNameError
+from lightrail.model.policy import InvalidPolicyError, Policy, Role
+from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Name, Right, Subscription
-from lightrail.namespace.rights import Forbidden
+from lightrail.namespace.rights import ForbiddenError
 
 FORMAT: Final = 1
 MEMBERS: Final = ("format", "names", "subscriptions", "permissions")
@@ -102,7 +102,13 @@ class _Import:
                 policy = Policy.parse(value)
                 await self._name(name, policy)
                 self._roles[name] = policy.role
-            except (InvalidName, InvalidPolicy, Refused, Forbidden, CoordinatorError) as error:
+            except (
+                InvalidNameError,
+                InvalidPolicyError,
+                ServiceError,
+                ForbiddenError,
+                CoordinatorError,
+            ) as error:
                 self._refuse(f"name {name}", str(error))
 
     async def _name(self, name: str, policy: Policy) -> None:
@@ -110,14 +116,16 @@ class _Import:
         caller = self._request.caller
         if found is None:
             if rules.is_system(name):
-                raise Refused(f"{name} is created and deleted with the name that it belongs to")
+                raise ServiceError(f"{name} is created and deleted with the name that it belongs to")
             await self._do(self._created, name, lambda: self._service.give(caller, name, policy))
         elif found.policy.to_json() == policy.to_json():
             self._unchanged += 1
         elif found.role is not policy.role:
-            raise Refused(f"{name} has role {found.role}, and {policy.role} was expected; delete it first")
+            raise ServiceError(
+                f"{name} has role {found.role}, and {policy.role} was expected; delete it first"
+            )
         elif not self._replace:
-            raise Refused(f"{name} exists with another policy; add replace to change it")
+            raise ServiceError(f"{name} exists with another policy; add replace to change it")
         else:
             await self._do(self._changed, name, lambda: self._service.change(caller, name, policy))
 
@@ -138,7 +146,7 @@ class _Import:
             return
         try:
             if found is not None and not self._replace:
-                raise Refused("it exists and differs; add replace to change it")
+                raise ServiceError("it exists and differs; add replace to change it")
             self._check_there(router, target)
             into = self._created if found is None else self._changed
             service, caller = self._service, self._request.caller
@@ -149,17 +157,18 @@ class _Import:
                     caller, router, target, **wanted, id=id, replace_it=found is not None
                 ),
             )
-        except (InvalidName, Refused, Forbidden, CoordinatorError) as error:
+        except (InvalidNameError, ServiceError, ForbiddenError, CoordinatorError) as error:
             self._refuse(what, str(error))
 
     def _check_there(self, router: str, target: str) -> None:
-        """Raises Refused for roles that don't fit; in a dry run, imported names count as if they existed."""
+        """Raises ServiceError for roles that don't fit; in a dry run, imported names count as if they
+        existed."""
         for name in (router, target):
             if "://" in name:
                 continue
             role = self._roles.get(name, self._request.directory.get(name).role)
             if role not in (Role.QUEUE, Role.ROUTER) or (name is router and role is not Role.ROUTER):
-                raise Refused(f"{name} has role {role}")
+                raise ServiceError(f"{name} has role {role}")
 
     async def permission(self, value: Any) -> None:
         known = ("user", "prefix", "rights")
@@ -180,11 +189,11 @@ class _Import:
             return
         try:
             if found is not None and not self._replace:
-                raise Refused("it exists and differs; add replace to change it")
+                raise ServiceError("it exists and differs; add replace to change it")
             into = self._created if found is None else self._changed
             service, caller = self._service, self._request.caller
             await self._do(into, what, lambda: service.permit(caller, user, prefix, rights))
-        except (InvalidName, Refused, Forbidden, CoordinatorError) as error:
+        except (InvalidNameError, ServiceError, ForbiddenError, CoordinatorError) as error:
             self._refuse(what, str(error))
 
     async def _do(self, into: list[str], what: str, work: Callable[[], Awaitable[Any]]) -> None:

@@ -14,9 +14,9 @@ from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request
 from lightrail.gateway.resources import atom
 from lightrail.model import limits
-from lightrail.model.policy import InvalidPolicy, Policy, Role
+from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.records import Name, Right, undefined
-from lightrail.namespace.rights import Forbidden, demand, may
+from lightrail.namespace.rights import ForbiddenError, demand, may
 from lightrail.namespace.service import policy_from
 
 POLICY_TYPES: Final = (JSON, POLICY, ATOM)
@@ -32,7 +32,7 @@ async def give(request: Request) -> web.Response:
     try:
         policy = await _policy(request)
         record = await request.services.namespace.give(request.caller, request.name, policy)
-    except (InvalidPolicy, Forbidden) as error:
+    except (InvalidPolicyError, ForbiddenError) as error:
         problem = problem_of(error)
         if problem is not None and request.content_type == JSON:
             problem.detail = f"{problem.detail}. {JSON_IS_A_POLICY}"
@@ -189,7 +189,7 @@ def _visible(request: Request) -> Name:
 
 
 def _demand_any(request: Request, record: Name) -> None:
-    """Raises Forbidden for callers without any right, who must not learn whether a name exists."""
+    """Raises ForbiddenError for callers without any right, who must not learn whether a name exists."""
     if not any(may(request.directory, request.caller, right, record) for right in Right):
         demand(request.directory, request.caller, Right.MANAGE, record)
 

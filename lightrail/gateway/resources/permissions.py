@@ -4,7 +4,7 @@ from typing import Any
 
 from aiohttp import web
 
-from lightrail.cluster.users import UserRefused, user_name
+from lightrail.cluster.users import InvalidUserError, user_name
 from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.request import Request
 from lightrail.namespace.records import Permission, Right
@@ -56,7 +56,7 @@ async def _permit(request: Request, rights: frozenset[Right]) -> Permission:
     if not request.directory.permissions(user):
         try:
             user = user_name(user)  # as it is stored: rights of another spelling would apply to nobody
-        except UserRefused as error:
+        except InvalidUserError as error:
             raise ProblemError(422, str(error), field="user") from None
     if rights and await request.services.coordinator.user(user) is None:
         raise ProblemError(404, f"there is no user {user[:80]!a}; add it with `lightrail-admin user add`")

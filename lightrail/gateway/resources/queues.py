@@ -13,7 +13,7 @@ from lightrail.model import limits
 from lightrail.model.names import dead_letter_name, is_dead_letter, owner
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import Missing
+from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, may
 
@@ -71,7 +71,7 @@ def demand_queue(directory: Directory, caller: Caller, name: str, right: Right) 
     """The record of a queue. Raises Forbidden without the right, Missing where the name is no queue."""
     record = demand_name(directory, caller, name, right)
     if record.role is not Role.QUEUE:
-        raise Missing(f"{name} has role {record.role}; expected a queue")
+        raise MissingError(f"{name} has role {record.role}; expected a queue")
     return record
 
 

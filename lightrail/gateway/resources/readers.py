@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from lightrail.cluster.coordinator import Conflict, Write
+from lightrail.cluster.coordinator import ConflictError, Write
 from lightrail.cluster.map import Map
 from lightrail.cluster.readers import (
     LSN_MAX,
     READERS,
-    GoesBack,
-    InvalidReader,
+    InvalidReaderError,
     Reader,
+    ReaderGoesBackError,
     check_name,
     is_disk,
 )
@@ -22,7 +22,7 @@ from lightrail.gateway.journals.segments import Row
 from lightrail.gateway.request import Request
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
-from lightrail.model.names import InvalidName, check_spelling
+from lightrail.model.names import InvalidNameError, check_spelling
 
 AGAIN_MAX: Final = 5
 """Attempts to write a change while others change the same reader."""
@@ -84,7 +84,7 @@ async def put(request: Request) -> web.Response:
             revision = await request.services.coordinator.write(
                 [Write(READERS + name, reader.encode(), before.revision if before else 0)]
             )
-        except Conflict:
+        except ConflictError:
             continue
         reader = replace(reader, revision=revision)
         return web.json_response(
@@ -122,7 +122,7 @@ def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, bac
     wanted = {disk: lsn for disk, lsn in positions.items() if lsn is not None}
     try:
         return reader.moved(wanted, _now_ms(), back=back) if wanted or new else reader
-    except GoesBack as error:
+    except ReaderGoesBackError as error:
         raise ProblemError(
             409,
             f"{error}; add ?reset=true if that is meant",
@@ -131,7 +131,7 @@ def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, bac
             position=error.before,
             found=error.after,
         ) from None
-    except InvalidReader as error:
+    except InvalidReaderError as error:
         raise ProblemError(422, str(error), field="positions") from None
 
 
@@ -143,7 +143,7 @@ def _name(request: Request) -> str:
         check_name(request.rest[0])
         if request.rest[0] not in _refreshed(request).readers:
             check_spelling(request.rest[0])
-    except (InvalidReader, InvalidName) as error:
+    except (InvalidReaderError, InvalidNameError) as error:
         raise ProblemError(400, str(error), field="name") from None
     return request.rest[0]
 

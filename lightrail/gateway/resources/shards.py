@@ -7,12 +7,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from lightrail.cluster import moves
-from lightrail.cluster.coordinator import WRITES_MAX, Conflict, Coordinator, Write
+from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, Coordinator, Write
 from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Move, Placed, ShardRecord
 from lightrail.cluster.placement import choose
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request, whole_number
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.shards import ShardPeer, State
 
 STATES: Final = ("active", "draining")
@@ -92,9 +92,9 @@ async def _answers(peer: ShardPeer) -> bool:
     """Whether a shard answers a request: one that has just ended may still look connected."""
     try:
         await peer.request("kept", {})
-    except ShardAway:
+    except ShardDownError:
         return False
-    except ShardRefused:
+    except ShardRefusedError:
         return True
     return True
 
@@ -123,7 +123,7 @@ async def _give_up(
         # The entry of the shard is in the last transaction: until then the request can be repeated.
         for end in range(first, len(writes) + 1, WRITES_MAX):
             await services.coordinator.write(writes[max(0, end - WRITES_MAX) : end])
-    except Conflict as conflict:
+    except ConflictError as conflict:
         raise ProblemError(409, f"{conflict.key} was changed by somebody else just now; look again") from None
     finally:
         map.refresh()
@@ -191,7 +191,7 @@ async def _cancel(coordinator: Coordinator, move: Move, placed: Placed) -> None:
     """Cancels a move to a lost shard; the queue stays at its source."""
     try:
         await moves.give_up(coordinator, move, placed)
-    except Conflict:
+    except ConflictError:
         raise ProblemError(409, f"the move of {move.queue} went on just now: look again") from None
 
 
@@ -209,7 +209,7 @@ def _found(request: Request) -> ShardRecord:
 async def _write(request: Request, found: ShardRecord, value: str | None) -> None:
     try:
         await request.services.coordinator.write([Write(f"{SHARD_SETS}{found.id}", value, found.revision)])
-    except Conflict:
+    except ConflictError:
         raise ProblemError(
             409, f"shard {found.id} was changed by somebody else just now; look again"
         ) from None

@@ -8,7 +8,7 @@ from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request
 from lightrail.model.policy import Role
-from lightrail.namespace.errors import Missing
+from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Right, Subscription
 
 MEMBERS = ("target", "filter", "action", "expires_at")
@@ -75,13 +75,13 @@ async def _wanted(request: Request) -> dict[str, Any]:
 def _router(request: Request) -> None:
     record = request.record(Right.MANAGE)
     if record.role is not Role.ROUTER:
-        raise Missing(f"{request.name} has role {record.role}; expected a router")
+        raise MissingError(f"{request.name} has role {record.role}; expected a router")
 
 
 def _found(request: Request) -> Subscription:
     found = request.directory.subscription(request.name, request.rest[0])
     if found is None:
-        raise Missing(f"{request.name} has no subscription {request.rest[0][:80]!a}")
+        raise MissingError(f"{request.name} has no subscription {request.rest[0][:80]!a}")
     return found
 
 

@@ -26,7 +26,7 @@ async def make(request: Request) -> web.Response:
         raise invalid("ttl", ttl, f"seconds from 1 to {limits.TOKEN_SECONDS_MAX}")
     try:
         scope = tokens.scope_of(value.get("scope"))
-    except tokens.InvalidToken as error:
+    except tokens.InvalidTokenError as error:
         raise ProblemError(422, str(error), field="scope") from None
     expires_s = request.services.now_ms() // 1000 + int(ttl)
     claims = tokens.Claims(record.name, tokens.key_digest(record), expires_s, scope)

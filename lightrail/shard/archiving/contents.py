@@ -22,7 +22,7 @@ from lightrail.journal.archive import (
     index_name,
     segment_name,
 )
-from lightrail.journal.index import BadIndex, SegmentIndex, decode_index, read_index
+from lightrail.journal.index import BadIndexError, SegmentIndex, decode_index, read_index
 from lightrail.journal.layout import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.shard.archiving.folders import Folders
 from lightrail.shard.archiving.retention import Kept
@@ -122,7 +122,7 @@ class Contents:
         if there:
             try:
                 return decode_index((files.load(index_name(number)) or b"").decode(errors="replace"))
-            except BadIndex as error:
+            except BadIndexError as error:
                 log.warning("%s: %s; it is made anew", index_name(number), error)
         file = files.open(segment_name(number))
         try:

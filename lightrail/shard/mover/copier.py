@@ -15,14 +15,14 @@ from lightrail.shard.moving.arrivals import Arrival
 from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.tenancy import Places
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 
 
 class Source(Protocol):
     """The shard that a queue is copied from; `lightrail.wire.shards.ShardPeer` is one."""
 
     async def request(self, op: str, fields: dict[str, Any]) -> Answer:
-        """Raises ShardAway and ShardRefused."""
+        """Raises ShardDownError and ShardRefused."""
 
 
 class Copier:
@@ -104,7 +104,7 @@ class Copier:
         if header.get("absent"):
             return False
         if header.get("failed"):
-            raise ShardAway(f"the source could not read its messages: {header['failed']}")
+            raise ShardDownError(f"the source could not read its messages: {header['failed']}")
         self._present(arrival)
         if part is None:
             self._engine.arrivals.add(arrival, name, self._now_ms())
@@ -158,7 +158,7 @@ class Copier:
             asked = {"queue": name, "epoch": epoch, "from": start, "rewritten": True}
             header, blob = await source.request("export", asked)
             if header.get("failed"):
-                raise ShardAway(f"the source could not read its messages: {header['failed']}")
+                raise ShardDownError(f"the source could not read its messages: {header['failed']}")
             self._present(arrival)
             start = self._engine.arrivals.take(arrival, name, header, bytes(blob), self._now_ms())
             progress.bytes += len(blob)

@@ -25,7 +25,7 @@ from lightrail.shard.mover.transactions import MoveEndedError, Transactions
 from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.tenancy import Places
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.shard.mover")
 
@@ -37,7 +37,8 @@ class Sources(Protocol):
     """The shards that queues are copied from."""
 
     def take(self, shard: int) -> Source:
-        """A connection to a shard, which may be away now. Raises ShardAway where its address is unknown."""
+        """A connection to a shard, which may be away now. Raises ShardDownError where its address is
+        unknown."""
 
     def leave(self, shard: int) -> None:
         """A user of this connection needs it no more."""
@@ -174,11 +175,11 @@ class Mover:
                 log.info("the move of %s to this shard has ended: %s", queue, ended)
                 self._drop(queue)
                 return
-            except ShardAway as error:
+            except ShardDownError as error:
                 self._failed(progress, error)
                 # An attempt costs nearly nothing while the source is away: no request is sent.
                 pause_ms = min(pause_ms, limits.MOVE_SOURCE_AGAIN_MS_MAX)
-            except (ShardRefused, CoordinatorError) as error:
+            except (ShardRefusedError, CoordinatorError) as error:
                 self._failed(progress, error)
             except (ImportFailedError, StoreError) as error:
                 self._failed(progress, error)

@@ -8,7 +8,7 @@ import zmq
 from lightrail.model import limits
 from lightrail.wire import keys
 from lightrail.wire.keys import WireKey
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer
 
 
@@ -44,16 +44,17 @@ class ShardSources:
         """Connections that are not used now, and the timers that close them."""
 
     def take(self, shard: int) -> ShardPeer:
-        """A connection to a shard, which may be away now. Raises ShardAway where its address is unknown."""
+        """A connection to a shard, which may be away now. Raises ShardDownError where its address is
+        unknown."""
         address = self._address(shard)
         peer = self._peers.get(shard)
         if peer is not None and address is not None and peer.address != address:
-            # The shard was started elsewhere: requests to its former address fail with ShardAway.
+            # The shard was started elsewhere: requests to its former address fail with ShardDownError.
             peer.close()
             peer = None
         if peer is None:
             if address is None:
-                raise ShardAway(f"shard {shard} is not registered now; its queues can't be copied")
+                raise ShardDownError(f"shard {shard} is not registered now; its queues can't be copied")
             peer = self._peers[shard] = self._connect(shard, address)
         self._users[shard] = self._users.get(shard, 0) + 1
         # A move that tries again and again while the source greets us must find the connection that it began.

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from lightrail.cluster import moves
-from lightrail.cluster.coordinator import Conflict, Coordinator, CoordinatorError, Write
+from lightrail.cluster.coordinator import ConflictError, Coordinator, CoordinatorError, Write
 from lightrail.cluster.map import PLACEMENT, Move, Placed
 from lightrail.model import limits
 from lightrail.shard.tenancy import Places
@@ -46,7 +46,7 @@ class Transactions:
         # The queue is elsewhere, or was dropped: nobody else deletes this entry.
         try:
             await self._coordinator.write([Write(move.key, None, move.revision)])
-        except Conflict as error:
+        except ConflictError as error:
             raise CoordinatorError(str(error)) from error
         raise MoveEndedError(
             "cancelled", f"{queue} is not at shard {move.source} in epoch {move.epoch} any more"
@@ -56,7 +56,7 @@ class Transactions:
         """Writes that the queue is frozen from now on. Raises CoordinatorError."""
         try:
             return await moves.freeze(self._coordinator, move)
-        except Conflict as error:
+        except ConflictError as error:
             # Cancelled, or frozen by an attempt whose answer was lost: the map shows which.
             raise CoordinatorError(str(error)) from error
 
@@ -71,7 +71,7 @@ class Transactions:
             try:
                 await moves.commit(self._coordinator, move, placed)
                 return
-            except Conflict:
+            except ConflictError:
                 pass
             except CoordinatorError as error:
                 log.warning("the owner of %s is not known yet: %s", move.queue, error)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from lightrail.model.limits import SPARK_LAST_HOURS_MAX
-from lightrail.spark.command import Usage, add_source, listed, source_options
+from lightrail.spark.command import UsageError, add_source, listed, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,20 +42,20 @@ def check_events(args: argparse.Namespace, *, gateway_is_asked: bool = False) ->
         gateway_is_asked: --gateway is needed for something else too, and may stand beside TABLE.
 
     Raises:
-        Usage: they don't.
+        UsageError: they don't.
     """
     if gateway_is_asked and not args.gateway:
-        raise Usage("expected --gateway URL, which says where queues are; found none")
+        raise UsageError("expected --gateway URL, which says where queues are; found none")
     if args.table is None:
         source_options(args)
     elif args.archive or (args.gateway and not gateway_is_asked):
-        raise Usage(f"expected one of TABLE ({args.table!a}) and --from or --gateway, found both")
+        raise UsageError(f"expected one of TABLE ({args.table!a}) and --from or --gateway, found both")
     if args.last is not None:
         if args.since or not 0 < args.last <= SPARK_LAST_HOURS_MAX:
-            raise Usage(f"--last: expected hours above 0, up to {SPARK_LAST_HOURS_MAX}, and no --since")
+            raise UsageError(f"--last: expected hours above 0, up to {SPARK_LAST_HOURS_MAX}, and no --since")
         args.since = datetime.now(UTC) - timedelta(hours=args.last)
     if args.since and args.until and args.since >= args.until:
-        raise Usage("--since is not before --until: nothing would be read")
+        raise UsageError("--since is not before --until: nothing would be read")
 
 
 def check_places(args: argparse.Namespace) -> None:
@@ -63,7 +63,7 @@ def check_places(args: argparse.Namespace) -> None:
 
     Raises:
         Unreachable: a place does not answer.
-        Usage: an option is not as it should be.
+        UsageError: an option is not as it should be.
     """
     if args.table is None:
         listed(source_options(args))

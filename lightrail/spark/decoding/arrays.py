@@ -27,7 +27,7 @@ _PIECES_FEW: Final = 1_024
 """More pieces are copied by Arrow, where each costs a tenth; but not when a record gives them twice."""
 
 
-class BadEnds(Exception):
+class BadEndsError(Exception):
     """An Append record whose messages do not lie where they should."""
 
     def __init__(self, record: int) -> None:
@@ -86,7 +86,7 @@ class Extents:
     """Where the messages of rows are: a row that has none is empty.
 
     Raises:
-        BadEnds: the column of ends of a record does not rise, or not to its size.
+        BadEndsError: the column of ends of a record does not rise, or not to its size.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -104,7 +104,7 @@ class Extents:
         lengths = stop - start
         wrong = (lengths < 0) | (stop > some.spread(sizes))
         if wrong.any():
-            raise BadEnds(int(some.spread(some.runs.record)[int(np.argmax(wrong))]))
+            raise BadEndsError(int(some.spread(some.runs.record)[int(np.argmax(wrong))]))
         after = np.cumsum(some.counts)
         self._window = window
         self._starts = blob_at + start[after - some.counts]

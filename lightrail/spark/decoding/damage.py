@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 
-class Damage(Exception):
+class DamageError(Exception):
     """Rows are missing: which, where, why, and what can be done."""
 
     def __init__(
@@ -29,5 +29,5 @@ class Damage(Exception):
         )
 
 
-Lost = Callable[[Damage], None]
+Lost = Callable[[DamageError], None]
 """Told of damage when reading goes on after it."""

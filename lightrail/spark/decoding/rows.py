@@ -29,7 +29,7 @@ from lightrail.journal.record import CONTINUED, Queue, Snapshot
 from lightrail.journal.scan import Found, Readable, Scan, next_whole
 from lightrail.spark.decoding import messages
 from lightrail.spark.decoding.arrays import (
-    BadEnds,
+    BadEndsError,
     Extents,
     Facts,
     Rows,
@@ -40,7 +40,7 @@ from lightrail.spark.decoding.arrays import (
     mixed_priorities,
 )
 from lightrail.spark.decoding.batches import gathered
-from lightrail.spark.decoding.damage import Damage, Lost
+from lightrail.spark.decoding.damage import DamageError, Lost
 from lightrail.spark.decoding.read_ahead import ReadAhead
 from lightrail.spark.decoding.runs import Bad, Runs, carries_messages, runs_of
 from lightrail.spark.decoding.tables import UNKNOWN, Tables
@@ -64,7 +64,7 @@ def record_batches(
         undecodable: told how many messages more could not be decoded, whole or in part.
 
     Raises:
-        Damage: records of the part are not there any more.
+        DamageError: records of the part are not there any more.
         ArchiveError: a segment of a newer format, or the file of another one.
     """
     return gathered(_Reader(part, file, wanted, lost, undecodable).batches(), wanted)
@@ -98,7 +98,7 @@ class _Reader:
 
     def _damage(self, offset: int, lsn: int, what: str, next_lsn: int | None = None) -> None:
         part = self._part
-        damage = Damage(part.incarnation.disk, part.segment, offset, lsn, what, next_lsn)
+        damage = DamageError(part.incarnation.disk, part.segment, offset, lsn, what, next_lsn)
         if self._lost is None:
             raise damage
         self._lost(damage)
@@ -318,7 +318,7 @@ class _Reader:
             if (looks and rows.messages.any()) or (self._priorities and has_mixed(rows)):
                 try:
                     extents = Extents(rows)
-                except BadEnds as error:
+                except BadEndsError as error:
                     bad(error.record, "an Append whose messages do not lie one after another")
                     skip = 0 if error.record == runs.record[at] else skip
                     runs = runs.take(np.arange(at, len(runs)))

@@ -12,9 +12,9 @@ from lightrail.model.limits import SPARK_REPORT_TOP_MAX
 from lightrail.spark.analysis.events import add_events, check_events, check_places, events
 from lightrail.spark.command import (
     DONE,
-    Failed,
+    CommandError,
     Subparsers,
-    Usage,
+    UsageError,
     add_allow_loss,
     add_command,
     add_spark,
@@ -94,9 +94,9 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0 done.
 
     Raises:
-        Failed: what is there can't be read, or the report can't be written.
+        CommandError: what is there can't be read, or the report can't be written.
         Unreachable: a place does not answer.
-        Usage: the options do not go together.
+        UsageError: the options do not go together.
     """
     from pyspark import StorageLevel
 
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             report.write(report.page(shown, args.title), args.report)
         except OSError as error:
-            raise Failed(f"the report can't be written: {error}") from None
+            raise CommandError(f"the report can't be written: {error}") from None
     if args.json:
         show_json(report.summary(shown))
     else:
@@ -149,11 +149,11 @@ def fit_shuffles(spark: "SparkSession", read: "DataFrame") -> None:
 def _check(args: argparse.Namespace) -> None:
     check_events(args)
     if not 1 <= args.top <= SPARK_REPORT_TOP_MAX:
-        raise Usage(f"--top {args.top}: expected 1 to {SPARK_REPORT_TOP_MAX}")
+        raise UsageError(f"--top {args.top}: expected 1 to {SPARK_REPORT_TOP_MAX}")
     if args.to:
         _check_to(args.to, args.format)
     if args.report and not os.path.isdir(os.path.dirname(os.path.abspath(args.report))):
-        raise Usage(f"--report {args.report!a}: its folder is not there; make it first")
+        raise UsageError(f"--report {args.report!a}: its folder is not there; make it first")
 
 
 def _check_to(to: str, kind: str) -> None:
@@ -164,16 +164,18 @@ def _check_to(to: str, kind: str) -> None:
     try:
         local = scheme_of(to) is None
         if kind == "parquet" and scheme_of(to) == "s3":
-            raise Usage(f"--to {to!a}: Spark writes no Parquet to object stores; expected --format delta")
+            raise UsageError(
+                f"--to {to!a}: Spark writes no Parquet to object stores; expected --format delta"
+            )
         if is_table(to):
-            raise Usage(f"--to {to!a} is a Delta table: name a folder of its own for what is computed")
+            raise UsageError(f"--to {to!a} is a Delta table: name a folder of its own for what is computed")
     except StoreError as error:
-        raise Usage(f"--to: {error}") from None
+        raise UsageError(f"--to: {error}") from None
     for folder in (os.path.join(to, name) for name in ORDER) if local else ():
         there = os.listdir(folder) if os.path.isdir(folder) else []
         if there and ("_delta_log" in there) != (kind == "delta"):
             other = "parquet" if kind == "delta" else "delta"
-            raise Usage(f"--to {to!a} has tables of --format {other}: give that, or name another folder")
+            raise UsageError(f"--to {to!a} has tables of --format {other}: give that, or name another folder")
 
 
 def _write(found: "Tables", to: str, kind: str) -> None:

@@ -15,7 +15,7 @@ from lightrail.model.limits import SPARK_LAKE_BATCH_BYTES
 from lightrail.spark.command import (
     DONE,
     Subparsers,
-    Usage,
+    UsageError,
     add_allow_loss,
     add_command,
     add_source,
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Failed: the table or the journals are not as they should be.
         Unreachable: a place does not answer.
-        Usage: the options do not go together.
+        UsageError: the options do not go together.
     """
     from lightrail.spark.lake.stream import Capture
     from lightrail.spark.lake.table import open_or_make
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     if args.reader:
         options["reader"] = args.reader
     if args.every <= 0:
-        raise Usage(f"--every {args.every:g}: expected seconds above 0")
+        raise UsageError(f"--every {args.every:g}: expected seconds above 0")
     listed(options, streaming=True)
     table = open_or_make(args.to, selection(args.queues, args.queue_pattern))
     spark = session(args, "capture")

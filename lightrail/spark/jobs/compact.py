@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.console.results import show_json
 from lightrail.model.limits import SPARK_LAKE_FILE_BYTES, SPARK_LAKE_VACUUM_HOURS_MIN
-from lightrail.spark.command import DONE, Subparsers, Usage, add_command
+from lightrail.spark.command import DONE, Subparsers, UsageError, add_command
 
 if TYPE_CHECKING:
     from lightrail.spark.lake.compaction import Done
@@ -59,21 +59,21 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         Failed: there is no such table, or others changed it again and again before us.
-        Usage: a number is out of its range.
+        UsageError: a number is out of its range.
     """
     from lightrail.spark.lake import compaction
     from lightrail.spark.lake.ledger import Ledger
     from lightrail.spark.lake.table import open_table
 
     if args.retention is not None and args.retention < 1:
-        raise Usage(f"--retention {args.retention}: expected days, at least 1")
+        raise UsageError(f"--retention {args.retention}: expected days, at least 1")
     if args.vacuum_hours < SPARK_LAKE_VACUUM_HOURS_MIN:
-        raise Usage(
+        raise UsageError(
             f"--vacuum-hours {args.vacuum_hours}: expected at least {SPARK_LAKE_VACUUM_HOURS_MIN}, as a "
             "batch of a capture may still want to commit files that are younger"
         )
     if args.target_bytes < 1:
-        raise Usage(f"--target-bytes {args.target_bytes}: expected bytes, at least 1")
+        raise UsageError(f"--target-bytes {args.target_bytes}: expected bytes, at least 1")
     table = open_table(args.table)
     today = datetime.now(UTC).date()
     done = compaction.Done()

@@ -12,10 +12,10 @@ from lightrail.model.limits import PLAN_MOVES_MAX, SPARK_PLAN_QUEUES_MAX
 from lightrail.spark.analysis.events import add_events, check_events, check_places, events
 from lightrail.spark.command import (
     DONE,
-    Failed,
+    CommandError,
     Subparsers,
-    Unreachable,
-    Usage,
+    UnreachableError,
+    UsageError,
     add_allow_loss,
     add_command,
     add_spark,
@@ -60,22 +60,24 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0 done, also where nothing needs to move.
 
     Raises:
-        Failed: what is there can't be read, or no plan can be made of it.
-        Unreachable: a place, or the gateway, does not answer.
-        Usage: the options do not go together.
+        CommandError: what is there can't be read, or no plan can be made of it.
+        UnreachableError: a place, or the gateway, does not answer.
+        UsageError: the options do not go together.
     """
-    from lightrail.spark.http import Access, GatewayAway, GatewayClient, GatewayError
+    from lightrail.spark.http import Access, GatewayAwayError, GatewayClient, GatewayError
     from lightrail.spark.loads import READ, loads
-    from lightrail.spark.placement import Unsettled, ask, document, propose
+    from lightrail.spark.placement import UnsettledError, ask, document, propose
 
     _check(args)
     check_places(args)
     spark = session(args, "plan")
     found = loads(events(spark, args, READ), SPARK_PLAN_QUEUES_MAX)
     if found is None:
-        raise Failed(f"more than {SPARK_PLAN_QUEUES_MAX:,} queues were read: name fewer with --queue-pattern")
+        raise CommandError(
+            f"more than {SPARK_PLAN_QUEUES_MAX:,} queues were read: name fewer with --queue-pattern"
+        )
     if not found.queues:
-        raise Failed(
+        raise CommandError(
             "no event was read: capture queues, or look at another time; there is nothing to plan by"
         )
     # Asked last, so that the plan is young when it is carried out.
@@ -90,10 +92,10 @@ def run(args: argparse.Namespace) -> int:
         with GatewayClient(Access.of_options({name: text for name, text in given.items() if text})) as client:
             placement = ask(client)
         proposal = propose(placement, found.queues, weigh=args.weigh, max_moves=args.max_moves)
-    except GatewayAway as error:
-        raise Unreachable(str(error)) from None
-    except (GatewayError, Unsettled, ValueError) as error:
-        raise Failed(str(error)) from None
+    except GatewayAwayError as error:
+        raise UnreachableError(str(error)) from None
+    except (GatewayError, UnsettledError, ValueError) as error:
+        raise CommandError(str(error)) from None
     made = document(placement, proposal.plan, time.time_ns() // 1_000_000)
     _put(made, args.out)
     say(
@@ -106,9 +108,9 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     check_events(args, gateway_is_asked=True)
     if args.max_moves is not None and not 0 <= args.max_moves <= PLAN_MOVES_MAX:
-        raise Usage(f"--max-moves {args.max_moves}: expected 0 to {PLAN_MOVES_MAX}")
+        raise UsageError(f"--max-moves {args.max_moves}: expected 0 to {PLAN_MOVES_MAX}")
     if args.out != "-" and not os.path.isdir(os.path.dirname(os.path.abspath(args.out))):
-        raise Usage(f"--out {args.out!a}: its folder is not there; make it first")
+        raise UsageError(f"--out {args.out!a}: its folder is not there; make it first")
 
 
 def _put(made: dict[str, Any], out: str) -> None:
@@ -121,4 +123,4 @@ def _put(made: dict[str, Any], out: str) -> None:
             file.write(text)
         os.replace(f"{out}.new", out)
     except OSError as error:
-        raise Failed(f"the plan can't be written: {error}") from None
+        raise CommandError(f"the plan can't be written: {error}") from None

@@ -11,7 +11,7 @@ from lightrail.spark.analysis.events import add_events, check_events, check_plac
 from lightrail.spark.command import (
     DONE,
     Subparsers,
-    Usage,
+    UsageError,
     add_command,
     add_spark,
     session,
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Failed: something can't be read, or the broker does not take it; what was stored stays.
         Unreachable: a place does not answer.
-        Usage: the options do not go together.
+        UsageError: the options do not go together.
     """
     from lightrail.spark.writing import replaying
 
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.dry_run and path is not None:
             found.done = True
             replaying.save(path, found)
-    except Usage:
+    except UsageError:
         raise
     except Exception as error:
         raise named(error) from error
@@ -119,14 +119,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sink_options(args: argparse.Namespace) -> dict[str, str]:
-    """Options of the sink, checked before Spark starts. Raises Usage."""
+    """Options of the sink, checked before Spark starts. Raises UsageError."""
     check_events(args)
     if not 0 < args.rate <= RATE_MAX:
-        raise Usage(f"--rate {args.rate:g}: expected messages per second, above 0 and up to {RATE_MAX:g}")
+        raise UsageError(
+            f"--rate {args.rate:g}: expected messages per second, above 0 and up to {RATE_MAX:g}"
+        )
     if args.dry_run:
         return {}
     if not args.to and not args.to_origin:
-        raise Usage("expected --to NAME, or --to-origin; or --dry-run")
+        raise UsageError("expected --to NAME, or --to-origin; or --dry-run")
     from lightrail.spark.writing.sink import SinkError, SinkOptions
 
     given = {
@@ -141,7 +143,7 @@ def _sink_options(args: argparse.Namespace) -> dict[str, str]:
     try:
         SinkOptions.of(options)
     except SinkError as error:
-        raise Usage(f"{error} (--to-gateway)") from None
+        raise UsageError(f"{error} (--to-gateway)") from None
     return options
 
 
@@ -174,7 +176,7 @@ def _pin(args: argparse.Namespace) -> dict[str, Any]:
     try:
         return dict(pinned_options(options))
     except OptionError as error:
-        raise Usage(str(error)) from error
+        raise UsageError(str(error)) from error
 
 
 def _rows(spark: "SparkSession", args: argparse.Namespace, found: "Run") -> "DataFrame":

@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from deltalake.writer.properties import WriterProperties
 
 from lightrail.model.limits import SPARK_LAKE_AGAIN
-from lightrail.spark.command import Failed
+from lightrail.spark.command import CommandError
 from lightrail.spark.lake.files import Folder
 from lightrail.spark.lake.layout import FORMAT, NOTE, PARTITIONS
 from lightrail.spark.lake.ledger import RETIRED, Ledger
@@ -61,7 +61,7 @@ def retire(table: DeltaTable, uri: str, today: date, days: int, done: Done) -> N
     """Takes old days away; the ledger goes on saying that they were there, and how many rows they had.
 
     Raises:
-        Failed: others committed again and again before us.
+        CommandError: others committed again and again before us.
     """
     counts: dict[str, list[Row]] = {}
     for _ in range(SPARK_LAKE_AGAIN):
@@ -99,7 +99,9 @@ def retire(table: DeltaTable, uri: str, today: date, days: int, done: Done) -> N
         done.retired_files = len(files)
         done.retired_rows = sum(each["rows"] for each in note[RETIRED])  # type: ignore[attr-defined]
         return
-    raise Failed(f"{SPARK_LAKE_AGAIN} times another commit came before that of the retention; try again")
+    raise CommandError(
+        f"{SPARK_LAKE_AGAIN} times another commit came before that of the retention; try again"
+    )
 
 
 def _partition(each: Row) -> dict[str, str | None]:
@@ -154,7 +156,7 @@ def compact(table: DeltaTable, target_bytes: int, done: Done) -> None:
     """Makes large files of small ones, partition by partition.
 
     Raises:
-        Failed: others changed the same files again and again before us.
+        CommandError: others changed the same files again and again before us.
     """
     for _ in range(SPARK_LAKE_AGAIN):
         table.update_incremental()
@@ -171,7 +173,7 @@ def compact(table: DeltaTable, target_bytes: int, done: Done) -> None:
         done.large_files += metrics["numFilesAdded"]
         synced(table)
         return
-    raise Failed(f"{SPARK_LAKE_AGAIN} times another commit changed the same files; try again")
+    raise CommandError(f"{SPARK_LAKE_AGAIN} times another commit changed the same files; try again")
 
 
 # --- vacuum --------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from lightrail.model.limits import SPARK_LAKE_AGAIN
-from lightrail.spark.command import Failed
+from lightrail.spark.command import CommandError
 from lightrail.spark.lake.layout import COVERAGE, NOTE
 from lightrail.spark.stores import delta_options
 
@@ -72,7 +72,7 @@ class Ledger:
         """The version up to which the ledger has been written, and rows of commits since.
 
         Raises:
-            Failed: the table's log has been cleaned of commits that the ledger does not have.
+            CommandError: the table's log has been cleaned of commits that the ledger does not have.
         """
         own = self._own()
         last = -1 if own is None else _last(own)
@@ -82,7 +82,7 @@ class Ledger:
         """Brings it up to date with the table.
 
         Raises:
-            Failed: the table's log has been cleaned of commits that the ledger does not have.
+            CommandError: the table's log has been cleaned of commits that the ledger does not have.
         """
         for _ in range(SPARK_LAKE_AGAIN):
             own = self._own()
@@ -106,7 +106,9 @@ class Ledger:
                 return
             except CommitFailedError:
                 continue
-        raise Failed(f"{SPARK_LAKE_AGAIN} times another commit to {self.own_uri} came before ours; try again")
+        raise CommandError(
+            f"{SPARK_LAKE_AGAIN} times another commit to {self.own_uri} came before ours; try again"
+        )
 
     def rows(self) -> pa.Table:
         """All of it, with what the table's log has since; nothing is written."""
@@ -155,7 +157,7 @@ def _notes(table: DeltaTable, after: int) -> Iterable[dict[str, Any]]:
         if version not in versions
     ]
     if gone:
-        raise Failed(
+        raise CommandError(
             f"the log of {table.table_uri} has been cleaned of the versions {gone[0]} to {gone[-1]}, which "
             "its ledger does not have: what they cover is not known any more"
         )

@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lightrail.spark.decoding.damage import Damage
+from lightrail.spark.decoding.damage import DamageError
 from lightrail.spark.decoding.rows import record_batches
 from lightrail.spark.decoding.wanted import Wanted
 from lightrail.spark.lake.files import FileWriter, Folder
 from lightrail.spark.lake.layout import File, Range
 from lightrail.spark.lake.sums import marks, signed
 from lightrail.spark.places.journals import first_answer
-from lightrail.spark.places.sources import Gone
-from lightrail.spark.reading.losses import DataLoss, Loss
+from lightrail.spark.places.sources import SegmentMissingError
+from lightrail.spark.reading.losses import DataLossError, Loss
 from lightrail.spark.reading.planning import Piece
 
 
@@ -36,8 +36,8 @@ class Work:
         """Read the pieces, write files below the table. What is written belongs to no commit yet.
 
         Raises:
-            Damage: a record is damaged, and nothing may be lost.
-            DataLoss: a segment is gone, and nothing may be lost.
+            DamageError: a record is damaged, and nothing may be lost.
+            DataLossError: a segment is gone, and nothing may be lost.
             PlaceError: a place does not answer.
         """
         writer = FileWriter(Folder(self.table))
@@ -52,7 +52,7 @@ class Work:
         where = part.incarnation
         losses: list[Loss] = []
 
-        def lost(damage: Damage) -> None:
+        def lost(damage: DamageError) -> None:
             next_lsn = max(damage.lsn + 1, damage.next_lsn)
             losses.append(Loss(where.disk, where.shard, damage.lsn, next_lsn, damage.what))
 
@@ -66,10 +66,10 @@ class Work:
                     writer.add(batch)
             finally:
                 file.close()
-        except Gone as error:
+        except SegmentMissingError as error:
             loss = Loss(where.disk, where.shard, part.first_lsn, part.next_lsn, f"{error}")
             if self.fail_on_loss:
-                raise DataLoss(loss) from error
+                raise DataLossError(loss) from error
             losses.append(loss)
         records = part.next_lsn - part.first_lsn - _missing(losses, part.first_lsn, part.next_lsn)
         written.losses.extend(losses)

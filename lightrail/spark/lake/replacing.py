@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lightrail.model.limits import SPARK_LAKE_BUFFER_BYTES
-from lightrail.spark.command import Failed
+from lightrail.spark.command import CommandError
 from lightrail.spark.lake.files import Folder, now_ms
 from lightrail.spark.lake.layout import NOTE
 from lightrail.spark.lake.table import made, synced
@@ -39,13 +39,13 @@ def replace(frame: "DataFrame", uri: str, run: str) -> None:
         run: noted in the commit: tables with the same one are of one run.
 
     Raises:
-        Failed: another table is there.
+        CommandError: another table is there.
         Unreachable: its store does not answer.
     """
     schema = to_arrow_schema(frame.schema, timezone="UTC")
     table = made(uri, schema, {_KIND_KEY: "1"})
     if _KIND_KEY not in table.metadata().configuration:
-        raise Failed(f"the table at {uri} was not made by this command: name another folder")
+        raise CommandError(f"the table at {uri} was not made by this command: name another folder")
     frame.sparkSession.dataSource.register(ReplacingSource)
     writer = frame.write.format(ReplacingSource.name()).mode("overwrite")
     writer.option("table", uri).option("run", run).save()

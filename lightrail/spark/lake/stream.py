@@ -15,12 +15,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lightrail.spark.columns import SCHEMA
-from lightrail.spark.command import Failed
+from lightrail.spark.command import CommandError
 from lightrail.spark.failures import named
 from lightrail.spark.lake.layout import Bounds, Covered, Range
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.reading import Work, Written
-from lightrail.spark.lake.table import Behind, commit_batch, committed, follows
+from lightrail.spark.lake.table import OrderError, commit_batch, committed, follows
 from lightrail.spark.reading.losses import Loss, Losses
 from lightrail.spark.reading.options import read_options
 from lightrail.spark.reading.planning import Piece
@@ -141,7 +141,7 @@ class Batch:
     losses: list[Loss]
 
 
-class BatchFailed(Exception):
+class BatchError(Exception):
     """What Spark is told of a micro-batch."""
 
 
@@ -170,7 +170,7 @@ class Capture:
         """Begins where the checkpoint ends; without one, where the table ends.
 
         Raises:
-            Failed: the table's log was cleaned before its ledger was brought up to date.
+            CommandError: the table's log was cleaned before its ledger was brought up to date.
         """
         self.ledger.catch_up()
         positions = self.ledger.positions()
@@ -204,7 +204,7 @@ class Capture:
             self.problem = error
             # In few words: what is raised here Spark prints, with what it came from, and looks through for
             # an interruption with an expression that overflows the stack where there is much to see.
-            raise BatchFailed(_INTERRUPTED if self.stopping else str(named(error))) from None
+            raise BatchError(_INTERRUPTED if self.stopping else str(named(error))) from None
 
     def _done(self, frame: "DataFrame", query: str, number: int) -> None:
         self.table.update_incremental()
@@ -219,8 +219,8 @@ class Capture:
         try:
             # Before anything is read as well: it would be for nothing.
             follows(self.table, outline.bounds)
-        except Behind as error:
-            raise Failed(
+        except OrderError as error:
+            raise CommandError(
                 f"{error}: the checkpoint {self.checkpoint} is another one's, or older than the table. "
                 "Remove it: capture then goes on where the table ends"
             ) from error

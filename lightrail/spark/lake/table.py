@@ -13,7 +13,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from lightrail.console.text import one_line
 from lightrail.model.limits import SPARK_LAKE_AGAIN
-from lightrail.spark.command import Failed, Unreachable
+from lightrail.spark.command import CommandError, UnreachableError
 from lightrail.spark.lake.files import sync
 from lightrail.spark.lake.layout import (
     FORMAT,
@@ -40,22 +40,24 @@ def open_table(uri: str) -> DeltaTable:
     """A table that is there.
 
     Raises:
-        Failed: there is none, or not one of ours.
-        Unreachable: its store does not answer.
+        CommandError: there is none, or not one of ours.
+        UnreachableError: its store does not answer.
     """
     try:
         table = DeltaTable(uri, storage_options=_options(uri))
     except TableNotFoundError:
-        raise Failed(
+        raise CommandError(
             f"expected a Delta table at {uri}, found none: `lightrail-spark capture` makes one"
         ) from None
     except OSError as error:
         raise _unreachable(uri, error) from None
     given = table.metadata().configuration.get(_FORMAT_KEY)
     if given is None:
-        raise Failed(f"the table at {uri} was not made by `lightrail-spark capture`: name another place")
+        raise CommandError(
+            f"the table at {uri} was not made by `lightrail-spark capture`: name another place"
+        )
     if int(given) > FORMAT:
-        raise Failed(
+        raise CommandError(
             f"the table at {uri} has format {given}, this version knows up to {FORMAT}: use a newer version"
         )
     return table
@@ -69,15 +71,15 @@ def open_or_make(uri: str, selection: Mapping[str, Any]) -> DeltaTable:
             covered is said of these.
 
     Raises:
-        Failed: the table is another one, has other rows, or columns that this version does not know.
-        Unreachable: its store does not answer.
+        CommandError: the table is another one, has other rows, or columns that this version does not know.
+        UnreachableError: its store does not answer.
     """
     text = json.dumps(selection, sort_keys=True)
     made(uri, LAKE_SCHEMA, {**_CONFIGURATION, _SELECTION_KEY: text}, PARTITIONS)
     table = open_table(uri)
     had = table.metadata().configuration.get(_SELECTION_KEY, text)
     if had != text:
-        raise Failed(
+        raise CommandError(
             f"the table at {uri} has the rows of {had}, and {text} was asked for: what it covers would be "
             "true of neither. Give the same --queues and --queue-pattern, or another table"
         )
@@ -91,8 +93,8 @@ def made(
     """A table, made if there is none; its schema and configuration may be others' if there is one.
 
     Raises:
-        Failed: there is a secret in the URI.
-        Unreachable: its store does not answer.
+        CommandError: there is a secret in the URI.
+        UnreachableError: its store does not answer.
     """
     options = _options(uri)
     try:
@@ -118,11 +120,11 @@ def _options(uri: str) -> dict[str, str]:
     try:
         return delta_options(uri)
     except StoreError as error:
-        raise Failed(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
-def _unreachable(uri: str, error: OSError) -> Unreachable:
-    return Unreachable(
+def _unreachable(uri: str, error: OSError) -> UnreachableError:
+    return UnreachableError(
         f"the table at {uri} can't be reached: {one_line(error)}: look at the URI, and at the environment "
         "that says where the store is and who asks (docs/operate/capture.md)"
     )
@@ -134,13 +136,13 @@ def _extend(table: DeltaTable, uri: str) -> None:
     ours = {field.name: field for field in LAKE_SCHEMA}
     unknown = [name for name in there.names if name not in ours]
     if unknown:
-        raise Failed(
+        raise CommandError(
             f"the table at {uri} has the columns {', '.join(unknown)}, which this version does not know: "
             "capture with the version that made them"
         )
     for field in there:
         if field.type != ours[field.name].type:
-            raise Failed(
+            raise CommandError(
                 f"the column {field.name} of the table at {uri} is {field.type}, expected "
                 f"{ours[field.name].type}: capture to another table"
             )
@@ -162,7 +164,7 @@ def position(table: DeltaTable, journal: str) -> int | None:
     return found
 
 
-class Behind(Exception):
+class OrderError(Exception):
     """Records of a batch are covered by the table already, or do not follow on what it covers."""
 
 
@@ -170,12 +172,12 @@ def follows(table: DeltaTable, bounds: Bounds) -> None:
     """Whether a batch goes on where the table ends.
 
     Raises:
-        Behind: it does not.
+        OrderError: it does not.
     """
     for journal, (first_lsn, next_lsn) in bounds.items():
         ends = position(table, journal)
         if ends is not None and ends != first_lsn:
-            raise Behind(
+            raise OrderError(
                 f"the table covers journal {journal} up to before record {ends}, and the batch brings "
                 f"records {first_lsn} to before {next_lsn}"
             )
@@ -188,8 +190,8 @@ def commit_batch(table: DeltaTable, query: str, batch: int, files: Sequence[File
         False where the batch is in already.
 
     Raises:
-        Behind: the batch does not go on where the table ends.
-        Failed: others committed again and again before us.
+        OrderError: the batch does not go on where the table ends.
+        CommandError: others committed again and again before us.
     """
     note = {
         "format": FORMAT,
@@ -226,7 +228,7 @@ def commit_batch(table: DeltaTable, query: str, batch: int, files: Sequence[File
         table.update_incremental()
         synced(table)
         return True
-    raise Failed(
+    raise CommandError(
         f"{SPARK_LAKE_AGAIN} times another commit came first: is there a second capture to the same table?"
     )
 

@@ -23,7 +23,7 @@ from lightrail.journal.archive import (
     is_folder,
     segment_name,
 )
-from lightrail.journal.index import BadIndex, SegmentIndex, decode_index, index_of
+from lightrail.journal.index import BadIndexError, SegmentIndex, decode_index, index_of
 from lightrail.journal.layout import (
     FORMAT_VERSION,
     SEGMENT_HEADER_SIZE,
@@ -33,7 +33,7 @@ from lightrail.journal.layout import (
 from lightrail.journal.scan import Found as Record
 from lightrail.journal.scan import Scan, next_whole
 from lightrail.spark import stores
-from lightrail.spark.places.sources import Gone, NoArchive, PlaceError
+from lightrail.spark.places.sources import NoArchiveError, PlaceError, SegmentMissingError
 
 _GLOB: Final = re.compile(r"[*?\[]")
 
@@ -85,11 +85,11 @@ class ArchiveSource:
         path = f"{folder}/{index_name(self.number)}"
         try:
             text = _asked(lambda: _content(system, path), path)
-        except Gone:
+        except SegmentMissingError:
             return self._read_index()
         try:
             return decode_index(text.decode(errors="replace"))
-        except BadIndex as error:
+        except BadIndexError as error:
             raise PlaceError(
                 f"{path}: {error}: remove this file, and the segment beside it is read instead"
             ) from error
@@ -150,7 +150,7 @@ def find(path: str) -> Iterator[Found]:
     prefix = path[: len(path.rstrip("/")) - len(root)] if path.rstrip("/").endswith(root) else ""
     roots = _expanded(system, root) if _GLOB.search(root) else [root]
     if not roots:
-        raise NoArchive(f"expected an archive at path {path!r}, found nothing that is called so")
+        raise NoArchiveError(f"expected an archive at path {path!r}, found nothing that is called so")
     for each in roots:
         yield from _journals(system, prefix, each)
 
@@ -158,7 +158,7 @@ def find(path: str) -> Iterator[Found]:
 def _journals(system: Any, prefix: str, root: str) -> Iterator[Found]:
     names = _names(system, root)
     if names is None:
-        raise NoArchive(
+        raise NoArchiveError(
             f"expected an archive at path {prefix + root!r}, found no such folder: "
             "name the folder that `--archive` of the shards names"
         )
@@ -174,7 +174,7 @@ def _journal(system: Any, prefix: str, folder: str, names: list[str]) -> Iterato
     try:
         text = _asked(lambda: _content(system, f"{folder}/{IDENTITY}"), folder)
         incarnation = decode_identity(text.decode(errors="replace"))
-    except Gone:
+    except SegmentMissingError:
         return  # It is being made, or removed.
     except ArchiveError as error:
         raise PlaceError(f"{folder}: {error}") from error
@@ -203,7 +203,7 @@ def _entries(system: Any, folder: str) -> list[Any] | None:
     """What is in a folder; None when there is none."""
     try:
         entries: list[Any] = _asked(lambda: system.get_file_info(fs.FileSelector(folder)), folder)
-    except Gone:
+    except SegmentMissingError:
         return None
     return entries
 
@@ -214,7 +214,7 @@ def _names(system: Any, folder: str) -> list[str] | None:
         # Twenty times quicker than with the size and time of each file, which nobody wants.
         try:
             return _asked(lambda: os.listdir(folder), folder)
-        except Gone:
+        except SegmentMissingError:
             return None
     entries = _entries(system, folder)
     return None if entries is None else [str(entry.base_name) for entry in entries]
@@ -231,6 +231,6 @@ def _asked(ask: Callable[[], _T], path: str) -> _T:
     try:
         return ask()
     except FileNotFoundError as error:
-        raise Gone(f"{path} is not there") from error
+        raise SegmentMissingError(f"{path} is not there") from error
     except (OSError, pa.ArrowException) as error:
         raise PlaceError(f"{path} can't be read: {error}") from error

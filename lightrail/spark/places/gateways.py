@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from lightrail.journal.archive import Incarnation
-from lightrail.journal.index import BadIndex, SegmentIndex, decode_index
+from lightrail.journal.index import BadIndexError, SegmentIndex, decode_index
 from lightrail.model import limits
-from lightrail.spark.http import Access, GatewayClient, GatewayError, GatewayRefused
-from lightrail.spark.places.sources import Gone, PlaceError
+from lightrail.spark.http import Access, GatewayClient, GatewayError, GatewayRefusedError
+from lightrail.spark.places.sources import PlaceError, SegmentMissingError
 
 _JSON: Final = {"Content-Type": "application/json"}
 
@@ -37,7 +37,7 @@ class GatewayFile:
     def _piece(self, start: int, end: int) -> bytes:
         try:
             return _asked(self._client, "GET", self._path, query={"from": start, "to": end})
-        except _Beyond as error:
+        except _BeyondCommittedError as error:
             # More was asked for than is committed.
             if error.committed <= start:
                 return b""
@@ -70,7 +70,7 @@ class GatewaySource:
             text = _asked(client, "GET", f"{self._path}/index").decode(errors="replace")
         try:
             return decode_index(text)
-        except BadIndex as error:
+        except BadIndexError as error:
             raise PlaceError(f"{self._path}/index: {error}") from error
 
 
@@ -128,7 +128,7 @@ def read_reader(access: Access, name: str) -> dict[str, int]:
     with GatewayClient(access) as client:
         try:
             answer = _json(client, "GET", f"/!readers/{quote(name, safe='')}")
-        except Gone:
+        except SegmentMissingError:
             return {}
     try:
         return {str(disk): _position(each) for disk, each in answer["positions"].items()}
@@ -140,7 +140,7 @@ def _position(value: Any) -> int:
     return int(value["position"] if isinstance(value, dict) else value)
 
 
-class _Beyond(PlaceError):
+class _BeyondCommittedError(PlaceError):
     """Bytes were asked for that are not committed."""
 
     def __init__(self, text: str, committed: int) -> None:
@@ -165,11 +165,11 @@ def _json(client: GatewayClient, method: str, path: str, body: Mapping[str, Any]
 def _asked(client: GatewayClient, method: str, path: str, **more: Any) -> bytes:
     try:
         return client.request(method, path, **more).body
-    except GatewayRefused as error:
+    except GatewayRefusedError as error:
         if error.status in (404, 410):
-            raise Gone(str(error)) from error
+            raise SegmentMissingError(str(error)) from error
         if error.status == 416:
-            raise _Beyond(str(error), int(error.problem.get("committed", 0))) from error
+            raise _BeyondCommittedError(str(error), int(error.problem.get("committed", 0))) from error
         raise PlaceError(str(error)) from error
     except GatewayError as error:
         raise PlaceError(str(error)) from error

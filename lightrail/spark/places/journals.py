@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex
-from lightrail.spark.places.sources import Gone, PlaceError, Source
+from lightrail.spark.places.sources import PlaceError, SegmentMissingError, Source
 
 _T = TypeVar("_T")
 
@@ -42,7 +42,7 @@ class Journal:
         """What is where in a segment, up to where it ended when it was listed, at least.
 
         Raises:
-            Gone: no source has it any more.
+            SegmentMissingError: no source has it any more.
             PlaceError: it can't be read.
         """
         key = self.incarnation.disk, held.number
@@ -62,7 +62,7 @@ class Journal:
         while self.segments:
             try:
                 return self._first(self.segments[0])
-            except Gone:
+            except SegmentMissingError:
                 del self.segments[0]  # Removed since it was listed; the oldest go first.
         return None
 
@@ -89,15 +89,15 @@ def first_answer(sources: list[Source], ask: Callable[[Source], _T]) -> _T:
     """What the first source says that has the segment.
 
     Raises:
-        Gone: none of them has it.
+        SegmentMissingError: none of them has it.
         PlaceError: one that might have it does not answer, and no other has it.
     """
-    problem: PlaceError | Gone | None = None
+    problem: PlaceError | SegmentMissingError | None = None
     for source in sources:
         try:
             return ask(source)
-        except Gone as error:
+        except SegmentMissingError as error:
             problem = problem or error
         except PlaceError as error:
             problem = error
-    raise problem or Gone("no place has it")
+    raise problem or SegmentMissingError("no place has it")

@@ -12,7 +12,7 @@ from lightrail.model import limits
 from lightrail.spark.http import Access
 from lightrail.spark.places import archives, gateways
 from lightrail.spark.places.journals import Held, IndexKey, Journal
-from lightrail.spark.places.sources import NoArchive, PlaceError, Source
+from lightrail.spark.places.sources import NoArchiveError, PlaceError, Source
 
 log = logging.getLogger("lightrail.spark.places")
 
@@ -92,7 +92,7 @@ class Places:
     def _archived(self, path: str) -> list[archives.Found]:
         try:
             return list(archives.find(path))
-        except NoArchive as error:
+        except NoArchiveError as error:
             if not self._access:
                 raise
             # The gateway has all of it; a shard that has archived nothing has made no folder.

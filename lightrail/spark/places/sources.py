@@ -5,7 +5,7 @@ from typing import Protocol
 from lightrail.journal.index import SegmentIndex
 
 
-class Gone(Exception):
+class SegmentMissingError(Exception):
     """The segment is not there any more: retention, or somebody, has removed it."""
 
 
@@ -13,7 +13,7 @@ class PlaceError(Exception):
     """A place does not answer as it should: what was expected, what came, what to do."""
 
 
-class NoArchive(PlaceError):
+class NoArchiveError(PlaceError):
     """There is no such folder, or none yet: a shard makes it with the first segment."""
 
 
@@ -24,7 +24,7 @@ class File(Protocol):
         """Up to `length` bytes; fewer only at the end of what is committed.
 
         Raises:
-            Gone: there is no such segment any more.
+            SegmentMissingError: there is no such segment any more.
             PlaceError: the place does not answer.
         """
 
@@ -39,7 +39,7 @@ class Source(Protocol):
         """What is where in the segment.
 
         Raises:
-            Gone: there is no such segment any more.
+            SegmentMissingError: there is no such segment any more.
             PlaceError: the place does not answer, or not with an index.
         """
 
@@ -47,6 +47,6 @@ class Source(Protocol):
         """Its bytes.
 
         Raises:
-            Gone: there is no such segment any more.
+            SegmentMissingError: there is no such segment any more.
             PlaceError: the place does not answer.
         """

@@ -26,7 +26,7 @@ class Loss:
         )
 
 
-class DataLoss(Exception):
+class DataLossError(Exception):
     """Records that should have been read are gone or damaged."""
 
     def __init__(self, loss: Loss) -> None:
@@ -48,10 +48,10 @@ class Losses:
         """Records are lost.
 
         Raises:
-            DataLoss: nothing may be lost.
+            DataLossError: nothing may be lost.
         """
         if self._fail:
-            raise DataLoss(loss)
+            raise DataLossError(loss)
         _LOG.warning("%s", loss)
         if self._folder is None:
             return

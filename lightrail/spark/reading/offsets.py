@@ -14,7 +14,7 @@ Wish = str | Offsets
 """`earliest`, `latest`, or offsets."""
 
 
-class BadOffsets(ValueError):
+class BadOffsetsError(ValueError):
     """A text that names no offsets: what was expected and what came."""
 
 
@@ -22,7 +22,7 @@ def parse(text: str) -> Wish:
     """What startingOffsets or endingOffsets says.
 
     Raises:
-        BadOffsets: it is neither `earliest`, nor `latest`, nor offsets in JSON.
+        BadOffsetsError: it is neither `earliest`, nor `latest`, nor offsets in JSON.
     """
     word = text.strip().lower()
     if word in ("earliest", "latest"):
@@ -32,7 +32,7 @@ def parse(text: str) -> Wish:
     except ValueError:
         fields = None
     if not isinstance(fields, dict) or not all(_is_position(value) for value in fields.values()):
-        raise BadOffsets(
+        raise BadOffsetsError(
             'expected earliest, latest, or JSON like {"JOURNAL": 1234} (-2: earliest, -1: latest), '
             f"found {text[:200]!r}"
         )

@@ -10,7 +10,7 @@ from typing import Final
 
 from lightrail.spark.columns import DECODED, FIELDS, Decode
 from lightrail.spark.http import Access
-from lightrail.spark.reading.offsets import BadOffsets, Wish, parse
+from lightrail.spark.reading.offsets import BadOffsetsError, Wish, parse
 
 KNOWN: Final = (
     *("path", "gateway", "user", "passwordFile", "tokenFile", "caFile", "queues", "queuePattern"),
@@ -294,5 +294,5 @@ class _Texts:
         """earliest, latest, or JSON."""
         try:
             return parse(self.get(name) or default)
-        except BadOffsets as error:
+        except BadOffsetsError as error:
             raise OptionError(f"{name}: {error}") from error

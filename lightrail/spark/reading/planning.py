@@ -11,7 +11,7 @@ from lightrail.journal.scan import Scan
 from lightrail.model import limits
 from lightrail.spark.decoding.wanted import Part
 from lightrail.spark.places.journals import Held, Journal, first_answer
-from lightrail.spark.places.sources import Gone, Source
+from lightrail.spark.places.sources import SegmentMissingError, Source
 from lightrail.spark.reading.losses import Loss
 from lightrail.spark.reading.watching import unwatched
 
@@ -86,7 +86,7 @@ def present(journal: Journal, first_lsn: int, next_lsn: int) -> Iterator[tuple[H
     while True:
         try:
             yield from list(journal.covering(first_lsn, next_lsn))
-        except Gone:
+        except SegmentMissingError:
             # Only the oldest go.
             del journal.segments[0]
             continue

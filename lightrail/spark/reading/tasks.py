@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from lightrail.spark.decoding.damage import Damage
+from lightrail.spark.decoding.damage import DamageError
 from lightrail.spark.decoding.rows import record_batches
 from lightrail.spark.decoding.wanted import Wanted
 from lightrail.spark.places.journals import first_answer
-from lightrail.spark.places.sources import Gone
+from lightrail.spark.places.sources import SegmentMissingError
 from lightrail.spark.reading.losses import Loss, Losses
 from lightrail.spark.reading.options import Options
 from lightrail.spark.reading.planning import Piece
@@ -49,7 +49,7 @@ class Reading:
         """The rows of a task.
 
         Raises:
-            Damage: a record is damaged, and nothing may be lost.
+            DamageError: a record is damaged, and nothing may be lost.
             DataLoss: a segment is gone, and nothing may be lost.
             PlaceError: a place does not answer.
         """
@@ -62,7 +62,7 @@ class Reading:
         part = piece.part
         where = part.incarnation
 
-        def lost(damage: Damage) -> None:
+        def lost(damage: DamageError) -> None:
             losses.say(Loss(where.disk, where.shard, damage.lsn, damage.next_lsn, damage.what))
 
         odd = 0
@@ -87,7 +87,7 @@ class Reading:
                     where.disk,
                     odd,
                 )
-        except Gone as error:
+        except SegmentMissingError as error:
             losses.say(Loss(where.disk, where.shard, part.first_lsn, part.next_lsn, f"{error}"))
 
 

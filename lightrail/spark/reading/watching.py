@@ -6,7 +6,7 @@ from lightrail.journal.record import Queue, QueueEvent, Snapshot
 from lightrail.journal.scan import Found, Scan
 from lightrail.spark.decoding.tables import read_policy
 from lightrail.spark.places.journals import Held, Journal, first_answer
-from lightrail.spark.places.sources import File, Gone
+from lightrail.spark.places.sources import File, SegmentMissingError
 
 
 def unwatched(journal: Journal, first_lsn: int, next_lsn: int) -> bool:
@@ -31,7 +31,7 @@ def unwatched(journal: Journal, first_lsn: int, next_lsn: int) -> bool:
                     and not _captured(*before, at_end=True)
                     and not _captured(held, index, at_end=False)
                 )
-    except Gone:
+    except SegmentMissingError:
         return False
     return False
 
@@ -60,16 +60,16 @@ def _records(file: File, index: SegmentIndex, at_end: bool) -> list[Found]:
     """The Snapshot at the head, and with `at_end` every Queue record.
 
     Raises:
-        Gone: they can't be read.
+        SegmentMissingError: they can't be read.
     """
     header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
     if header is None:
-        raise Gone("no header of a segment")
+        raise SegmentMissingError("no header of a segment")
     found: list[Found] = []
     for offset, code in ((SEGMENT_HEADER_SIZE, SNAPSHOT), *((each, QUEUE) for each in index.queues)):
         record = next(iter(Scan(file, header.salt, offset, index.end, None)), None)
         if record is None or record.code != code:
-            raise Gone(f"no whole record at {offset}")
+            raise SegmentMissingError(f"no whole record at {offset}")
         found.append(record)
         if not at_end:
             break

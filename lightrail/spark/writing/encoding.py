@@ -30,11 +30,11 @@ _NO_PROPERTIES: Final = Properties()
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
-class BadColumns(ValueError):
+class BadColumnsError(ValueError):
     """A table that can't be written: which column, what was expected, what it is."""
 
 
-class BadRow(ValueError):
+class BadRowError(ValueError):
     """A row that is no message: which column, what was expected, what it has."""
 
 
@@ -45,7 +45,7 @@ class Encoder:
         schema: of the batches; columns of a journal's source that say nothing about a message may be there.
 
     Raises:
-        BadColumns: a column that is not known, of another type than expected, or none for the contents.
+        BadColumnsError: a column that is not known, of another type than expected, or none for the contents.
     """
 
     def __init__(self, schema: pa.Schema, *, queues: bool) -> None:
@@ -62,7 +62,7 @@ class Encoder:
     def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
         """(queue, encoded message) of each row, in order; the queue is empty where no column says it.
 
-        Raises BadRow.
+        Raises BadRowError.
         """
         columns = {name: batch.column(name).to_pylist() for name in self._names}
         nothing: list[Any] = [None] * batch.num_rows
@@ -70,13 +70,15 @@ class Encoder:
         queues = columns.get("queue", nothing) if self._queues else nothing
         for index, (message, queue) in enumerate(zip(messages, queues, strict=True)):
             if self._queues and not queue:
-                raise BadRow("queue: expected the name to send to, found none; or give the option target")
+                raise BadRowError(
+                    "queue: expected the name to send to, found none; or give the option target"
+                )
             yield queue or "", message if message is not None else self._encoded(columns, index)
 
     def _encoded(self, columns: Mapping[str, Sequence[Any]], index: int) -> bytes:
         body = columns["body"][index] if "body" in columns else None
         if body is None:
-            raise BadRow("expected a message, or a body; both are null")
+            raise BadRowError("expected a message, or a body; both are null")
         parts = [self._header(columns, index)]
         annotations = self._map("message_annotations", columns, index)
         if annotations:
@@ -90,7 +92,7 @@ class Encoder:
             try:
                 parts.append(write_composite(properties))
             except (ValueError, UnicodeError) as error:
-                raise BadRow(f"properties can't be encoded: {error}") from None
+                raise BadRowError(f"properties can't be encoded: {error}") from None
         own = self._map("application_properties", columns, index)
         if own:
             parts.append(_APPLICATION + _encode_map("application_properties", own, str))
@@ -105,9 +107,9 @@ class Encoder:
         if found is not None:
             return found
         if priority is not None and not 0 <= priority <= 255:
-            raise BadRow(f"priority: expected 0 to 255, found {priority}")
+            raise BadRowError(f"priority: expected 0 to 255, found {priority}")
         if ttl is not None and not 0 <= ttl <= TTL_MAX:
-            raise BadRow(f"ttl: expected milliseconds from 0 to {TTL_MAX}, found {ttl}")
+            raise BadRowError(f"ttl: expected milliseconds from 0 to {TTL_MAX}, found {ttl}")
         header = Header(
             durable=durable is not False,
             priority=PRIORITY_DEFAULT if priority is None else priority,
@@ -130,24 +132,24 @@ def check(schema: pa.Schema, *, queues: bool) -> None:
         queues: the column `queue` says where each row goes.
 
     Raises:
-        BadColumns: a column that is not known, of another type than expected, or none for the contents.
+        BadColumnsError: a column that is not known, of another type than expected, or none for the contents.
     """
     names = schema.names
     unknown = [name for name in names if name not in WRITTEN and name not in PASSED_OVER]
     if unknown:
-        raise BadColumns(
+        raise BadColumnsError(
             f"the sink has no use for the column {unknown[0]!a}: drop it, or put it into "
             f"application_properties; columns are {', '.join(sorted(WRITTEN))}"
         )
     if "message" not in names and "body" not in names:
-        raise BadColumns("expected a column message (encoded), or body; the table has neither")
+        raise BadColumnsError("expected a column message (encoded), or body; the table has neither")
     if queues and "queue" not in names:
-        raise BadColumns("expected the option target, or a column queue that says where each row goes")
+        raise BadColumnsError("expected the option target, or a column queue that says where each row goes")
     for name in sorted(WRITTEN.intersection(names)):
         expected, is_good = _EXPECTED[name]
         found = schema.field(name).type
         if not is_good(found):
-            raise BadColumns(f"{name}: expected {expected}, found {found}")
+            raise BadColumnsError(f"{name}: expected {expected}, found {found}")
 
 
 def _is_text(type: pa.DataType) -> bool:
@@ -213,4 +215,4 @@ def _encode_map(name: str, values: Mapping[str, Any], key: Callable[[str], str])
     try:
         return encode({key(each): value for each, value in values.items()})
     except (ValueError, UnicodeError) as error:
-        raise BadRow(f"{name}: {error}") from None
+        raise BadRowError(f"{name}: {error}") from None

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lightrail.amqp.sections import with_annotations
 from lightrail.amqp.values import DecodeError, Symbol, Timestamp, ULong
-from lightrail.spark.writing.encoding import BadRow
+from lightrail.spark.writing.encoding import BadRowError
 
 REPLAYED: Final = Symbol("x-opt-lightrail-replayed")
 """When the replay began; a timestamp."""
@@ -18,21 +18,21 @@ FROM_SEQUENCE: Final = Symbol("x-opt-lightrail-replayed-sequence")
 
 
 def marked_rows(batch: pa.RecordBatch, began_ms: int) -> Iterator[tuple[str, bytes]]:
-    """(queue, marked message) of the rows of a journal, in order. Raises BadRow."""
+    """(queue, marked message) of the rows of a journal, in order. Raises BadRowError."""
     columns = (batch.column(name).to_pylist() for name in ("queue", "sequence", "message"))
     for queue, sequence, message in zip(*columns, strict=True):
         yield queue, marked(message, queue, sequence, began_ms)
 
 
 def marked(message: bytes, queue: str, sequence: int, began_ms: int) -> bytes:
-    """The message, with the annotations that say where it comes from. Raises BadRow."""
+    """The message, with the annotations that say where it comes from. Raises BadRowError."""
     try:
         return with_annotations(
             message,
             {REPLAYED: Timestamp(began_ms), FROM_QUEUE: queue, FROM_SEQUENCE: ULong(sequence)},
         )
     except DecodeError as error:
-        raise BadRow(
+        raise BadRowError(
             f"message {sequence} of {queue} is no AMQP message of format 0 ({error}): leave it out with "
             f"--where \"not (queue = '{queue}' and sequence = {sequence})\""
         ) from None

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.spark.command import Failed, Usage
+from lightrail.spark.command import CommandError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,11 +61,11 @@ def new_run(
 
 
 def state_file(folder: str, id: str) -> Path:
-    """Where the pin of a run is. Raises Usage for a name that makes no file name."""
+    """Where the pin of a run is. Raises UsageError for a name that makes no file name."""
     if not (id and id.isascii() and id.replace("-", "").replace("_", "").replace(".", "").isalnum()):
-        raise Usage(f"--id {id!a}: expected letters, digits, and - _ . between them")
+        raise UsageError(f"--id {id!a}: expected letters, digits, and - _ . between them")
     if id.startswith(".") or len(id) > 100:
-        raise Usage(f"--id {id!a}: expected up to 100 characters, the first of them no dot")
+        raise UsageError(f"--id {id!a}: expected up to 100 characters, the first of them no dot")
     return Path(folder) / f"{id}.replay.json"
 
 
@@ -73,23 +73,23 @@ def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
     """The run that began under this name, or None.
 
     Raises:
-        Usage: it is about something else.
-        Failed: the file can't be read.
+        UsageError: it is about something else.
+        CommandError: the file can't be read.
     """
     try:
         fields = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise Failed(
+        raise CommandError(
             f"{path} can't be read: {error}; without it a run can't go on. Use another --id"
         ) from None
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise Failed(f"{path}: expected a replay of format {FORMAT}; it was written by another version")
+        raise CommandError(f"{path}: expected a replay of format {FORMAT}; it was written by another version")
     run = Run(**fields)
     for name, value in asked.items():
         if run.asked.get(name) != value:
-            raise Usage(
+            raise UsageError(
                 f"--id {run.id} began with {name} {run.asked.get(name)!r}, now it is {value!r}: give the "
                 "same options to go on, or another --id"
             )
@@ -97,7 +97,7 @@ def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
 
 
 def save(path: Path, run: Run) -> None:
-    """Writes the run down, whole or not at all. Raises Failed."""
+    """Writes the run down, whole or not at all. Raises CommandError."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(fresh, "w", encoding="utf-8") as file:
@@ -106,7 +106,7 @@ def save(path: Path, run: Run) -> None:
             os.fsync(file.fileno())
         os.replace(fresh, path)
     except OSError as error:
-        raise Failed(f"{path} can't be written: {error}; name a folder that lasts by --state") from None
+        raise CommandError(f"{path} can't be written: {error}; name a folder that lasts by --state") from None
 
 
 def pinned_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -131,7 +131,7 @@ def of_journals(spark: "SparkSession", options: Mapping[str, str], *, everything
 
 
 def of_table(spark: "SparkSession", uri: str, version: int) -> "DataFrame":
-    """Rows of a table of `lightrail-spark capture`, as it was at a version. Raises Failed."""
+    """Rows of a table of `lightrail-spark capture`, as it was at a version. Raises CommandError."""
     from lightrail.spark.columns import SCHEMA
     from lightrail.spark.lake.opening import frame
     from lightrail.spark.lake.table import open_table
@@ -140,7 +140,7 @@ def of_table(spark: "SparkSession", uri: str, version: int) -> "DataFrame":
     try:
         table.load_as_version(version)
     except Exception as error:  # whatever kind the library makes of it
-        raise Failed(
+        raise CommandError(
             f"version {version} of {uri} is not there any more: {error}. What was sent stays; begin anew "
             "with another --id and a --where that leaves it out"
         ) from None
@@ -156,7 +156,7 @@ def selected(
     queues: list[str] | None = None,
     pattern: str | None = None,
 ) -> "DataFrame":
-    """The messages that are meant, as they were enqueued. Raises Usage for a condition that is none."""
+    """The messages that are meant, as they were enqueued. Raises UsageError for a condition that is none."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
 
@@ -175,7 +175,7 @@ def selected(
             found.schema  # noqa: B018 - analysed now, and not in the middle of a run
         except (AnalysisException, ParseException) as error:
             said = str(error).strip().splitlines()[0]
-            raise Usage(f"--where {where!a} is no condition on these columns: {said}") from None
+            raise UsageError(f"--where {where!a} is no condition on these columns: {said}") from None
     return found
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from lightrail.model import limits
 from lightrail.spark.http import Access, GatewayClient, GatewayError, path_of
 from lightrail.spark.writing.chunks import Chunk, Chunks
-from lightrail.spark.writing.encoding import BadRow, Encoder, check
+from lightrail.spark.writing.encoding import BadRowError, Encoder, check
 from lightrail.spark.writing.marking import marked_rows
 
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -248,7 +248,7 @@ def _whole(chunks: Chunks, options: SinkOptions, batches: Iterable[pa.RecordBatc
             for queue, message in rows:
                 yield from chunks.add(target or queue, message)
                 row += 1
-    except BadRow as error:
+    except BadRowError as error:
         raise SinkError(f"row {row} of this partition is no message: {error}") from None
 
 

@@ -7,7 +7,7 @@ from lightrail.bench.application import SIZES, sizes
 from lightrail.bench.message import (
     SIZE_MIN,
     STAMP,
-    MalformedMessage,
+    MalformedMessageError,
     Parsed,
     build,
     origin_of,
@@ -115,7 +115,7 @@ def test_the_sizes_of_one_sender_are_many_and_always_the_same() -> None:
 def test_every_cut_is_malformed() -> None:
     buffer = build(100, True, Numbered(10, True, 7, ("colour", 100))).buffer
     for end in range(len(buffer)):
-        with pytest.raises((MalformedMessage, IndexError)):
+        with pytest.raises((MalformedMessageError, IndexError)):
             parse(bytes(buffer[:end]))
 
 

@@ -3,7 +3,7 @@
 import pytest
 from proton import Message
 
-from lightrail.bench.message import STAMP, MalformedMessage, build, origin_of, parse
+from lightrail.bench.message import STAMP, MalformedMessageError, build, origin_of, parse
 from lightrail.bench.numbered import Numbered, message_id
 from lightrail.bench.reply import CORRELATION_ID, REPLY_TO, properties, reply_to, text_of
 
@@ -50,5 +50,5 @@ def test_properties_are_found_behind_other_sections_whoever_encoded_them() -> No
 @pytest.mark.parametrize("numbered", [Numbered(), Numbered(message_ids=True), Numbered(reply_to="there")])
 def test_a_message_that_asks_for_no_reply_is_no_request(numbered: Numbered) -> None:
     octets = request(numbered)
-    with pytest.raises(MalformedMessage, match="expected a request with a message-id and a reply-to"):
+    with pytest.raises(MalformedMessageError, match="expected a request with a message-id and a reply-to"):
         reply_to(octets, parse(octets), False)

@@ -21,7 +21,7 @@ def test_without_users_only_loopback_is_served() -> None:
     serve.refuse_without_users(LOOPBACK, False)
     for name in ("amqp", "amqps", "http", "https"):
         outside = replace(LOOPBACK, **{name: Endpoint("0.0.0.0", 5)})
-        with pytest.raises(serve.Refused, match=f"{name} 0.0.0.0:5 can be reached .*--insecure-no-users"):
+        with pytest.raises(serve.ServeError, match=f"{name} 0.0.0.0:5 can be reached .*--insecure-no-users"):
             serve.refuse_without_users(outside, False)
         serve.refuse_without_users(outside, True)
         serve.refuse_without_users(replace(outside, insecure_no_users=True), False)
@@ -36,12 +36,12 @@ def test_a_reserved_port_can_be_shared_by_frontends_and_by_nobody_else() -> None
         frontend.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         frontend.bind(bound)
         frontend.listen()
-        with pytest.raises(serve.Refused, match=rf"amqp can't be served on {bound}: .*--amqp HOST:PORT"):
+        with pytest.raises(serve.ServeError, match=rf"amqp can't be served on {bound}: .*--amqp HOST:PORT"):
             serve.reserve(bound, "amqp")
 
 
 def test_a_host_that_is_not_ours() -> None:
-    with pytest.raises(serve.Refused, match=r"http can't be served on 192\.0\.2\.1:80"):
+    with pytest.raises(serve.ServeError, match=r"http can't be served on 192\.0\.2\.1:80"):
         serve.reserve(Endpoint("192.0.2.1", 80), "http")
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.model import limits
-from lightrail.model.names import InvalidName, check, dead_letter_name, is_dead_letter, owner, queue_name
+from lightrail.model.names import InvalidNameError, check, dead_letter_name, is_dead_letter, owner, queue_name
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ from lightrail.model.names import InvalidName, check, dead_letter_name, is_dead_
 )
 def test_addresses(address: str, name: str | None) -> None:
     if name is None:
-        with pytest.raises(InvalidName):
+        with pytest.raises(InvalidNameError):
             queue_name(address)
     else:
         assert queue_name(address) == name
@@ -79,7 +79,7 @@ def test_addresses(address: str, name: str | None) -> None:
     ],
 )
 def test_refused(address: str, said: str) -> None:
-    with pytest.raises(InvalidName, match=said) as error:
+    with pytest.raises(InvalidNameError, match=said) as error:
         queue_name(address)
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 1_000
@@ -89,7 +89,7 @@ def test_refused(address: str, said: str) -> None:
 def test_any_text_is_a_name_or_refused(address: str) -> None:
     try:
         name = queue_name(address)
-    except InvalidName as refusal:
+    except InvalidNameError as refusal:
         said = str(refusal)
     else:
         check(name)

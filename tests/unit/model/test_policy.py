@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.model import limits
-from lightrail.model.policy import BY_NAME, BYTES_MAX, FIELDS, InvalidPolicy, Policy, Role, fields_of
+from lightrail.model.policy import BY_NAME, BYTES_MAX, FIELDS, InvalidPolicyError, Policy, Role, fields_of
 
 
 def test_a_policy_is_kept_as_it_was_given() -> None:
@@ -68,7 +68,7 @@ def test_effective_says_every_field() -> None:
 def test_what_is_wrong_is_refused_with_field_value_and_what_is_allowed(
     value: Any, field: str, allowed: str
 ) -> None:
-    with pytest.raises(InvalidPolicy) as caught:
+    with pytest.raises(InvalidPolicyError) as caught:
         Policy.parse(value)
     assert caught.value.field == field
     assert allowed in caught.value.allowed
@@ -93,13 +93,13 @@ def test_every_field_has_its_words() -> None:
 def test_a_queue_tells_at_most_so_many_priorities_apart() -> None:
     assert Policy.parse({"role": "queue", "priorities": limits.PRIORITIES_MAX})["priorities"] == 10
     for beyond in (0, limits.PRIORITIES_MAX + 1):
-        with pytest.raises(InvalidPolicy) as refused:
+        with pytest.raises(InvalidPolicyError) as refused:
             Policy.parse({"role": "queue", "priorities": beyond})
         assert refused.value.field == "priorities"
 
 
 def test_a_queue_has_a_bound_of_at_most_so_many_bytes() -> None:
     assert Policy.parse({"role": "queue", "max_bytes": BYTES_MAX})["max_bytes"] == BYTES_MAX
-    with pytest.raises(InvalidPolicy) as refused:
+    with pytest.raises(InvalidPolicyError) as refused:
         Policy.parse({"role": "queue", "max_bytes": BYTES_MAX + 1})
     assert refused.value.field == "max_bytes"

@@ -12,7 +12,7 @@ from lightrail.gateway.request import Request
 from lightrail.gateway.resources.queues import demand_queue
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Right
-from lightrail.namespace.rights import Caller, Forbidden, demand_look
+from lightrail.namespace.rights import Caller, ForbiddenError, demand_look
 
 
 def protected() -> Directory:
@@ -49,11 +49,11 @@ def test_managers_and_listeners_look_over_tls_alone(
 ) -> None:
     directory = protected()
     ways(directory, Caller(user, tls=True))
-    with pytest.raises(Forbidden, match="asks for TLS"):
+    with pytest.raises(ForbiddenError, match="asks for TLS"):
         ways(directory, Caller(user, tls=False))
 
 
 def test_who_only_sends_may_not_look() -> None:
     directory = protected()
-    with pytest.raises(Forbidden, match="no right to listen"):
+    with pytest.raises(ForbiddenError, match="no right to listen"):
         by_rule(directory, Caller("sender", tls=True))

@@ -22,7 +22,7 @@ def test_what_was_signed_is_read() -> None:
 def test_it_ends_to_the_second() -> None:
     token = tokens.make(SECRET, CLAIMS)
     tokens.read(SECRET, token, NOW_MS + 59_999)
-    with pytest.raises(tokens.InvalidToken, match="expired"):
+    with pytest.raises(tokens.InvalidTokenError, match="expired"):
         tokens.read(SECRET, token, NOW_MS + 60_000)
 
 
@@ -40,7 +40,7 @@ def test_other_signatures_and_algorithms_are_refused() -> None:
         "",
         "x" * 10_000,
     ):
-        with pytest.raises(tokens.InvalidToken):
+        with pytest.raises(tokens.InvalidTokenError):
             tokens.read(SECRET, token, NOW_MS)
 
 
@@ -64,5 +64,5 @@ def test_scopes_are_read_from_json() -> None:
     ],
 )
 def test_bad_scopes_are_refused_in_words(value: object) -> None:
-    with pytest.raises(tokens.InvalidToken, match=r"expected|can't be used"):
+    with pytest.raises(tokens.InvalidTokenError, match=r"expected|can't be used"):
         tokens.scope_of(value)

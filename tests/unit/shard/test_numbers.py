@@ -67,7 +67,7 @@ def test_a_link_that_does_not_say_its_next_number_may_begin_anywhere() -> None:
     assert peer.accepted(1) == [4, 6]
 
 
-class Unlucky(Exception):
+class UnluckyError(Exception):
     """Any error of the program."""
 
 
@@ -93,7 +93,7 @@ def test_an_error_with_one_frame_ends_its_link_and_applies_those_behind_it() -> 
 
 
 def _unlucky(*_: object) -> None:
-    raise Unlucky
+    raise UnluckyError
 
 
 def test_an_error_behind_a_record_ends_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:

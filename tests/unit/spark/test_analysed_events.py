@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from lightrail.spark.analysis.events import _on_days, add_events, check_events
-from lightrail.spark.command import Usage
+from lightrail.spark.command import UsageError
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -28,13 +28,13 @@ def parsed(*words: str) -> argparse.Namespace:
     ],
 )
 def test_words_that_do_not_go_together_are_wrong_use(words: tuple[str, ...]) -> None:
-    with pytest.raises(Usage, match=r"expected|not before"):
+    with pytest.raises(UsageError, match=r"expected|not before"):
         check_events(parsed(*words))
 
 
 def test_a_plan_needs_the_gateway_beside_the_table() -> None:
     check_events(parsed("TABLE", "--gateway", "http://127.0.0.1:1"), gateway_is_asked=True)
-    with pytest.raises(Usage, match="--gateway URL"):
+    with pytest.raises(UsageError, match="--gateway URL"):
         check_events(parsed("TABLE"), gateway_is_asked=True)
 
 

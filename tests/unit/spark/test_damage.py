@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lightrail.journal.archive import ArchiveError
 from lightrail.journal.layout import GAP, QUEUE, SEGMENT_HEADER_SIZE, SNAPSHOT, encode_small, finished
 from lightrail.journal.record import Gap
-from lightrail.spark.decoding.damage import Damage
+from lightrail.spark.decoding.damage import DamageError
 from lightrail.spark.decoding.wanted import Part, Wanted
 from tests.support.journal_rows import (
     PLAIN,
@@ -34,8 +34,8 @@ def lines(count: int = 6) -> Stored:
     return written(declared(1), *(append([b"message %d" % number], (1, number)) for number in range(count)))
 
 
-def survived(segment: Stored, part: Part | None = None) -> tuple[list[int], list[Damage]]:
-    damage: list[Damage] = []
+def survived(segment: Stored, part: Part | None = None) -> tuple[list[int], list[DamageError]]:
+    damage: list[DamageError] = []
     rows = rows_of(segment, CAPTURED, part, damage.append)
     return [row["sequence"] for row in rows], damage
 
@@ -44,7 +44,7 @@ def test_damage_is_named_with_its_place() -> None:
     segment = lines()
     third = segment.records()[4]
     broken = segment.damaged(third.offset + third.length - 1)
-    with pytest.raises(Damage) as caught:
+    with pytest.raises(DamageError) as caught:
         rows_of(broken, CAPTURED)
     damage = caught.value
     assert (damage.journal, damage.segment, damage.offset) == ("5eed", segment.index.segment, third.offset)
@@ -103,7 +103,7 @@ def test_a_damaged_declaration_leaves_its_queue_unknown_and_says_so() -> None:
     sequences, damage = survived(damaged, damaged.part(segment.records()[3].lsn))
     assert sequences == []
     assert [each.offset for each in damage] == segment.index.queues
-    found: list[Damage] = []
+    found: list[DamageError] = []
     rows = rows_of(damaged, ALL, None, found.append)
     assert {row["queue"] for row in rows} == {"lost-and-found/1"}
 
@@ -122,7 +122,7 @@ def test_one_wrong_bit_costs_the_rows_of_its_record_and_no_others(seed: int, pla
     for place in places:
         offset = SEGMENT_HEADER_SIZE + int(place * (segment.index.end - SEGMENT_HEADER_SIZE))
         (record,) = (each for each in segment.records() if each.offset <= offset < each.offset + each.length)
-        damage: list[Damage] = []
+        damage: list[DamageError] = []
         rows = rows_of(segment.damaged(offset), ALL, None, damage.append)
         assert (damage[0].lsn, damage[0].offset) == (record.lsn, record.offset)
         if record.code not in (QUEUE, SNAPSHOT):

@@ -16,7 +16,7 @@ from lightrail.amqp.sections import (
 )
 from lightrail.amqp.values import Float, Int, Long, Symbol, Timestamp
 from lightrail.spark.columns import SCHEMA
-from lightrail.spark.writing.encoding import BadColumns, BadRow, Encoder, check
+from lightrail.spark.writing.encoding import BadColumnsError, BadRowError, Encoder, check
 
 
 def table(**columns: pa.Array) -> pa.RecordBatch:
@@ -123,7 +123,7 @@ def test_what_a_journal_gives_can_be_written() -> None:
     ],
 )
 def test_columns_that_can_not_be_written_are_named(columns: dict[str, Any], queues: bool, said: str) -> None:
-    with pytest.raises(BadColumns, match=said):
+    with pytest.raises(BadColumnsError, match=said):
         check(pa.schema(list(columns.items())), queues=queues)
 
 
@@ -138,5 +138,5 @@ def test_columns_that_can_not_be_written_are_named(columns: dict[str, Any], queu
     ],
 )
 def test_rows_that_are_no_message_are_explained(columns: dict[str, pa.Array], said: str) -> None:
-    with pytest.raises(BadRow, match=said):
+    with pytest.raises(BadRowError, match=said):
         encoded(table(**columns), queues="queue" in columns)

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from lightrail.model import limits
-from lightrail.spark.http import Access, GatewayAway, GatewayClient, GatewayError, GatewayRefused, path_of
+from lightrail.spark.http import (
+    Access,
+    GatewayAwayError,
+    GatewayClient,
+    GatewayError,
+    GatewayRefusedError,
+    path_of,
+)
 from tests.support.fake_gateway import FakeGateway
 
 
@@ -54,7 +61,7 @@ def test_pauses_double_up_to_a_bound_and_end() -> None:
     clock = Clock()
     with (
         client(clock, "http://127.0.0.1:1") as asked,
-        pytest.raises(GatewayAway, match=r"no answer .*tried for 10 s"),
+        pytest.raises(GatewayAwayError, match=r"no answer .*tried for 10 s"),
     ):
         asked.get("/!journals")
     assert clock.slept[:3] == [0.1, 0.2, 0.4]
@@ -64,7 +71,7 @@ def test_pauses_double_up_to_a_bound_and_end() -> None:
 
 def test_who_waits_for_a_gateway_hears_once_what_for(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    with client(clock, "http://127.0.0.1:1") as asked, pytest.raises(GatewayAway):
+    with client(clock, "http://127.0.0.1:1") as asked, pytest.raises(GatewayAwayError):
         asked.get("/!journals")
     assert len(clock.slept) > 5
     (said,) = caplog.messages
@@ -82,7 +89,7 @@ def test_a_refusal_is_not_said_again_and_tells_what_the_gateway_said(gateway: Fa
     gateway.answers["POST", "/q/!batch"] = (413, {}, {"detail": "too large", "condition": "c"})
     with (
         client(Clock(), gateway.url) as asked,
-        pytest.raises(GatewayRefused, match="413 too large") as caught,
+        pytest.raises(GatewayRefusedError, match="413 too large") as caught,
     ):
         asked.post("/q/!batch", b"x")
     assert (caught.value.status, caught.value.problem["condition"]) == (413, "c")

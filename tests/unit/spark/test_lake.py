@@ -11,12 +11,19 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.schema import Field
 from deltalake.transaction import RemoveAction
 
-from lightrail.spark.command import Failed
+from lightrail.spark.command import CommandError
 from lightrail.spark.lake import compaction
 from lightrail.spark.lake.layout import JOURNAL_TRANSACTION, LAKE_SCHEMA, PARTITIONS, Range
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.stream import Outline
-from lightrail.spark.lake.table import Behind, active_files, commit_batch, committed, open_or_make, open_table
+from lightrail.spark.lake.table import (
+    OrderError,
+    active_files,
+    commit_batch,
+    committed,
+    open_or_make,
+    open_table,
+)
 from lightrail.spark.lake.verifying import verify
 from lightrail.spark.main import main
 from lightrail.spark.reading.losses import Loss
@@ -62,7 +69,7 @@ def test_two_captures_that_bring_the_same_records_have_one_commit(lake: Lake) ->
     files, ranges = lake.written(one)
     more, same = lake.written(other)
     assert commit_batch(one, "q", 0, files, covered(ranges))
-    with pytest.raises(Behind, match="covers journal"):
+    with pytest.raises(OrderError, match="covers journal"):
         commit_batch(other, "another", 0, more, covered(same))
     assert len(lake.content()) == lake.rows
 
@@ -71,9 +78,9 @@ def test_a_batch_must_go_on_where_the_table_ends(lake: Lake) -> None:
     table = lake.table()
     _, ranges = lake.written(table)
     commit_batch(table, "q", 0, [], covered(ranges[:1]))
-    with pytest.raises(Behind):
+    with pytest.raises(OrderError):
         commit_batch(table, "q", 1, [], covered(ranges[2:]))
-    with pytest.raises(Behind):
+    with pytest.raises(OrderError):
         commit_batch(table, "q", 1, [], covered(ranges))
     assert commit_batch(table, "q", 1, [], covered(ranges[1:]))
 
@@ -133,7 +140,7 @@ def test_a_log_that_was_cleaned_too_early_is_said(lake: Lake, monkeypatch: pytes
     table.create_checkpoint()
     history = DeltaTable.history
     monkeypatch.setattr(DeltaTable, "history", lambda self, limit=None: history(self, limit)[:0])
-    with pytest.raises(Failed, match="cleaned of the versions 2 to 2"):
+    with pytest.raises(CommandError, match="cleaned of the versions 2 to 2"):
         Ledger(table, lake.uri).catch_up()
 
 
@@ -385,7 +392,7 @@ def test_columns_that_a_newer_version_has_are_added(lake: Lake, monkeypatch: pyt
 def test_columns_that_are_not_known_are_refused(lake: Lake) -> None:
     table = lake.table()
     table.alter.add_columns([Field.from_arrow(pa.field("colour", pa.string()))])
-    with pytest.raises(Failed, match="has the columns colour"):
+    with pytest.raises(CommandError, match="has the columns colour"):
         lake.table()
 
 
@@ -394,19 +401,19 @@ def test_a_column_of_another_type_is_refused(lake: Lake, monkeypatch: pytest.Mon
     monkeypatch.setattr("lightrail.spark.lake.table.LAKE_SCHEMA", other)
     lake.table()
     monkeypatch.undo()
-    with pytest.raises(Failed, match=r"the column ttl .* is string, expected int64"):
+    with pytest.raises(CommandError, match=r"the column ttl .* is string, expected int64"):
         lake.table()
 
 
 def test_a_table_of_a_newer_format_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightrail.spark.lake.table._CONFIGURATION", {"lightrail.format": "2"})
-    with pytest.raises(Failed, match="has format 2, this version knows up to 1"):
+    with pytest.raises(CommandError, match="has format 2, this version knows up to 1"):
         lake.table()
 
 
 def test_another_selection_is_refused(lake: Lake) -> None:
     lake.capture()
-    with pytest.raises(Failed, match="another table"):
+    with pytest.raises(CommandError, match="another table"):
         open_or_make(lake.uri, {**SELECTION, "queues": ["orders"]})
 
 

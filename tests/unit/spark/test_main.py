@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from lightrail.spark import main as frame
-from lightrail.spark.command import Failed, Unreachable, Usage, source_options
+from lightrail.spark.command import CommandError, UnreachableError, UsageError, source_options
 from lightrail.spark.failures import named, told
 from lightrail.spark.jobs import capture
 from lightrail.spark.lake.stream import Capture
 from lightrail.spark.main import main
-from lightrail.spark.places.sources import NoArchive, PlaceError
-from lightrail.spark.reading.losses import DataLoss
+from lightrail.spark.places.sources import NoArchiveError, PlaceError
+from lightrail.spark.reading.losses import DataLossError
 from tests.support.spark import ROOT
 
 WITHOUT = """
@@ -99,7 +99,7 @@ def test_wrong_words_end_with_status_2_and_say_what_was_expected(
 
 @pytest.mark.parametrize(
     ("error", "expected"),
-    [(Failed("it"), 1), (Usage("it"), 2), (Unreachable("it"), 3), (KeyboardInterrupt(), 130)],
+    [(CommandError("it"), 1), (UsageError("it"), 2), (UnreachableError("it"), 3), (KeyboardInterrupt(), 130)],
 )
 def test_errors_have_exit_statuses(
     error: BaseException, expected: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -218,14 +218,14 @@ def test_queues_are_the_same_choice_in_whatever_order() -> None:
     ("text", "kind", "said"),
     [
         (
-            "Traceback\n  x\nlightrail.spark.reading.losses.DataLoss: journal a: gone\n\tat org",
-            Failed,
+            "Traceback\n  x\nlightrail.spark.reading.losses.DataLossError: journal a: gone\n\tat org",
+            CommandError,
             "journal a: gone",
         ),
-        ("...\nlightrail.spark.places.sources.PlaceError: nobody at h\n", Unreachable, "nobody at h"),
-        ("...\nlightrail.spark.places.sources.NoArchive: none at h\n SQLSTATE", Unreachable, "none at h"),
-        ("[STREAM_FAILED] Query terminated\nmore", Failed, "[STREAM_FAILED] Query terminated"),
-        ("", Failed, "Exception"),
+        ("...\nlightrail.spark.places.sources.PlaceError: nobody at h\n", UnreachableError, "nobody at h"),
+        ("...\nlightrail.spark.places.sources.NoArchiveError: none at h\n X", UnreachableError, "none at h"),
+        ("[STREAM_FAILED] Query terminated\nmore", CommandError, "[STREAM_FAILED] Query terminated"),
+        ("", CommandError, "Exception"),
     ],
 )
 def test_what_spark_says_of_an_error_becomes_its_own_words(text: str, kind: type, said: str) -> None:
@@ -236,7 +236,11 @@ def test_what_spark_says_of_an_error_becomes_its_own_words(text: str, kind: type
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(PlaceError("it"), Unreachable), (NoArchive("it"), Unreachable), (DataLoss("it"), Failed)],
+    [
+        (PlaceError("it"), UnreachableError),
+        (NoArchiveError("it"), UnreachableError),
+        (DataLossError("it"), CommandError),
+    ],
 )
 def test_an_error_that_never_was_in_spark_is_of_the_same_kind(error: Exception, kind: type) -> None:
     found = told(error)

@@ -9,7 +9,7 @@ import pytest
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.lake.layout import Covered, Range
 from lightrail.spark.lake.stream import Outline, PartsReader
-from lightrail.spark.reading.losses import DataLoss
+from lightrail.spark.reading.losses import DataLossError
 from lightrail.spark.reading.options import read_options
 from lightrail.spark.reading.planning import Piece
 from tests.support.lakes import Lake
@@ -76,7 +76,7 @@ def test_a_plan_says_all_that_its_tasks_read(lake: Lake) -> None:
 
 def test_a_segment_that_is_gone_is_a_range_without_records(lake: Lake) -> None:
     gone(lake, 1)
-    with pytest.raises(DataLoss, match="can't be read"):
+    with pytest.raises(DataLossError, match="can't be read"):
         planned(lake)
     outline, pieces = planned(lake, fail=False)
     covered = as_read(outline, pieces)

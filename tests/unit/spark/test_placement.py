@@ -7,7 +7,7 @@ import pytest
 
 from lightrail.spark.http import Response
 from lightrail.spark.loads import Load
-from lightrail.spark.placement import Placement, Unsettled, ask, document, propose
+from lightrail.spark.placement import Placement, UnsettledError, ask, document, propose
 
 
 class Gateway:
@@ -44,7 +44,7 @@ def test_shards_are_what_they_say_of_themselves() -> None:
 
 def test_a_look_during_which_queues_were_placed_is_taken_again_a_few_times() -> None:
     assert ask(Gateway(7, 8, 8, 8)).revision == 8  # type: ignore[arg-type]
-    with pytest.raises(Unsettled, match="try again"):
+    with pytest.raises(UnsettledError, match="try again"):
         ask(Gateway(*range(10)))  # type: ignore[arg-type]
 
 

@@ -10,11 +10,11 @@ import pytest
 from lightrail.amqp.decoder import read_value
 from lightrail.amqp.sections import decode_annotations, scan
 from lightrail.amqp.values import Timestamp, ULong
-from lightrail.spark.command import Failed, Usage
+from lightrail.spark.command import CommandError, UsageError
 from lightrail.spark.places.listing import Places
 from lightrail.spark.reading.options import read_options
 from lightrail.spark.reading.ranges import resolve
-from lightrail.spark.writing.encoding import BadRow
+from lightrail.spark.writing.encoding import BadRowError
 from lightrail.spark.writing.marking import marked, marked_rows
 from lightrail.spark.writing.replaying import load, new_run, pinned_options, save, state_file
 from lightrail.spark.writing.sink import SinkOptions, place_number, send, send_rests
@@ -45,7 +45,7 @@ def test_a_batch_is_a_second_s_worth_at_most(rate: float, tasks: int, expected: 
 def test_a_run_goes_on_only_with_what_it_began_with(tmp_path: Path) -> None:
     path = state_file(str(tmp_path), "friday")
     save(path, new_run("friday", ASKED, {}, 2, 500, 1_000))
-    with pytest.raises(Usage, match="began with where 'priority > 4', now it is None"):
+    with pytest.raises(UsageError, match="began with where 'priority > 4', now it is None"):
         load(path, {**ASKED, "where": None})
 
 
@@ -53,19 +53,19 @@ def test_a_run_goes_on_only_with_what_it_began_with(tmp_path: Path) -> None:
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, text: str) -> None:
     path = state_file(str(tmp_path), "friday")
     path.write_text(text)
-    with pytest.raises(Failed, match=r"friday\.replay\.json"):
+    with pytest.raises(CommandError, match=r"friday\.replay\.json"):
         load(path, ASKED)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = state_file(str(tmp_path / "none"), "friday")
-    with pytest.raises(Failed, match="name a folder that lasts by --state"):
+    with pytest.raises(CommandError, match="name a folder that lasts by --state"):
         save(path, new_run("friday", ASKED, {}, 2, 500, 1_000))
 
 
 @pytest.mark.parametrize("id", ["", "../x", "a b", ".hidden", "x" * 101, "é"])
 def test_an_id_makes_a_file_name(id: str) -> None:
-    with pytest.raises(Usage, match="--id"):
+    with pytest.raises(UsageError, match="--id"):
         state_file(".", id)
 
 
@@ -91,7 +91,7 @@ def test_a_marked_message_says_where_it_was_and_is_else_the_same() -> None:
 
 
 def test_a_message_that_is_none_says_how_to_leave_it_out() -> None:
-    with pytest.raises(BadRow, match=r"--where \"not \(queue = 'q' and sequence = 7\)\""):
+    with pytest.raises(BadRowError, match=r"--where \"not \(queue = 'q' and sequence = 7\)\""):
         marked(b"\x01\x02", "q", 7, 0)
 
 

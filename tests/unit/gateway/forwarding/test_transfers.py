@@ -12,12 +12,12 @@ from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.gateway.forwarding.transfer import State, Transfer
 from lightrail.gateway.forwarding.transfers import TooManyTransfersError, Transfers
 from lightrail.model import limits
-from lightrail.model.names import InvalidName
+from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import Missing, Refused
+from lightrail.namespace.errors import MissingError, ServiceError
 from lightrail.namespace.records import Right
-from lightrail.namespace.rights import ANYBODY, Caller, Forbidden
+from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError
 from lightrail.namespace.service import Service
 from lightrail.wire.frames import OutcomeCode
 from tests.support.fake_shard import FakeLinks, FakeSink
@@ -282,16 +282,16 @@ def test_the_rights_to_listen_and_to_send_are_asked_for() -> None:
     async def check(scene: Scene) -> None:
         ann = Caller("ann")
         asked = {"from": "a", "to": "b"}
-        with pytest.raises(Forbidden, match="listen at a"):
+        with pytest.raises(ForbiddenError, match="listen at a"):
             scene.start(ann, **asked)
         await scene.service.permit(ANYBODY, "ann", "a", frozenset({Right.LISTEN}))
-        with pytest.raises(Forbidden, match="send to b"):
+        with pytest.raises(ForbiddenError, match="send to b"):
             scene.start(ann, **asked)
         await scene.service.permit(ANYBODY, "ann", "b", frozenset({Right.SEND}))
         transfer = scene.start(ann, **asked)
         await transfer.ended
         assert scene.transfers.find(ann, transfer.id) is transfer
-        with pytest.raises(Missing):
+        with pytest.raises(MissingError):
             scene.transfers.find(Caller("bob"), transfer.id)
         assert scene.transfers.list(Caller("bob")) == []
         assert scene.transfers.list(ANYBODY) == [transfer]
@@ -302,18 +302,18 @@ def test_the_rights_to_listen_and_to_send_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("asked", "error", "says"),
     [
-        ({}, Refused, "from is 'None'"),
-        ({"from": "a"}, Refused, "to is missing"),
-        ({"from": "a", "to": "a"}, Refused, "both a"),
-        ({"from": "a", "to": "b", "mode": "steal"}, Refused, "one of move, copy, redrive"),
-        ({"from": "a", "to": "b", "count": 0}, Refused, "count is '0'"),
-        ({"from": "a", "to": "b", "count": True}, Refused, "count is 'True'"),
-        ({"from": "a", "to": "b", "filter": {"sql": "("}}, Refused, "sql"),
-        ({"from": "a", "to": "b", "filter": 5}, Refused, "JSON object"),
-        ({"from": "a", "to": "b", "what": 1}, Refused, "'what' is no member"),
-        ({"from": "a", "to": "x"}, Missing, "x has role none"),
-        ({"from": "r", "to": "a"}, Missing, "r has role router"),
-        ({"from": "a//b", "to": "a"}, InvalidName, "empty segment"),
+        ({}, ServiceError, "from is 'None'"),
+        ({"from": "a"}, ServiceError, "to is missing"),
+        ({"from": "a", "to": "a"}, ServiceError, "both a"),
+        ({"from": "a", "to": "b", "mode": "steal"}, ServiceError, "one of move, copy, redrive"),
+        ({"from": "a", "to": "b", "count": 0}, ServiceError, "count is '0'"),
+        ({"from": "a", "to": "b", "count": True}, ServiceError, "count is 'True'"),
+        ({"from": "a", "to": "b", "filter": {"sql": "("}}, ServiceError, "sql"),
+        ({"from": "a", "to": "b", "filter": 5}, ServiceError, "JSON object"),
+        ({"from": "a", "to": "b", "what": 1}, ServiceError, "'what' is no member"),
+        ({"from": "a", "to": "x"}, MissingError, "x has role none"),
+        ({"from": "r", "to": "a"}, MissingError, "r has role router"),
+        ({"from": "a//b", "to": "a"}, InvalidNameError, "empty segment"),
     ],
 )
 def test_what_can_not_be_done_is_refused(asked: dict[str, Any], error: type[Exception], says: str) -> None:

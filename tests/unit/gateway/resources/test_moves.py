@@ -11,7 +11,7 @@ from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import PLACEMENT, SHARDS, Placed
 from lightrail.gateway.links import loads
 from lightrail.gateway.resources import moves, plans, verification
-from lightrail.namespace.rights import Caller, Forbidden
+from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.wire.shards import State
 from tests.support.move_scene import MoveScene, with_scene
 
@@ -25,7 +25,7 @@ async def proposed(scene: MoveScene, query: str = "sample=0") -> Any:
 def test_who_may_not_manage_everything_is_refused() -> None:
     async def check(scene: MoveScene) -> None:
         for handler in (plans.propose, moves.begin, moves.list_all, moves.cancel, verification.verify):
-            with pytest.raises(Forbidden):
+            with pytest.raises(ForbiddenError):
                 await scene.ask(handler, caller=Caller("bob"))
 
     with_scene(check)

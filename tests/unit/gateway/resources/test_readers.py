@@ -9,7 +9,7 @@ import pytest
 from lightrail.cluster.readers import READERS, Reader
 from lightrail.gateway.resources import journals, readers
 from lightrail.model import limits
-from lightrail.namespace.rights import Caller, Forbidden
+from lightrail.namespace.rights import Caller, ForbiddenError
 from tests.support.journal_scene import JournalScene, with_journals
 from tests.support.move_scene import MoveScene, with_scene
 
@@ -30,7 +30,7 @@ def test_who_may_not_manage_everything_is_refused() -> None:
             readers.put,
             readers.remove,
         ):
-            with pytest.raises(Forbidden):
+            with pytest.raises(ForbiddenError):
                 await scene.ask(handler, "/", None, "d0", "1", "index", caller=Caller("bob"))
 
     with_scene(check)

@@ -7,7 +7,7 @@ import pytest
 from lightrail.cluster.coordinator import WRITES_MAX
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARDS
 from lightrail.gateway.resources import shards
-from lightrail.namespace.rights import Caller, Forbidden
+from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.wire.shards import State
 from tests.support.move_scene import MoveScene, with_scene
 
@@ -15,7 +15,7 @@ from tests.support.move_scene import MoveScene, with_scene
 def test_who_may_not_manage_everything_is_refused() -> None:
     async def check(scene: MoveScene) -> None:
         for handler in (shards.list_all, shards.show, shards.change, shards.remove):
-            with pytest.raises(Forbidden):
+            with pytest.raises(ForbiddenError):
                 await scene.ask(handler, "/", None, "0", caller=Caller("bob"))
 
     with_scene(check)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightrail.journal.archive import ArchiveError, Incarnation, decode_identity
-from lightrail.journal.index import BadIndex, decode_index, read_index
+from lightrail.journal.index import BadIndexError, decode_index, read_index
 from lightrail.journal.layout import decode_segment_header
 from lightrail.shard.archiving.contents import Contents
 from lightrail.shard.archiving.folders import RealFolders
@@ -44,7 +44,7 @@ def test_newer_formats_are_refused(name: str) -> None:
     fields = json.loads((GOLDEN / "archive" / f"{name}-v1.json").read_text())
     fields["format"] = 2
     decode = decode_index if name == "index" else decode_identity
-    with pytest.raises((BadIndex, ArchiveError), match="format 2, this version reads up to 1"):
+    with pytest.raises((BadIndexError, ArchiveError), match="format 2, this version reads up to 1"):
         decode(json.dumps(fields))
 
 

@@ -176,7 +176,8 @@ class Service:
             replace_it: replace the subscription of this id instead of raising Taken.
 
         Raises:
-            MissingError: no such router or target. Taken: a subscription of this id. Forbidden. Refused: a bad
+            MissingError: no such router or target. Taken: a subscription of this id. Forbidden. Refused: a
+            bad
                 filter or action, a cycle, too many subscribers.
         """
         directory = self.directory
@@ -208,7 +209,8 @@ class Service:
         return directory.subscription(router, made.id) or made
 
     def _replaceable(self, router: Name, id: str, replace_it: bool) -> Subscription | None:
-        """The subscription that a new one of this id replaces. Raises TakenError, LimitExceededError, Refused."""
+        """The subscription that a new one of this id replaces. Raises TakenError, LimitExceededError,
+        Refused."""
         existing = self.directory.subscription(router.name, id) if id else None
         if existing is not None:
             if not replace_it:

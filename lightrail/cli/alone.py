@@ -30,7 +30,7 @@ def run(role: str, id: int | None, settings: Settings) -> int:
                 refuse_without_users(settings, has_users)
         serve: process.Serve = importlib.import_module(f"lightrail.{role}.main").serve
         return process.alone(role, id, settings, serve)
-    except (Refused, CoordinatorError, directories.DirectoryRefused) as error:
+    except (Refused, CoordinatorError, directories.DirectoryRefusedError) as error:
         print(f"lightrail {role}: {error}", file=sys.stderr)
         return 1
 

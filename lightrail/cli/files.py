@@ -13,10 +13,10 @@ from typing import Final
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.generations import accept_disk
 from lightrail.cluster.map import SHARDS, Member
-from lightrail.cluster.membership import MemberRefused, until_free
+from lightrail.cluster.membership import MemberRefusedError, until_free
 from lightrail.cluster.opening import open_coordinator
 from lightrail.cluster.sqlite import FILE_NAME
-from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, user_name
+from lightrail.cluster.users import PASSWORD_BYTES_MAX, InvalidUserError, UserRecord, user_name
 from lightrail.model import limits
 from lightrail.model.names import InvalidName, check
 from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, Settings, SettingsError
@@ -26,7 +26,7 @@ from lightrail.namespace.rights import Caller
 from lightrail.namespace.service import Service
 from lightrail.shard.journal.repair import repair
 from lightrail.shard.journal.store import StoreError
-from lightrail.telemetry.directories import DirectoryRefused, make_data_directory
+from lightrail.telemetry.directories import DirectoryRefusedError, make_data_directory
 
 NOBODY: Final = -1
 """The boot of no process."""
@@ -41,10 +41,10 @@ class Refused(Exception):
 REFUSALS: Final = (
     CoordinatorError,
     StoreError,
-    UserRefused,
-    DirectoryRefused,
+    InvalidUserError,
+    DirectoryRefusedError,
     InvalidName,
-    MemberRefused,
+    MemberRefusedError,
     Refused,
 )
 

@@ -127,11 +127,11 @@ def _number(text: str | None, settings: Settings) -> int | None:
 
 def _wire_key(path: str) -> int:
     from lightrail.wire import keys
-    from lightrail.wire.keys import WireKeyRefused
+    from lightrail.wire.keys import WireKeyError
 
     try:
         keys.write(path)
-    except WireKeyRefused as error:
+    except WireKeyError as error:
         print(f"lightrail wire-key: {error}", file=sys.stderr)
         return 1
     print(

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from lightrail.cli.supervisor import GaveUp, Limits, Plan, Supervisor
-from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefused, Write
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefusedError, Write
 from lightrail.cluster.map import FRONTENDS, GATEWAYS, SHARDS
 from lightrail.cluster.opening import OUTSIDE, open_coordinator, open_to_strangers, where
 from lightrail.model.limits import COORDINATOR_PAUSE_MS, COORDINATOR_PAUSE_MS_MAX
@@ -58,7 +58,7 @@ def serve(
             return 0  # while it waited for etcd; later SIGINT has a handler
         finally:
             os.close(lock)
-    except (Refused, GaveUp, CoordinatorError, directories.DirectoryRefused) as error:
+    except (Refused, GaveUp, CoordinatorError, directories.DirectoryRefusedError) as error:
         print(f"lightrail serve: {error}", file=sys.stderr)
         return 1
 
@@ -129,7 +129,7 @@ async def _when_there(settings: Settings) -> Coordinator:
     while True:
         try:
             return await open_coordinator(settings)
-        except CoordinatorRefused:
+        except CoordinatorRefusedError:
             raise
         except CoordinatorError as error:
             if not told:

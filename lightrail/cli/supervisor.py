@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lightrail.model.settings import Settings
-from lightrail.telemetry.channel import Channel, ChannelClosed, Message
+from lightrail.telemetry.channel import Channel, ChannelClosedError, Message
 
 RESTART_PAUSE_MIN_S: Final = 0.1
 RESTART_PAUSE_MAX_S: Final = 5.0
@@ -141,7 +141,7 @@ class Child:
     def send(self, message: Message) -> None:
         """Tell the process something, if it runs."""
         if self._channel is not None and self.details is not None:
-            with suppress(ChannelClosed):  # it died a moment ago, or does not read: keep() sees its exit
+            with suppress(ChannelClosedError):  # it died a moment ago, or does not read: keep() sees its exit
                 self._channel.send(message)
 
     async def stop(self) -> None:
@@ -182,7 +182,7 @@ class Child:
         finally:
             theirs.close()
         self.pid = process.pid
-        with suppress(ChannelClosed):  # it died already: its exit says so
+        with suppress(ChannelClosedError):  # it died already: its exit says so
             channel.send(self._supervisor.first_message(self))
         ours.setblocking(False)
         asyncio.get_running_loop().add_reader(ours, self._from_child, channel)
@@ -201,7 +201,7 @@ class Child:
                     self.boot = message.get("boot")
                     self._changed.set()
                     self._supervisor.changed()
-        except ChannelClosed:
+        except ChannelClosedError:
             asyncio.get_running_loop().remove_reader(channel.socket)
 
     async def _until_ready(self) -> bool:

@@ -29,31 +29,31 @@ class CoordinatorError(Exception):
     """The coordinator can't answer now, or must not; the message says why and what to do."""
 
 
-class CoordinatorRefused(CoordinatorError):
+class CoordinatorRefusedError(CoordinatorError):
     """It answers and will not have us, as with wrong credentials: asking again is in vain."""
 
 
-class CoordinatorFull(CoordinatorError):
+class CoordinatorFullError(CoordinatorError):
     """It answers and has no space for a write: an operator has to make some."""
 
 
-class NotSetBack(CoordinatorError):
+class NotSetBackError(CoordinatorError):
     """Something is to be put back, and the coordinator has lost nothing that this process knows."""
 
 
-class UserExists(CoordinatorError):
+class UserExistsError(CoordinatorError):
     """A user of this name is there already."""
 
 
-class UserUnknown(CoordinatorError):
+class UnknownUserError(CoordinatorError):
     """No user has this name."""
 
 
-class ShardsInUse(CoordinatorError):
+class ShardsInUseError(CoordinatorError):
     """Fewer shards were asked for than hold queues."""
 
 
-class Conflict(CoordinatorError):
+class ConflictError(CoordinatorError):
     """An entry is not at the revision that the writer had read; read it again and decide anew."""
 
     def __init__(self, key: str) -> None:
@@ -123,7 +123,7 @@ class KeySpace(Protocol):
             The revision of this transaction.
 
         Raises:
-            Conflict: a guard does not hold; nothing was written.
+            ConflictError: a guard does not hold; nothing was written.
             ValueError: too many at once, or two of one key.
             CoordinatorError: nothing was written, or the message says that this is not known.
         """
@@ -146,7 +146,7 @@ class KeySpace(Protocol):
         entry another value.
 
         Raises:
-            Conflict: `guard` is the revision that the entry must have, as in a Write, and it does not.
+            ConflictError: `guard` is the revision that the entry must have, as in a Write, and it does not.
         """
 
     async def unregister(self, key: str) -> None:
@@ -180,7 +180,7 @@ class KeySpace(Protocol):
         it.
 
         Raises:
-            NotSetBack: it was not.
+            NotSetBackError: it was not.
             CoordinatorError: see `write`; what was put back so far stays, and calling it again goes on.
         """
 
@@ -202,7 +202,7 @@ class Placements(Protocol):
         """Number of shards that were ever made known and not removed."""
 
     async def set_shards(self, count: int) -> None:
-        """Shards 0 to `count` - 1, and no others. Raises ShardsInUse when one that would go holds queues."""
+        """Shards 0 to `count` - 1, and no others. Raises ShardsInUseError where others hold queues."""
 
     async def place(self, queue: str) -> Placement:
         """Where a queue is; one that is nowhere is placed, in an epoch above all that it ever had: see
@@ -235,13 +235,13 @@ class Users(Protocol):
         """Whether anybody is defined."""
 
     async def add_user(self, record: UserRecord) -> None:
-        """Raises UserExists."""
+        """Raises UserExistsError."""
 
     async def replace_user(self, record: UserRecord) -> None:
-        """A new password. Raises UserUnknown."""
+        """A new password. Raises UnknownUserError."""
 
     async def remove_user(self, name: str) -> None:
-        """Raises UserUnknown."""
+        """Raises UnknownUserError."""
 
 
 class Coordinator(KeySpace, Placements, Users, Protocol):

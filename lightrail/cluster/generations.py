@@ -19,9 +19,9 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from lightrail.cluster.coordinator import ATTEMPTS_MAX, Conflict, CoordinatorError, KeySpace, Write
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, KeySpace, Write
 from lightrail.cluster.entries import Entry
-from lightrail.cluster.membership import MemberRefused
+from lightrail.cluster.membership import MemberRefusedError
 
 GENERATIONS: Final = "generations/"
 PREVIOUS_MAX: Final = 8
@@ -92,7 +92,7 @@ def check_generation(
     Args:
         inode: of the directory; 0 where the coordinator is copied together with it.
 
-    Raises MemberRefused.
+    Raises MemberRefusedError.
     """
     if not _concerns(last, disk):
         return
@@ -121,7 +121,7 @@ def check_generation(
 def check_extent(
     shard: int, last: Generation | None, *, disk: str | None, next_lsn: int, directory: str
 ) -> None:
-    """Whether a journal goes as far as the last start has reported. Raises MemberRefused."""
+    """Whether a journal goes as far as the last start has reported. Raises MemberRefusedError."""
     if not _concerns(last, disk):
         return
     assert last is not None
@@ -140,8 +140,8 @@ def _concerns(last: Generation | None, disk: str | None) -> bool:
     return last is not None and last.disk == disk and not last.accepted
 
 
-def _refused(shard: int, last: Generation, found: str) -> MemberRefused:
-    return MemberRefused(
+def _refused(shard: int, last: Generation, found: str) -> MemberRefusedError:
+    return MemberRefusedError(
         f"{key_of(shard)} says that shard {shard} was last started as generation {last.number}; {found}. "
         "What it lacks would be lost, and what was consumed since would come again. Give the shard its own "
         "directory, or, where that is lost and this one is all there is, "
@@ -152,19 +152,19 @@ def _refused(shard: int, last: Generation, found: str) -> MemberRefused:
 async def accept_disk(coordinator: KeySpace, shard: int) -> Generation:
     """The next directory that is started with the disk of this shard serves, however far behind it is.
 
-    The caller knows that the shard does not run. Raises MemberRefused, CoordinatorError.
+    The caller knows that the shard does not run. Raises MemberRefusedError, CoordinatorError.
     """
     for _ in range(ATTEMPTS_MAX):
         found, revision = await last_generation(coordinator, shard)
         if found is None:
-            raise MemberRefused(
+            raise MemberRefusedError(
                 f"shard {shard} has not served yet, so no directory is refused as its copy; "
                 "`lightrail-admin shard list` shows which shards there are"
             )
         accepted = replace(found, accepted=True)
         try:
             await coordinator.write([Write(key_of(shard), accepted.encode(), revision)])
-        except Conflict:
+        except ConflictError:
             continue
         return accepted
     raise CoordinatorError(f"{key_of(shard)} is being changed by others all the time: try again")

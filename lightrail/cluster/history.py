@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, KeySpace, PutBack, Write
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, KeySpace, PutBack, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.map import FRONTENDS, GATEWAYS, PLACEMENT, SHARDS, Placed
 
@@ -140,5 +140,5 @@ async def begin(coordinator: KeySpace) -> None:
     made = History(secrets.token_hex(8), History.decode(there).id)
     try:
         await coordinator.write([Write(HISTORY, made.encode(), there.revision if there is not None else 0)])
-    except Conflict:
+    except ConflictError:
         return

@@ -25,15 +25,15 @@ from typing import Any, Final, TypeVar
 import zmq
 
 from lightrail.cluster import membership
-from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefused
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefusedError
 from lightrail.cluster.map import Member
-from lightrail.cluster.membership import MemberRefused
+from lightrail.cluster.membership import MemberRefusedError
 from lightrail.cluster.opening import may_list, open_coordinator, open_to_strangers, where
 from lightrail.model import limits
 from lightrail.model.settings import Endpoint, Settings, is_loopback
-from lightrail.telemetry.process import CannotServe, Process, Stopped
+from lightrail.telemetry.process import CannotServeError, Process, StoppedError
 from lightrail.wire import keys
-from lightrail.wire.keys import WireKey, WireKeyRefused
+from lightrail.wire.keys import WireKey, WireKeyError
 
 log = logging.getLogger("lightrail.cluster.joining")
 
@@ -65,15 +65,15 @@ class Joining:
 
     @classmethod
     async def begin(cls, process: Process) -> "Joining":
-        """Opens the coordinator. Raises CannotServe, Stopped."""
+        """Opens the coordinator. Raises CannotServeError, StoppedError."""
         settings = process.settings
         try:
             key = keys.read(settings.wire_key) if settings.etcd else None
-        except WireKeyRefused as error:
-            raise CannotServe(str(error)) from None
+        except WireKeyError as error:
+            raise CannotServeError(str(error)) from None
         if settings.etcd and key is None and not settings.wire.loopback:
             if not settings.insecure_wire:
-                raise CannotServe(
+                raise CannotServeError(
                     f"the wire {settings.wire} can be reached from other machines and has no key: "
                     "whoever reaches it "
                     "could send, settle and export everything. Make one with `lightrail wire-key "
@@ -102,10 +102,10 @@ class Joining:
             return bound
         return f"tcp://{Endpoint(advertised(self.process.settings), int(bound.rpartition(':')[2]))}"
 
-    def cannot_bind(self, error: zmq.ZMQError) -> CannotServe:
+    def cannot_bind(self, error: zmq.ZMQError) -> CannotServeError:
         """Why the wire can't be served."""
         wire = self.process.settings.wire
-        return CannotServe(
+        return CannotServeError(
             f"the wire can't be served on {wire}: {error.strerror}; choose another with --wire HOST:PORT"
         )
 
@@ -114,7 +114,7 @@ class Joining:
     async def take_number(self, prefix: str) -> None:
         """For who keeps nothing: the number that was asked for, or the smallest free one.
 
-        Raises CannotServe, Stopped.
+        Raises CannotServeError, StoppedError.
         """
         process = self.process
         if process.auto:
@@ -122,15 +122,15 @@ class Joining:
         elif process.settings.etcd:
             try:
                 await self._take(prefix)
-            except MemberRefused as error:
+            except MemberRefusedError as error:
                 if process.replaces is None:
-                    raise CannotServe(str(error)) from None
+                    raise CannotServeError(str(error)) from None
                 await self._take_any(prefix)
         else:
             self._entry = f"{prefix}{process.id}"
 
     async def until_free(self, key: str, dead: int | None = None) -> int:
-        """See membership.until_free. Raises CannotServe, MemberRefused, Stopped.
+        """See membership.until_free. Raises CannotServeError, MemberRefusedError, StoppedError.
 
         Args:
             dead: the boot of a process of which the caller knows that it has ended.
@@ -167,7 +167,7 @@ class Joining:
                 return membership.holder(found, self.own, self.process.replaces)
 
             if await patiently(self.process, holder) is not None:
-                raise MemberRefused("another process has the number by now")
+                raise MemberRefusedError("another process has the number by now")
         await self.until_free(key)
         self._entry = key
         await self.register()
@@ -187,7 +187,7 @@ class Joining:
         self.own = replace(self.own, id=id)
 
     async def register(self, key: str | None = None, **fields: Any) -> None:
-        """Makes the process known, with these fields of a Member. Raises CannotServe, Stopped."""
+        """Makes the process known, with these fields of a Member. Raises CannotServeError, StoppedError."""
         self._entry = key or self._entry
         self.own = replace(self.own, **fields)
         entry, value = self._entry, self.own.encode()
@@ -210,14 +210,14 @@ class Joining:
         await self.coordinator.close()
 
     def refuse_strangers(self, has_users: bool) -> None:
-        """Raises CannotServe when everybody in the network could get in, unless that was asked for.
+        """Raises CannotServeError when everybody in the network could get in, unless that was asked for.
 
         Whoever started this process has looked already, where it could.
         """
         settings = self.process.settings
         reason = open_to_strangers(settings, has_users)
         if reason is not None and settings.etcd and not self.process.supervised:
-            raise CannotServe(reason)
+            raise CannotServeError(reason)
 
 
 def advertised(settings: Settings) -> str:
@@ -242,19 +242,19 @@ async def patiently(process: Process, work: Callable[[], Awaitable[Answer]]) -> 
     """Does it again until the coordinator has answered; says at /readyz that it is being waited for.
 
     Raises:
-        CannotServe: the coordinator refuses; without etcd at once, as a file does not get better by waiting.
-        Stopped: the process shall end.
+        CannotServeError: the coordinator refuses; without etcd at once, for waiting does not mend a file.
+        StoppedError: the process shall end.
     """
     pause_s = limits.COORDINATOR_PAUSE_MS / 1000
     waited_for: str | None = None
     while True:
         try:
             answer = await _unless_stopped(process, work())
-        except CoordinatorRefused as error:
-            raise CannotServe(str(error)) from None
+        except CoordinatorRefusedError as error:
+            raise CannotServeError(str(error)) from None
         except CoordinatorError as error:
             if not process.settings.etcd:
-                raise CannotServe(str(error)) from None
+                raise CannotServeError(str(error)) from None
             if waited_for != str(error):
                 waited_for = str(error)
                 log.warning("waiting for %s: %s", where(process.settings), error)
@@ -274,7 +274,7 @@ async def _unless_stopped(process: Process, work: Awaitable[Answer]) -> Answer:
     try:
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Stopped
+            raise StoppedError
         return task.result()
     finally:
         for each in (task, stop):

@@ -8,7 +8,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from lightrail.cluster.coordinator import WRITES_MAX, NotSetBack, PutBack, SetBack, Write
+from lightrail.cluster.coordinator import WRITES_MAX, NotSetBackError, PutBack, SetBack, Write
 from lightrail.cluster.counts import CoordinatorCounts
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed_placements import KeyedPlacements
@@ -69,7 +69,7 @@ class KeyedCoordinator(ABC):
         return None
 
     async def put_back(self) -> PutBack:
-        raise NotSetBack("nothing is to be put back: this coordinator continues what is known of it")
+        raise NotSetBackError("nothing is to be put back: this coordinator continues what is known of it")
 
     async def remaining_ms(self, key: str) -> int | None:
         return None

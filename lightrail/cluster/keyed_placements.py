@@ -12,10 +12,10 @@ from typing import Final
 from lightrail.cluster.coordinator import (
     ATTEMPTS_MAX,
     WRITES_MAX,
-    Conflict,
+    ConflictError,
     CoordinatorError,
     KeySpace,
-    ShardsInUse,
+    ShardsInUseError,
     Write,
 )
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, Map, Placed, ShardRecord
@@ -49,7 +49,7 @@ class KeyedPlacements:
             known = self._map.shard_records
             used = 1 + max((shard for shard, load in self._map.loads.items() if load), default=-1)
             if count < used:
-                raise ShardsInUse(
+                raise ShardsInUseError(
                     f"{count} shards were asked for, but shard {used - 1} holds queues: "
                     f"start with --shards {used} or more"
                 )
@@ -64,7 +64,7 @@ class KeyedPlacements:
             try:
                 for start in range(0, len(writes), WRITES_MAX):
                     await self._space.write(writes[start : start + WRITES_MAX])
-            except Conflict:
+            except ConflictError:
                 continue
             return
         raise CoordinatorError("the shards are being changed by others all the time: try again")
@@ -97,7 +97,7 @@ class KeyedPlacements:
         """Tells those who wait for them; False when several were not placed because of one of them."""
         try:
             placed = await self._place_all(owners)
-        except Conflict as conflict:
+        except ConflictError as conflict:
             if len(owners) > 1:
                 return False
             self._fail(owners, conflict)
@@ -117,7 +117,7 @@ class KeyedPlacements:
             future.exception()
 
     async def _place_all(self, owners: Sequence[str]) -> dict[str, Placement]:
-        """Raises Conflict when others were faster, again and again where it is one queue."""
+        """Raises ConflictError when others were faster, again and again where it is one queue."""
         for _ in range(ATTEMPTS_MAX if len(owners) == 1 else 1):
             self._map.refresh()
             placed = {owner: there.placement for owner in owners if (there := self._map.placed(owner))}
@@ -141,10 +141,10 @@ class KeyedPlacements:
                     # The revision that makes the entries is their epoch.
                     epoch = await self._space.write(writes)
                     placed |= {owner: Placement(shard, epoch) for owner, shard in chosen.items()}
-            except Conflict:
+            except ConflictError:
                 continue
             return placed
-        raise Conflict(PLACEMENT + owners[0])
+        raise ConflictError(PLACEMENT + owners[0])
 
     def _choose(self, queue: str, loads: Counter[int], siblings: Mapping[int, int]) -> int:
         takers = self._map.takers()

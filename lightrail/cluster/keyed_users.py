@@ -4,11 +4,11 @@ from typing import Final
 
 from lightrail.cluster.coordinator import (
     ATTEMPTS_MAX,
-    Conflict,
+    ConflictError,
     CoordinatorError,
     KeySpace,
-    UserExists,
-    UserUnknown,
+    UnknownUserError,
+    UserExistsError,
     Write,
 )
 from lightrail.cluster.users import UserRecord
@@ -40,8 +40,8 @@ class KeyedUsers:
     async def add_user(self, record: UserRecord) -> None:
         try:
             await self._space.write([Write(USERS + record.name, record.encode(), 0)])
-        except Conflict:
-            raise UserExists(f"the user {record.name!a} is there already") from None
+        except ConflictError:
+            raise UserExistsError(f"the user {record.name!a} is there already") from None
 
     async def replace_user(self, record: UserRecord) -> None:
         await self._change_user(record.name, record.encode())
@@ -54,10 +54,10 @@ class KeyedUsers:
         for _ in range(ATTEMPTS_MAX):
             found = await self._space.entry(key)
             if found is None:
-                raise UserUnknown(f"there is no user {name!a}")
+                raise UnknownUserError(f"there is no user {name!a}")
             try:
                 await self._space.write([Write(key, value, found.revision)])
-            except Conflict:
+            except ConflictError:
                 continue
             return
         raise CoordinatorError(f"the user {name!a} is being changed by others all the time: try again")

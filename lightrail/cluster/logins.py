@@ -36,7 +36,7 @@ LOCAL: Final = "this machine"
 """The source of who comes by no network."""
 
 
-class TooManyLogins(Exception):
+class TooManyLoginsError(Exception):
     """So many log-ins of one source wait already that this one was not checked."""
 
 
@@ -180,7 +180,7 @@ class Logins:
     # --- who has to wait -----------------------------------------------------------------------------------
 
     async def admit(self, source: str, user: str) -> None:
-        """Waits for as long as this source, or who wants to be this user, has to. Raises TooManyLogins."""
+        """Waits for as long as this source, or a login as this user, has to. Raises TooManyLoginsError."""
         now = self._clock()
         wait_s = 0.0
         if self._wrong_of(self._sources, source, now) >= limits.LOGIN_SOURCE_FREE:
@@ -196,7 +196,7 @@ class Logins:
         waiting = self._waiting.get(source, 0)
         if waiting >= limits.LOGINS_WAITING:
             self._next_s[source] = self._next_s.get(source, now) - limits.LOGIN_SOURCE_MS / 1000
-            raise TooManyLogins(
+            raise TooManyLoginsError(
                 f"{waiting} log-ins from {source} wait since many from there were wrong; try again later"
             )
         self._waiting[source] = waiting + 1
@@ -222,7 +222,7 @@ class Logins:
     async def verify(
         self, source: str, user: str, password: str, is_awaited: Callable[[], bool] = lambda: True
     ) -> UserRecord | None:
-        """The record of a user whose password this is, else None. Raises TooManyLogins, CoordinatorError.
+        """The record of a user with this password, else None. Raises TooManyLoginsError, CoordinatorError.
 
         Args:
             is_awaited: whether the client still waits; nothing is hashed for one that does not.

@@ -12,7 +12,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from lightrail.cluster.coordinator import ATTEMPTS_MAX, Conflict, CoordinatorError, KeySpace, Write
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, KeySpace, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardRecord
 from lightrail.model import limits
@@ -28,7 +28,7 @@ REFRESHES_MIN: Final = 3
 """So often the lease of a living process is seen to be refreshed within its time and the margin."""
 
 
-class MemberRefused(Exception):
+class MemberRefusedError(Exception):
     """Why a process may not serve under this number: what was expected, what was found, what to do."""
 
 
@@ -41,12 +41,12 @@ def free_number(taken: Iterable[int]) -> int:
 def check_disk(shard: int, known: ShardRecord | None, disk: str | None, directory: str) -> None:
     """Whether the shard of this number may live on a disk; `disk` None is an empty directory.
 
-    Raises MemberRefused.
+    Raises MemberRefusedError.
     """
     if known is None or known.disk in ("", disk):
         return
     found = f"holds disk {disk}" if disk else "is empty"
-    raise MemberRefused(
+    raise MemberRefusedError(
         f"{SHARD_SETS}{shard} was made by disk {known.disk}, this directory ({directory}) {found}: "
         f"an empty disk under an old name, without the messages of shard {shard}. Give it the old directory, "
         f"or, where that is lost for good, `lightrail-admin shard forget-disk {shard}` gives up its messages"
@@ -96,7 +96,7 @@ async def until_free(
         The revision of what is there, 0 for nothing: the guard of the registration.
 
     Raises:
-        MemberRefused: another process goes on refreshing its lease.
+        MemberRefusedError: another process goes on refreshing its lease.
         CoordinatorError: the coordinator can't be asked.
     """
     first: Member | None = None
@@ -110,14 +110,14 @@ async def until_free(
         now = clock()
         if first is None or found.boot != first.boot:
             if first is not None:
-                raise MemberRefused(_held(key, found))
+                raise MemberRefusedError(_held(key, found))
             first, end = found, now + (lease_ms + limits.LEASE_MARGIN_MS) / 1000
         if now >= look_again:
             remaining = await coordinator.remaining_ms(key)
             refreshes += before is not None and remaining is not None and remaining > before
             before, look_again = remaining, now + LOOK_AT_LEASE_S
             if now >= end and (remaining is None or refreshes >= REFRESHES_MIN):
-                raise MemberRefused(_held(key, found))
+                raise MemberRefusedError(_held(key, found))
         waiting(f"{key} is registered by a process on host {found.host!a}; waiting whether it lives")
         await sleep(LOOK_S)
 
@@ -143,7 +143,7 @@ async def allocate_shard(coordinator: KeySpace, disk: str) -> int:
         id = free_number(known)
         try:
             await coordinator.write([Write(f"{SHARD_SETS}{id}", ShardRecord(id, disk).encode(), 0)])
-        except Conflict:
+        except ConflictError:
             continue
         return id
     raise CoordinatorError("numbers of shards are being taken by others all the time: try again")
@@ -156,7 +156,7 @@ async def pin_disk(coordinator: KeySpace, shard: int, disk: str, *, lasting: boo
         lasting: False for a store in memory, whose disk is another one after each start.
 
     Raises:
-        MemberRefused: another disk is.
+        MemberRefusedError: another disk is.
         CoordinatorError: the coordinator can't be asked.
     """
     key = f"{SHARD_SETS}{shard}"
@@ -172,7 +172,7 @@ async def pin_disk(coordinator: KeySpace, shard: int, disk: str, *, lasting: boo
             write = Write(key, ShardRecord(shard, disk, known.state).encode(), known.revision)
         try:
             await coordinator.write([write])
-        except Conflict:
+        except ConflictError:
             continue
         return
     raise CoordinatorError(f"{key} is being changed by others all the time: try again")
@@ -208,7 +208,7 @@ async def take_number(
         guard = 0 if ours is None else there[ours].revision
         try:
             await coordinator.register(f"{prefix}{id}", value, displaced, guard=guard)
-        except Conflict:
+        except ConflictError:
             continue
         return id
     raise CoordinatorError(f"numbers of {prefix} are being taken by others all the time: try again")

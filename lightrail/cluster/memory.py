@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 
-from lightrail.cluster.coordinator import Conflict, Write
+from lightrail.cluster.coordinator import ConflictError, Write
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed import KeyedCoordinator
 
@@ -30,7 +30,7 @@ class MemoryCoordinator(KeyedCoordinator):
             found = self._entries.get(write.key)
             there = found.revision if found is not None and found.value is not None else 0
             if write.guard is not None and write.guard != there:
-                raise Conflict(write.key)
+                raise ConflictError(write.key)
         self._revision += 1
         for key, value, _ in writes:
             old = self._entries.get(key)

@@ -8,7 +8,7 @@ the move at the revisions that they have read. See docs/adr/0010-moving-queues.m
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lightrail.cluster.coordinator import WRITES_MAX, Conflict, KeySpace, Write
+from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, KeySpace, Write
 from lightrail.cluster.map import PLACEMENT, Map, Move, Placed
 
 
@@ -36,7 +36,7 @@ async def begin(
 async def _begin(coordinator: KeySpace, moves: list[Move]) -> list[Move]:
     try:
         await coordinator.write([Write(move.key, move.encode(), 0) for move in moves])
-    except Conflict:
+    except ConflictError:
         if len(moves) == 1:
             return []
         # Somebody else has begun one of them: those that are left are asked for one by one.
@@ -45,7 +45,7 @@ async def _begin(coordinator: KeySpace, moves: list[Move]) -> list[Move]:
 
 
 async def freeze(coordinator: KeySpace, move: Move) -> Move:
-    """The destination is about to have the source seal. Raises Conflict when the move was cancelled."""
+    """The destination is about to have the source seal. Raises ConflictError when the move was cancelled."""
     frozen = replace(move, phase="frozen")
     revision = await coordinator.write([Write(move.key, frozen.encode(), move.revision)])
     return replace(frozen, revision=revision)
@@ -55,7 +55,7 @@ async def commit(coordinator: KeySpace, move: Move, placed: Placed) -> None:
     """The destination owns the queue in epoch + 1, and the move is over.
 
     Raises:
-        Conflict: the source won its queue back, or the queue is gone.
+        ConflictError: the source won its queue back, or the queue is gone.
     """
     await coordinator.write(
         [
@@ -71,7 +71,7 @@ async def give_up(coordinator: KeySpace, move: Move, placed: Placed) -> None:
     """The source keeps the queue, in epoch + 2 where it may have sealed, and the move is over.
 
     Raises:
-        Conflict: the destination committed, the move went on, or somebody else gave it up.
+        ConflictError: the destination committed, the move went on, or somebody else gave it up.
     """
     writes = [Write(move.key, None, move.revision)]
     if move.phase == "frozen":

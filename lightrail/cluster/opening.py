@@ -5,7 +5,7 @@ import hmac
 import os
 from typing import Final
 
-from lightrail.cluster.coordinator import Coordinator, CoordinatorRefused
+from lightrail.cluster.coordinator import Coordinator, CoordinatorRefusedError
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import PASSWORD_BYTES_MAX
 from lightrail.model import limits
@@ -19,7 +19,7 @@ async def open_coordinator(settings: Settings, wait_s: float = limits.ETCD_OPEN_
     """One attempt, which takes `wait_s` at most.
 
     Raises:
-        CoordinatorRefused: another attempt is in vain.
+        CoordinatorRefusedError: another attempt is in vain.
         CoordinatorError: it can't be reached now.
     """
     if not settings.etcd:
@@ -41,14 +41,14 @@ async def open_coordinator(settings: Settings, wait_s: float = limits.ETCD_OPEN_
 
 
 def _password(path: str | None) -> str:
-    """The first line of a file. Raises CoordinatorRefused."""
+    """The first line of a file. Raises CoordinatorRefusedError."""
     if path is None:
         return ""
     try:
         with open(path, encoding="utf-8") as file:
             return file.readline(PASSWORD_BYTES_MAX + 2).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise CoordinatorRefused(f"the password file of etcd, {path}, can't be read: {error}") from None
+        raise CoordinatorRefusedError(f"the password file of etcd, {path}, can't be read: {error}") from None
 
 
 def where(settings: Settings) -> str:

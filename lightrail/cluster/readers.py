@@ -15,11 +15,11 @@ READERS: Final = "readers/"
 LSN_MAX: Final = (1 << 63) - 1
 
 
-class InvalidReader(ValueError):
+class InvalidReaderError(ValueError):
     """Something of a reader that can't be: what was expected and what came."""
 
 
-class GoesBack(Exception):
+class ReaderGoesBackError(Exception):
     """A position that is behind the one that is written down."""
 
     def __init__(self, disk: str, before: int, after: int) -> None:
@@ -72,16 +72,16 @@ class Reader:
             back: positions may go back.
 
         Raises:
-            GoesBack: one does, and may not.
-            InvalidReader: these are too many journals.
+            ReaderGoesBackError: one does, and may not.
+            InvalidReaderError: these are too many journals.
         """
         for disk, lsn in positions.items():
             before = self.positions.get(disk, 0)
             if lsn < before and not back:
-                raise GoesBack(disk, before, lsn)
+                raise ReaderGoesBackError(disk, before, lsn)
         merged = self.positions | dict(positions)
         if len(merged) > limits.READER_POSITIONS_MAX:
-            raise InvalidReader(
+            raise InvalidReaderError(
                 f"the reader would have positions in {len(merged)} journals; at most "
                 f"{limits.READER_POSITIONS_MAX} are allowed: forget those that are gone"
             )
@@ -95,13 +95,13 @@ class Reader:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidReader unless a reader may be called so: as names are, but for those of the system."""
+    """Raise InvalidReaderError unless a reader may have this name: as names are, but for system ones."""
     try:
         names.check(name)
     except names.InvalidName as error:
-        raise InvalidReader(str(error)) from None
+        raise InvalidReaderError(str(error)) from None
     if names.is_system(name) or name.startswith(names.SYSTEM_MARKS):
-        raise InvalidReader(f"the name {name[:80]!a} is of those that the system gives; choose another")
+        raise InvalidReaderError(f"the name {name[:80]!a} is of those that the system gives; choose another")
 
 
 def is_disk(text: str) -> bool:

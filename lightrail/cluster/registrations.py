@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, KeySpace, Write
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, KeySpace, Write
 from lightrail.cluster.entries import Entry
 
 
@@ -51,7 +51,7 @@ class Registrations:
         if registration is None or found is None or found.value != registration.value:
             return
         # On a conflict another process has it by now.
-        with contextlib.suppress(Conflict):
+        with contextlib.suppress(ConflictError):
             await self._space.write([Write(key, None, found.revision)])
 
     def look_for_another(self, entry: Entry) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from lightrail.amqp.sasl import ScramKeys
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed import KeyedCoordinator
 from lightrail.cluster.keyed_users import USERS
@@ -292,7 +292,7 @@ class SqliteCoordinator(KeyedCoordinator):
         found = file.execute("SELECT value, created, revision FROM entries WHERE key = ?", (write.key,))
         value, created, current = found.fetchone() or (None, 0, 0)
         if write.guard is not None and write.guard != (0 if value is None else current):
-            raise Conflict(write.key)
+            raise ConflictError(write.key)
         if value is None:
             if write.value is None:
                 return

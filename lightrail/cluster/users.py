@@ -18,7 +18,7 @@ FORMER_ROUNDS: Final = frozenset((15_000,))
 asked for."""
 
 
-class UserRefused(ValueError):
+class InvalidUserError(ValueError):
     """A name or password that can't be used; the message says what is allowed, never the password."""
 
 
@@ -34,7 +34,7 @@ class UserRecord:
 
     @classmethod
     def make(cls, name: str, password: str, iterations: int | None = None) -> "UserRecord":
-        """The record of a new password; the salts are drawn at random. Raises UserRefused.
+        """The record of a new password; the salts are drawn at random. Raises InvalidUserError.
 
         Args:
             iterations: rounds of PBKDF2, for both hashes; those of ROUNDS without it.
@@ -48,7 +48,7 @@ class UserRecord:
             )
             return cls(known, sha256, sha512)
         except SaslError as error:
-            raise UserRefused(f"the password can't be used: {error}") from None
+            raise InvalidUserError(f"the password can't be used: {error}") from None
 
     def encode(self) -> str:
         """The value of the entry ``users/NAME``: both hashes, what is bytes in base64."""
@@ -82,25 +82,25 @@ def stronger(record: UserRecord, password: str) -> UserRecord:
 def user_name(name: str) -> str:
     """The name as it is kept: what clients send went through SASLprep too (RFC 5802, 5.1).
 
-    Raises UserRefused unless a user may have this name.
+    Raises InvalidUserError unless a user may have this name.
     """
     size = len(name.encode(errors="replace"))
     if not 1 <= size <= NAME_BYTES_MAX or name != name.strip() or _has_control(name):
-        raise UserRefused(
+        raise InvalidUserError(
             f"the user name {name[:80]!a} can't be used; expected 1 to {NAME_BYTES_MAX} bytes of UTF-8 "
             "without control characters and without white space at its ends"
         )
     try:
         return prepare(name)
     except SaslError as error:
-        raise UserRefused(f"the user name {name[:80]!a} can't be used: {error}") from None
+        raise InvalidUserError(f"the user name {name[:80]!a} can't be used: {error}") from None
 
 
 def check_password(password: str) -> None:
-    """Raise UserRefused unless this may be a password."""
+    """Raise InvalidUserError unless this may be a password."""
     size = len(password.encode(errors="replace"))
     if not 1 <= size <= PASSWORD_BYTES_MAX or _has_control(password):
-        raise UserRefused(
+        raise InvalidUserError(
             f"the password can't be used; expected 1 to {PASSWORD_BYTES_MAX} bytes of UTF-8 "
             "without control characters"
         )

@@ -14,7 +14,7 @@ from lightrail.amqp.decoder import Buffer
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.types import Symbol, UInt
 from lightrail.amqp.windows import MAPPED
-from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError
 from lightrail.frontend import dynamic, subscribing
 from lightrail.frontend.anonymous import AddressProducer, AddressRouter, AnonymousLink, ToAddress
 from lightrail.frontend.deliveries import ConsumerLink
@@ -147,7 +147,7 @@ def _condition_of(refusal: service.Refused | InvalidPolicy) -> str:
 def _undecided(what: str, error: CoordinatorError) -> Refused:
     """Why nobody knows what is at a name; the log has it with addresses, which a client need not know."""
     log.warning("what is at %s can't be decided on: %s", what, error)
-    if isinstance(error, CoordinatorFull):
+    if isinstance(error, CoordinatorFullError):
         return Refused(
             conditions.RESOURCE_LIMIT_EXCEEDED,
             f"{what} can't become anything now: etcd has no space left and takes no writes; an operator of "

@@ -13,7 +13,7 @@ from typing import Any
 
 from lightrail.amqp import events, sasl
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.cluster.logins import LOCAL, Logins, TooManyLogins, source_of
+from lightrail.cluster.logins import LOCAL, Logins, TooManyLoginsError, source_of
 from lightrail.cluster.users import UserRecord
 from lightrail.model.settings import Settings, is_loopback
 from lightrail.namespace.directory import Directory
@@ -129,7 +129,7 @@ class Authentication:
                 self.chosen = str(event.mechanism)
                 return await self.start(self.chosen, event.response)
             return await self.respond(event.response)
-        except TooManyLogins as error:
+        except TooManyLoginsError as error:
             return Step(reason=str(error))
         except Exception:
             log.exception("it can't be known who a client is")

@@ -15,7 +15,7 @@ from lightrail.amqp.phases import CLOSED, CLOSING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.sender import SendingLink
 from lightrail.amqp.session import Session
 from lightrail.model import conditions, limits
-from lightrail.wire.control import ControlRefused, Operation
+from lightrail.wire.control import ControlRefusedError, Operation
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
@@ -159,7 +159,7 @@ def _find(frontend: "Frontend", fields: Mapping[str, Any]) -> "ClientConnection"
     if boot == f"{frontend.boot:08x}" and number.isdecimal() and len(number) < 20:
         found = frontend.by_number.get(int(number))
     if found is None:
-        raise ControlRefused(conditions.NOT_FOUND, f"there is no connection {id!a} (any more)")
+        raise ControlRefusedError(conditions.NOT_FOUND, f"there is no connection {id!a} (any more)")
     return found
 
 
@@ -168,7 +168,7 @@ def _whole(fields: Mapping[str, Any], name: str, low: int, high: int, default: i
     if value is None:
         return default
     if type(value) is not int or not low <= value <= high:
-        raise ControlRefused(
+        raise ControlRefusedError(
             conditions.INVALID_FIELD,
             f"{name} is {value!r:.80}; expected a whole number from {low} to {high}",
         )

@@ -37,7 +37,7 @@ from lightrail.wire.frames import (
     OutcomeCode,
     frame,
 )
-from lightrail.wire.links import Consumer, DeliveriesMissing
+from lightrail.wire.links import Consumer, MissingDeliveriesError
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -222,7 +222,7 @@ class ConsumerLink(Consumer):
         """Locks deliveries with these delivery-tags anew, where the shard ends locks by time.
 
         Returns, tag by tag: milliseconds for which it is locked from now on; 0 where its lock ran out or it
-        has an outcome, None where no time ends its lock. Raises ShardAway, ShardRefused.
+        has an outcome, None where no time ends its lock. Raises ShardDownError, ShardRefusedError.
         """
         numbers = [self._link.unsettled_number(tag) for tag in tags]
         options = self._options
@@ -281,7 +281,7 @@ class ConsumerLink(Consumer):
             return
         if number != self._sent:
             queue = self._options.queue
-            raise DeliveriesMissing(f"expected delivery {self._sent} of {queue}, found {number}")
+            raise MissingDeliveriesError(f"expected delivery {self._sent} of {queue}, found {number}")
         _sequence, expires, _enqueued, attempts, message_format, base, size = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )

@@ -44,7 +44,7 @@ from lightrail.wire.bodies import Answer
 from lightrail.wire.control import ControlServer
 from lightrail.wire.keys import WireKey
 from lightrail.wire.owner import Owner
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend")
@@ -174,7 +174,7 @@ class Frontend:
         return None if known is None else self.shard_connections.peer(known[0])
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
-        """Asks the shard of a queue. Raises ShardAway, ShardRefused."""
+        """Asks the shard of a queue. Raises ShardDownError, ShardRefusedError."""
         return await self.shard_connections.request(queue, op, fields)
 
     # --- names -----------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Frontend:
         """Whether a queue holds no message, as its shard says; False where that can't be known now."""
         try:
             found = (await self.ask_shard(queue, "queue", {})).fields
-        except (CoordinatorError, ShardAway, ShardRefused):
+        except (CoordinatorError, ShardDownError, ShardRefusedError):
             return False
         return not any(int(found[state]) for state in ("ready", "delayed", "in_flight"))
 

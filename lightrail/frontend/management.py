@@ -24,7 +24,7 @@ from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import demand, demand_look
 from lightrail.namespace.service import Service
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
@@ -38,7 +38,7 @@ class Queues(Protocol):
     """How shards are asked about their queues: the frontend."""
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
-        """Raises ShardAway, ShardRefused."""
+        """Raises ShardDownError, ShardRefusedError."""
 
 
 class Management:
@@ -210,7 +210,7 @@ class Management:
             return entity.attributes
         try:
             answer = await self._queues.ask_shard(entity.identity, "queue", {})
-        except (ShardAway, ShardRefused) as error:
+        except (ShardDownError, ShardRefusedError) as error:
             log.info("no figures of %s: %s", entity.identity, error)
             return {**entity.attributes, FIGURES: None}
         return {**entity.attributes, FIGURES: answer.fields}

@@ -20,7 +20,7 @@ CAPABILITY: Final = "lightrail:renew-locks"
 
 
 async def renew_locks(connection: "ClientConnection", request: Request) -> Message:
-    """Carries the request out. Raises Fault; ShardAway and ShardRefused: no lock was renewed."""
+    """Carries the request out. Raises Fault; ShardDownError and ShardRefusedError: no lock was renewed."""
     name = request.text("link")
     if not name:
         raise Fault(400, "expected the application property link, the name of a receiver, found none")

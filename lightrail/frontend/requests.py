@@ -9,7 +9,7 @@ from lightrail.amqp.types import DecodeError, Int
 from lightrail.frontend.entities import NAME, OPERATIONS, BadAttribute
 from lightrail.namespace.rights import Caller, Forbidden
 from lightrail.namespace.statuses import status_of
-from lightrail.wire.requests import ShardRefused
+from lightrail.wire.requests import ShardRefusedError
 
 log = logging.getLogger("lightrail.frontend.requests")
 
@@ -96,7 +96,7 @@ def fault_of(error: Exception, caller_for: Callable[[str], Caller]) -> Fault:
     if status == 403 and caller_for("").user == "anonymous" and isinstance(error, Forbidden):
         status = 401
     if status is not None:
-        text = error.description if isinstance(error, ShardRefused) else str(error)
+        text = error.description if isinstance(error, ShardRefusedError) else str(error)
         return Fault(400 if status in WRONG else status, text)
     log.error("a management request failed", exc_info=error)
     return Fault(500, "a mistake of the broker; its log says more")

@@ -36,7 +36,7 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Changed, Missing, Taken
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -203,7 +203,7 @@ async def unsubscribe(
             await _remove(frontend, record)
         elif by_name:
             return Refusal(conditions.RESOURCE_LOCKED, _in_use(record, links))
-    except (CoordinatorError, ShardAway, ShardRefused) as error:
+    except (CoordinatorError, ShardDownError, ShardRefusedError) as error:
         if record.policy["lifetime"] == LAST_CONSUMER:
             # Its shard ends it as soon as it can.
             return None
@@ -220,7 +220,10 @@ async def _forget_unused(frontend: "Frontend", record: Name) -> None:
 
 
 async def _links(frontend: "Frontend", record: Name) -> int:
-    """How many links receive from a subscription. Raises CoordinatorError, ShardAway, ShardRefused."""
+    """How many links receive from a subscription.
+
+    Raises CoordinatorError, ShardDownError, ShardRefusedError.
+    """
     # A queue that is not there any more would get a place by being asked for.
     if not _is_there(frontend, record):
         return 0
@@ -298,7 +301,7 @@ async def _demand_unused(frontend: "Frontend", queue: Name, shared: bool) -> Non
             # A link that was detached at another frontend a moment ago: its shard may not have heard of it.
             await asyncio.sleep(limits.UNUSED_AGAIN_MS / 1000)
             links = await _links(frontend, queue)
-    except (ShardAway, ShardRefused) as error:
+    except (ShardDownError, ShardRefusedError) as error:
         raise Refused(
             conditions.INTERNAL_ERROR, f"who receives from the subscription can't be known now: {error}"
         ) from None

@@ -22,7 +22,7 @@ from aiohttp import web
 
 from lightrail.amqp import sasl
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.cluster.logins import Logins, TooManyLogins, source_of
+from lightrail.cluster.logins import Logins, TooManyLoginsError, source_of
 from lightrail.cluster.users import UserRecord
 from lightrail.gateway.errors import Problem
 from lightrail.model import limits
@@ -219,7 +219,7 @@ class Callers:
             raise Problem(401, f"the Basic credentials can't be read: {error}", headers=ASK) from None
         try:
             record = await self.logins.verify(source, user, password)
-        except TooManyLogins as error:
+        except TooManyLoginsError as error:
             raise Problem(429, str(error), headers={"Retry-After": "10"}) from None
         if record is None:
             raise Problem(401, "unknown user or wrong password", headers=ASK)

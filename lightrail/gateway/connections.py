@@ -15,7 +15,7 @@ from lightrail.gateway.members import Member, Members
 from lightrail.model import conditions, limits
 from lightrail.namespace.service import Missing
 from lightrail.wire import keys
-from lightrail.wire.control import ControlAway, ControlClient, ControlRefused, address
+from lightrail.wire.control import ControlClient, ControlDownError, ControlRefusedError, address
 from lightrail.wire.keys import WireKey
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Connections:
                 }
                 try:
                     answer = await self._client(frontend).request("connections", fields)
-                except ControlAway:
+                except ControlDownError:
                     away.append(f"frontend-{frontend}")
                     break
                 found += answer["connections"]
@@ -91,7 +91,7 @@ class Connections:
         return found
 
     async def find(self, id: str) -> dict[str, Any]:
-        """One connection with its sessions and links. Raises Missing, ControlAway, ControlRefused."""
+        """One connection with sessions and links. Raises Missing, ControlDownError, ControlRefusedError."""
         answer = await self._ask(id, "connection", {})
         found: dict[str, Any] = answer["connection"]
         return found
@@ -109,7 +109,7 @@ class Connections:
             raise Missing(f"there is no frontend-{frontend}")
         try:
             return await self._client(frontend).request(op, {"id": id, **fields})
-        except ControlRefused as refused:
+        except ControlRefusedError as refused:
             if refused.condition == conditions.NOT_FOUND:
                 raise Missing(refused.description) from None
             raise

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from lightrail.cluster.coordinator import Coordinator, NotSetBack
+from lightrail.cluster.coordinator import Coordinator, NotSetBackError
 from lightrail.gateway.asked import Asked
 from lightrail.gateway.errors import Problem
 
@@ -25,7 +25,7 @@ async def put_back(asked: Asked) -> web.Response:
     gateway = asked.gateway
     try:
         done = await gateway.coordinator.put_back()
-    except NotSetBack as error:
+    except NotSetBackError as error:
         raise Problem(409, str(error)) from None
     return web.json_response(done.shown())
 

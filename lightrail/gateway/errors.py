@@ -9,8 +9,8 @@ from aiohttp import web
 
 from lightrail.model.policy import InvalidPolicy
 from lightrail.namespace.statuses import STATUS_OF, status_of
-from lightrail.wire.control import ControlRefused
-from lightrail.wire.requests import ShardRefused
+from lightrail.wire.control import ControlRefusedError
+from lightrail.wire.requests import ShardRefusedError
 
 PROBLEM: Final = "application/problem+json"
 AGAIN: Final = {"Retry-After": "1"}
@@ -69,7 +69,7 @@ def problem_of(error: Exception) -> Problem | None:
         case InvalidPolicy():
             found = error.found
             return Problem(422, str(error), field=error.field, found=found, allowed=error.allowed)
-        case ShardRefused() | ControlRefused():
+        case ShardRefusedError() | ControlRefusedError():
             return refused(error.condition, error.description)
         case web.HTTPException():
             headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None

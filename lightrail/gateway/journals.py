@@ -21,7 +21,7 @@ from lightrail.gateway.errors import AGAIN, Problem
 from lightrail.gateway.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.shards import State
 
 log = logging.getLogger("lightrail.gateway.journals")
@@ -116,9 +116,9 @@ class Journals:
                 after = page.fields["next"]
                 if after is None:
                     return list(rows.values())
-        except ShardAway:
+        except ShardDownError:
             return None
-        except ShardRefused as error:
+        except ShardRefusedError as error:
             if error.condition == conditions.NOT_IMPLEMENTED:
                 # Its store is no journal.
                 return []
@@ -136,13 +136,13 @@ class Journals:
         if disk in self._known:
             named.add(self._known[disk][0])
         shards = sorted({*self._shards.peers, *self._map.shard_records}, key=lambda id: (id not in named, id))
-        away: dict[int, ShardAway] = {}
+        away: dict[int, ShardDownError] = {}
         for shard in shards:
             try:
                 answer = await self._ask(shard, "segment", {"disk": disk, "segment": number})
-            except ShardAway as error:
+            except ShardDownError as error:
                 away[shard] = error
-            except ShardRefused as error:
+            except ShardRefusedError as error:
                 if error.condition not in (conditions.NOT_FOUND, conditions.NOT_IMPLEMENTED):
                     raise
             else:
@@ -158,7 +158,7 @@ class Journals:
         )
 
     async def piece(self, segment: Segment, disk: str, number: int, start: int, end: int) -> memoryview:
-        """Bytes of a segment, at most limits.JOURNAL_READ_BYTES. Raises ShardAway, ShardRefused, OSError."""
+        """Up to JOURNAL_READ_BYTES of a segment. Raises ShardDownError, ShardRefusedError, OSError."""
         if segment.file is not None:
             return await asyncio.to_thread(segment.file.read, start, end)
         fields = {"disk": disk, "segment": number, "from": start, "to": end}
@@ -171,16 +171,16 @@ class Journals:
             for _ in range(limits.JOURNAL_AGAIN_MAX):
                 peer = self._shards.peers.get(shard)
                 if peer is None or peer.state is not State.SERVING:
-                    raise ShardAway(f"shard {shard} is away now: try again")
+                    raise ShardDownError(f"shard {shard} is away now: try again")
                 try:
                     if op == PIECE:
                         return await self._shards.bulk.request(shard, op, dict(fields))
                     return await peer.request(op, dict(fields), wait_ms=limits.JOURNAL_ASK_MS)
-                except ShardRefused as error:
+                except ShardRefusedError as error:
                     if error.condition != conditions.RESOURCE_LIMIT_EXCEEDED:
                         raise
                 await asyncio.sleep(limits.JOURNAL_AGAIN_MS / 1000)
-        raise ShardAway(f"shard {shard} is busy with the journals of other readers: try again")
+        raise ShardDownError(f"shard {shard} is busy with the journals of other readers: try again")
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[None]:

@@ -9,7 +9,7 @@ from lightrail.cluster.map import Map
 from lightrail.gateway.shards import Shards
 from lightrail.model import limits, names
 from lightrail.model.plan import BASE, QueueLoad
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 
 class _Row(NamedTuple):
@@ -92,6 +92,6 @@ async def rows_of(shards: Shards, shard: int) -> Iterable[tuple[str, dict[str, A
             for name, values in fields["queues"].items():
                 found.append((name, dict(zip(fields["columns"], values, strict=True))))
             after = fields["next"]
-    except (ShardAway, ShardRefused):
+    except (ShardDownError, ShardRefusedError):
         return None
     return found

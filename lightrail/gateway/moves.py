@@ -12,7 +12,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from lightrail.cluster import moves
-from lightrail.cluster.coordinator import Conflict
+from lightrail.cluster.coordinator import ConflictError
 from lightrail.cluster.map import Map
 from lightrail.gateway import loads
 from lightrail.gateway.asked import Asked
@@ -24,7 +24,7 @@ from lightrail.model.clock import wall_ms
 from lightrail.model.plan import FORMAT, KIND, Plan, QueueLoad, Sum, plan
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import PLACED
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.shards import ShardPeer, State
 
 SAMPLE_S: Final = 1.0
@@ -277,7 +277,7 @@ async def _reported(shards: Shards) -> dict[str, list[dict[str, Any]]]:
         try:
             answer = await peer.request("moves", {}, wait_ms=limits.OVERVIEW_MS)
             return list(answer.fields["moves"])
-        except (ShardAway, ShardRefused):
+        except (ShardDownError, ShardRefusedError):
             return []
 
     found: dict[str, list[dict[str, Any]]] = {}
@@ -307,7 +307,7 @@ async def cancel(asked: Asked) -> web.Response:
         try:
             await moves.give_up(gateway.coordinator, move, placed)
             cancelled.append(move.queue)
-        except Conflict:
+        except ConflictError:
             too_late.append(move.queue)
     if only is not None and not cancelled and not too_late:
         raise Problem(404, f"no move of {only[:80]!a} is under way")

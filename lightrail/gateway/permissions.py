@@ -4,7 +4,7 @@ from typing import Any
 
 from aiohttp import web
 
-from lightrail.cluster.users import UserRefused, user_name
+from lightrail.cluster.users import InvalidUserError, user_name
 from lightrail.gateway.asked import Asked
 from lightrail.gateway.errors import Problem
 from lightrail.namespace.records import Permission, Right
@@ -62,7 +62,7 @@ async def _permit(asked: Asked, rights: frozenset[Right]) -> Permission:
     if not asked.directory.permissions(user):
         try:
             user = user_name(user)  # as it is kept; rights of another spelling would be nobody's
-        except UserRefused as error:
+        except InvalidUserError as error:
             raise Problem(422, str(error), field="user") from None
     if rights and await asked.gateway.coordinator.user(user) is None:
         raise Problem(404, f"there is no user {user[:80]!a}; add it with `lightrail-admin user add`")

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from lightrail.cluster.coordinator import Conflict, Write
+from lightrail.cluster.coordinator import ConflictError, Write
 from lightrail.cluster.map import Map
 from lightrail.cluster.readers import (
     LSN_MAX,
     READERS,
-    GoesBack,
-    InvalidReader,
+    InvalidReaderError,
     Reader,
+    ReaderGoesBackError,
     check_name,
     is_disk,
 )
@@ -80,7 +80,7 @@ async def put(asked: Asked) -> web.Response:
             revision = await asked.gateway.coordinator.write(
                 [Write(READERS + name, reader.encode(), before.revision if before else 0)]
             )
-        except Conflict:
+        except ConflictError:
             continue
         reader = replace(reader, revision=revision)
         return web.json_response(
@@ -116,7 +116,7 @@ def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, bac
     said = {disk: lsn for disk, lsn in positions.items() if lsn is not None}
     try:
         return reader.moved(said, _now_ms(), back=back) if said or new else reader
-    except GoesBack as error:
+    except ReaderGoesBackError as error:
         raise Problem(
             409,
             f"{error}; say ?reset=true if that is meant",
@@ -125,7 +125,7 @@ def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, bac
             position=error.before,
             found=error.after,
         ) from None
-    except InvalidReader as error:
+    except InvalidReaderError as error:
         raise Problem(422, str(error), field="positions") from None
 
 
@@ -137,7 +137,7 @@ def _name(asked: Asked) -> str:
         check_name(asked.rest[0])
         if asked.rest[0] not in _refreshed(asked).readers:
             check_spelling(asked.rest[0])
-    except (InvalidReader, InvalidName) as error:
+    except (InvalidReaderError, InvalidName) as error:
         raise Problem(400, str(error), field="name") from None
     return asked.rest[0]
 

@@ -32,7 +32,7 @@ from lightrail.wire.frames import (
     delivered_at,
     frame,
 )
-from lightrail.wire.links import Consumer, DeliveriesMissing
+from lightrail.wire.links import Consumer, MissingDeliveriesError
 from lightrail.wire.owner import Owner
 
 log = logging.getLogger("lightrail.gateway.receiving")
@@ -326,7 +326,7 @@ class QueueConsumer(Consumer):
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         """Messages for those who have waited longest."""
         if number != self._next:
-            raise DeliveriesMissing(f"expected delivery {self._next} of {self.queue}, found {number}")
+            raise MissingDeliveriesError(f"expected delivery {self._next} of {self.queue}, found {number}")
         sequence, expires, enqueued, attempts, message_format, base, _ = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )

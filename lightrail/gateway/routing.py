@@ -13,7 +13,7 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.routing import UNROUTABLE, Group, Plan, Routed, Routing, Walk
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer
 
 Carried = set[tuple[bytes, str]]
@@ -40,7 +40,7 @@ class RouterSender:
         """Sends a message to a router; it is accepted when every queue that gets it has it.
 
         Raises Problem: nobody gets it and the policy rejects it, a queue refused it, or nothing was heard in
-        time. Raises ShardAway.
+        time. Raises ShardDownError.
         """
         carried: Carried = set()
         until = self._loop.time() + limits.REQUEST_MS / 1000
@@ -131,7 +131,8 @@ class RouterSender:
                         shard, _ = await self._shards.find(queue)
                         peer = self._shards.shard_connections.peer(shard)
                         if peer is None:
-                            raise ShardAway(f"{queue} is on shard {shard}, and nobody knows where that is")
+                            where = f"{queue} is on shard {shard}, and nobody knows where that is"
+                            raise ShardDownError(where)
                         by_shard.setdefault(peer.shard, (peer, set()))[1].add(queue)
                 for peer, queues in by_shard.values():
                     load = Load(self._loop.create_future(), frozenset(queues), (0,))

@@ -57,7 +57,7 @@ class Sender:
 
         Raises:
             Problem: refused (full, too large), or nothing was heard in time: it may or may not be stored.
-            ShardAway.
+            ShardDownError.
         """
         if record.role not in (Role.QUEUE, Role.ROUTER):
             raise Problem(501, f"messages can't be sent to a {record.role} over HTTP in this version")

@@ -7,12 +7,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from lightrail.cluster import moves
-from lightrail.cluster.coordinator import WRITES_MAX, Conflict, Coordinator, Write
+from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, Coordinator, Write
 from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Move, Placed, ShardRecord
 from lightrail.cluster.placement import choose
 from lightrail.gateway.asked import Asked, whole_number
 from lightrail.gateway.errors import Problem
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.shards import ShardPeer, State
 
 STATES: Final = ("active", "draining")
@@ -92,9 +92,9 @@ async def _answers(peer: ShardPeer) -> bool:
     """Whether a shard is there now: one that has just ended may not have been missed yet."""
     try:
         await peer.request("kept", {})
-    except ShardAway:
+    except ShardDownError:
         return False
-    except ShardRefused:
+    except ShardRefusedError:
         return True
     return True
 
@@ -121,7 +121,7 @@ async def _give_up(asked: Asked, found: ShardRecord, value: str | None, owner: C
         # The entry of the shard goes in the last transaction: until then all this can be asked for again.
         for end in range(first, len(writes) + 1, WRITES_MAX):
             await gateway.coordinator.write(writes[max(0, end - WRITES_MAX) : end])
-    except Conflict as conflict:
+    except ConflictError as conflict:
         raise Problem(409, f"{conflict.key} was changed by somebody else just now; look again") from None
     finally:
         map.refresh()
@@ -187,7 +187,7 @@ async def _keep(coordinator: Coordinator, move: Move, placed: Placed) -> None:
     """A queue that was to come to a shard which is lost stays at its source."""
     try:
         await moves.give_up(coordinator, move, placed)
-    except Conflict:
+    except ConflictError:
         raise Problem(409, f"the move of {move.queue} went on just now: look again") from None
 
 
@@ -205,7 +205,7 @@ def _found(asked: Asked) -> ShardRecord:
 async def _write(asked: Asked, found: ShardRecord, value: str | None) -> None:
     try:
         await asked.gateway.coordinator.write([Write(f"{SHARD_SETS}{found.id}", value, found.revision)])
-    except Conflict:
+    except ConflictError:
         raise Problem(409, f"shard {found.id} was changed by somebody else just now; look again") from None
 
 

@@ -13,7 +13,7 @@ from lightrail.wire.bodies import Answer
 from lightrail.wire.bulk import BulkPeers
 from lightrail.wire.keys import WireKey
 from lightrail.wire.owner import Owner
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer
 
 
@@ -121,17 +121,17 @@ class Shards:
             self.shard_connections.forget(name)
 
     async def request(self, name: str, op: str, fields: dict[str, Any]) -> Answer:
-        """Asks the shard of a queue. Raises ShardAway, ShardRefused, CoordinatorError."""
+        """Asks the shard of a queue. Raises ShardDownError, ShardRefusedError, CoordinatorError."""
         return await self.shard_connections.request(name, op, fields)
 
     async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
-        """Asks all shards at once; answers by shard, in order, of those that answer. Raises ShardRefused."""
+        """Asks all at once: answers by shard, in order, where they answer. Raises ShardRefusedError."""
         peers = [(shard, peer) for shard, peer in sorted(self.peers.items()) if peer.speaks]
         asked = [peer.request(op, fields, wait_ms=limits.OVERVIEW_MS) for _, peer in peers]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         found: dict[int, Answer] = {}
         for (shard, _), answer in zip(peers, answers, strict=True):
-            if isinstance(answer, ShardAway):
+            if isinstance(answer, ShardDownError):
                 continue
             if isinstance(answer, BaseException):
                 raise answer

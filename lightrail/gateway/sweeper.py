@@ -14,7 +14,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Refused
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.gateway.sweeper")
 
@@ -58,7 +58,7 @@ async def in_use(gateway: Gateway, queue: str) -> bool:
     """
     try:
         answer = await gateway.shards.request(queue, "queue", {})
-    except (ShardAway, ShardRefused, CoordinatorError) as error:
+    except (ShardDownError, ShardRefusedError, CoordinatorError) as error:
         log.debug("whether %s is in use is not known: %s", queue, error)
         return True
     return bool(answer.fields["consumer_count"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from lightrail.cluster.coordinator import WRITES_MAX, Conflict, Coordinator, Write
+from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, Coordinator, Write
 from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
@@ -305,7 +305,7 @@ class Service:
         write = Write(NAMES + name, record.to_value(), guard.revision if guard is not None else 0)
         try:
             await self._coordinator.write([write])
-        except Conflict:
+        except ConflictError:
             # An expired name that nobody has swept yet is there for the coordinator, and for nobody else.
             stale = next((each for each in self.directory.expired() if each.name == name), None)
             if stale is None:
@@ -346,7 +346,7 @@ class Service:
     async def _write(self, writes: list[Write], what: str) -> None:
         try:
             await self._coordinator.write(writes)
-        except Conflict:
+        except ConflictError:
             self.directory.refresh()
             raise Changed(f"{what} was changed by somebody else in the meantime; read it again") from None
         self.directory.refresh()

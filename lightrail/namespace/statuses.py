@@ -9,8 +9,8 @@ from lightrail.model.names import InvalidName
 from lightrail.model.policy import InvalidPolicy
 from lightrail.namespace.rights import Forbidden
 from lightrail.namespace.service import Changed, LimitExceeded, Missing, Refused, Taken
-from lightrail.wire.control import ControlAway, ControlRefused
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.control import ControlDownError, ControlRefusedError
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 STATUS_OF: Final[Mapping[str, int]] = {
     conditions.NOT_FOUND: 404,
@@ -47,8 +47,8 @@ def status_of(error: Exception) -> int | None:
             return 404
         case Refused():
             return 422
-        case ShardRefused() | ControlRefused():
+        case ShardRefusedError() | ControlRefusedError():
             return STATUS_OF.get(error.condition, 500)
-        case ShardAway() | ControlAway() | CoordinatorError():
+        case ShardDownError() | ControlDownError() | CoordinatorError():
             return 503
     return None

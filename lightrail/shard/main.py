@@ -39,7 +39,7 @@ from lightrail.shard.server import Server
 from lightrail.telemetry import exposition
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
 from lightrail.telemetry.metrics import registry
-from lightrail.telemetry.process import CannotServe, Process, main
+from lightrail.telemetry.process import CannotServeError, Process, main
 from lightrail.telemetry.shard import SHARD_FAMILIES, ShardCounts
 
 log = logging.getLogger("lightrail.shard")
@@ -130,7 +130,7 @@ async def serve(process: Process) -> None:
         # A journal that had lost its identity has drawn it anew.
         disk = residence.disk or disk
     except StoreError as error:
-        raise CannotServe(str(error)) from error
+        raise CannotServeError(str(error)) from error
     await compare_histories(process, coordinator, directory, recovered)
     places.refresh()
     engine = Engine(
@@ -179,7 +179,7 @@ async def serve(process: Process) -> None:
     failed = asyncio.create_task(server.failed.wait())
     await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
     if not stop.done():
-        raise CannotServe(f"{server.not_ready()}; the shard starts again and recovers what is on disk")
+        raise CannotServeError(f"{server.not_ready()}; the shard starts again and recovers what is on disk")
     failed.cancel()
     keeping.cancel()
     await mover.close()
@@ -203,7 +203,8 @@ async def compare_histories(
 ) -> None:
     """Begins a new history where the journal knows revisions that the coordinator has not reached.
 
-    Then the coordinator was set back, and what it lacks was not dropped. Raises CannotServe, Stopped.
+    Then the coordinator was set back, and what it lacks was not dropped.
+    Raises CannotServeError, StoppedError.
     """
     declared = [declared_of(queue.policy) for queue in recovered.queues]
     newest = max(

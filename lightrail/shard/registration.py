@@ -5,7 +5,13 @@ from dataclasses import replace
 
 from lightrail.cluster.joining import Joining, patiently, reachable_metrics
 from lightrail.cluster.map import SHARDS
-from lightrail.cluster.membership import MemberRefused, allocate_shard, check_disk, pin_disk, shard_records
+from lightrail.cluster.membership import (
+    MemberRefusedError,
+    allocate_shard,
+    check_disk,
+    pin_disk,
+    shard_records,
+)
 from lightrail.model import limits
 from lightrail.model.settings import Endpoint
 from lightrail.shard import residence as residences
@@ -14,13 +20,13 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.residence import Residence
 from lightrail.shard.start import Start
-from lightrail.telemetry.process import CannotServe
+from lightrail.telemetry.process import CannotServeError
 
 
 async def move_in(joining: Joining, cluster: str) -> tuple[Residence, Start]:
     """The directory of this shard and, where it was not told, its number; see residence.py and start.py.
 
-    Raises CannotServe, Stopped.
+    Raises CannotServeError, StoppedError.
     """
     process = joining.process
     settings = process.settings
@@ -39,7 +45,7 @@ async def move_in(joining: Joining, cluster: str) -> tuple[Residence, Start]:
         else:
             residence = residences.hold(settings.data, process.id)
             if residence is None:
-                raise CannotServe(residences.held_by_other(settings.data, process.id))
+                raise CannotServeError(residences.held_by_other(settings.data, process.id))
         disk = residence.disk
         if settings.store != "memory":
             known = await patiently(process, lambda: shard_records(joining.coordinator))
@@ -47,8 +53,8 @@ async def move_in(joining: Joining, cluster: str) -> tuple[Residence, Start]:
         joining.own = replace(joining.own, disk=disk or "")
         start = Start(joining, residence)
         await start.until_alone()
-    except (StoreError, MemberRefused) as error:
-        raise CannotServe(str(error)) from None
+    except (StoreError, MemberRefusedError) as error:
+        raise CannotServeError(str(error)) from None
     return residence, start
 
 
@@ -61,7 +67,7 @@ async def make_known(
     address: str,
     page: Endpoint,
 ) -> None:
-    """Registers the shard, which serves at `address`. Raises CannotServe, Stopped."""
+    """Registers the shard, which serves at `address`. Raises CannotServeError, StoppedError."""
     process = joining.process
     lasting = process.settings.store != "memory"
     try:
@@ -72,8 +78,8 @@ async def make_known(
             ),
         )
         await start.begin(disk, store.extent if isinstance(store, Journal) else NOTHING)
-    except (StoreError, MemberRefused) as error:
-        raise CannotServe(str(error)) from None
+    except (StoreError, MemberRefusedError) as error:
+        raise CannotServeError(str(error)) from None
     await joining.register(
         f"{SHARDS}{process.id}",
         disk=disk,

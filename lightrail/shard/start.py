@@ -16,7 +16,7 @@ import secrets
 from dataclasses import replace
 from typing import Final
 
-from lightrail.cluster.coordinator import ATTEMPTS_MAX, Conflict, CoordinatorError, Write
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, Write
 from lightrail.cluster.generations import (
     Generation,
     Mark,
@@ -28,7 +28,7 @@ from lightrail.cluster.generations import (
 )
 from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently
 from lightrail.cluster.map import SHARDS
-from lightrail.cluster.membership import MemberRefused
+from lightrail.cluster.membership import MemberRefusedError
 from lightrail.model import limits
 from lightrail.shard.journal.extent import Extent
 from lightrail.shard.journal.journal import Journal
@@ -62,7 +62,7 @@ class Start:
     async def until_alone(self) -> None:
         """Waits for whoever may live under this number.
 
-        Raises MemberRefused, StoreRefused, CannotServe, Stopped.
+        Raises MemberRefusedError, StoreRefused, CannotServeError, StoppedError.
         """
         await self._look()
         dead = None
@@ -103,7 +103,7 @@ class Start:
                 next_lsn=found.next_lsn,
                 directory=self._residence.directory,
             )
-        except MemberRefused as error:
+        except MemberRefusedError as error:
             raise StoreRefused(str(error)) from None
 
     # --- serving -------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Start:
     async def begin(self, disk: str, extent: Extent) -> None:
         """Makes this the last start, in the directory and then in the coordinator.
 
-        Raises MemberRefused, StoreRefused, CannotServe, Stopped.
+        Raises MemberRefusedError, StoreRefused, CannotServeError, StoppedError.
         """
         if not self._lasting:
             return
@@ -145,14 +145,14 @@ class Start:
             # another one.
             self._check()
             self.judge(extent)
-        raise MemberRefused(f"{key_of(self._shard)} is being changed by others all the time: try again")
+        raise MemberRefusedError(f"{key_of(self._shard)} is being changed by others all the time: try again")
 
     async def _written(self, own: Generation) -> bool:
         """False where the entry is not as it was read. Raises CoordinatorError."""
         try:
             write = Write(key_of(self._shard), own.encode(), self._revision)
             self._revision = await self._coordinator.write([write])
-        except Conflict:
+        except ConflictError:
             return False
         self._own = own
         return True

@@ -17,7 +17,7 @@ LINE_BYTES_MAX: Final = 1024 * 1024
 Message = dict[str, Any]
 
 
-class ChannelClosed(Exception):
+class ChannelClosedError(Exception):
     """The other side is gone, or says what no supervisor and no child says."""
 
 
@@ -31,30 +31,30 @@ class Channel:
         self._buffer = bytearray()
 
     def send(self, message: Message) -> None:
-        """Write one line. Raises ChannelClosed when the other side is gone or doesn't read."""
+        """Write one line. Raises ChannelClosedError when the other side is gone or doesn't read."""
         line = json.dumps(message).encode() + b"\n"
         if len(line) > LINE_BYTES_MAX:
             raise ValueError(f"a line of {len(line)} bytes; at most {LINE_BYTES_MAX} are read")
         try:
             self.socket.sendall(line)
         except OSError as error:
-            raise ChannelClosed(f"the line could not be written: {error}") from error
+            raise ChannelClosedError(f"the line could not be written: {error}") from error
 
     def receive(self) -> list[Message]:
-        """Every whole line that is there now (one at least, if the socket blocks). Raises ChannelClosed."""
+        """Whole lines that have arrived (at least one, if the socket blocks). Raises ChannelClosedError."""
         while True:
             try:
                 data = self.socket.recv(65_536)
             except (BlockingIOError, InterruptedError):
                 return []
             except OSError as error:
-                raise ChannelClosed(f"the channel could not be read: {error}") from error
+                raise ChannelClosedError(f"the channel could not be read: {error}") from error
             if not data:
-                raise ChannelClosed("the other side has closed")
+                raise ChannelClosedError("the other side has closed")
             self._buffer += data
             *lines, rest = self._buffer.split(b"\n")
             if len(rest) > LINE_BYTES_MAX:
-                raise ChannelClosed(f"a line longer than {LINE_BYTES_MAX} bytes")
+                raise ChannelClosedError(f"a line longer than {LINE_BYTES_MAX} bytes")
             if lines:
                 self._buffer = bytearray(rest)
                 return [_object(line) for line in lines]
@@ -69,7 +69,7 @@ def _object(line: bytes | bytearray) -> Message:
     try:
         message = json.loads(line)
     except ValueError as error:
-        raise ChannelClosed(f"a line that is not JSON: {error}") from error
+        raise ChannelClosedError(f"a line that is not JSON: {error}") from error
     if not isinstance(message, dict):
-        raise ChannelClosed("a line that is not a JSON object")
+        raise ChannelClosedError("a line that is not a JSON object")
     return message

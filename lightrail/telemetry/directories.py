@@ -11,20 +11,20 @@ SOCKET_PATH_BYTES_MAX: Final = 107
 LONGEST_SOCKET: Final = "/frontend-999.control.sock"
 
 
-class DirectoryRefused(Exception):
+class DirectoryRefusedError(Exception):
     """A directory that can't be used; the message says which, why, and what to do."""
 
 
 def make_data_directory(path: str) -> None:
-    """Make the data directory for its owner only, unless it is there. Raises DirectoryRefused."""
+    """Make the data directory for its owner only, unless it is there. Raises DirectoryRefusedError."""
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
     except OSError as error:
-        raise DirectoryRefused(
+        raise DirectoryRefusedError(
             f"the data directory {path} can't be made: {error.strerror}; choose another with --data"
         ) from None
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise DirectoryRefused(f"the data directory {path} can't be written by user {os.geteuid()}")
+        raise DirectoryRefusedError(f"the data directory {path} can't be written by user {os.geteuid()}")
 
 
 def socket_directory(data: str) -> str:
@@ -32,7 +32,7 @@ def socket_directory(data: str) -> str:
 
     It is ``DATA/run``. Where that is too long for a socket's address, it is a short directory under
     XDG_RUNTIME_DIR or /tmp, whose name is made from the path of the data, so that processes that were started
-    apart find each other. There nobody else may have made it: otherwise DirectoryRefused.
+    apart find each other. There nobody else may have made it: otherwise DirectoryRefusedError.
     """
     wanted = os.path.join(os.path.abspath(data), "run")
     if len(os.fsencode(wanted + LONGEST_SOCKET)) <= SOCKET_PATH_BYTES_MAX:
@@ -47,7 +47,7 @@ def socket_directory(data: str) -> str:
     found = short.lstat()
     private = stat.S_ISDIR(found.st_mode) and found.st_mode & 0o077 == 0
     if not private or found.st_uid != os.geteuid():
-        raise DirectoryRefused(
+        raise DirectoryRefusedError(
             f"{short} is used for sockets because {wanted} is too long for them, but it is not a directory "
             f"that only user {os.geteuid()} may enter: remove it, or choose a shorter --data"
         )

@@ -13,7 +13,7 @@ from lightrail.telemetry import http_server
 from lightrail.telemetry.http_connections import Connections
 from lightrail.telemetry.merge import merge
 from lightrail.telemetry.metrics import registry
-from lightrail.telemetry.process import CannotServe, Process
+from lightrail.telemetry.process import CannotServeError, Process
 from lightrail.telemetry.queues import DETAILED_FAMILIES, QueueSelection
 from lightrail.telemetry.running import Running
 from lightrail.telemetry.shard import ShardCounts
@@ -90,7 +90,7 @@ async def of_process(
 ) -> tuple[web.AppRunner, Endpoint]:
     """What every process serves from its first moment on, where the setting `metrics` says; and the endpoint.
 
-    Families may be added to `metrics` later. Raises CannotServe.
+    Families may be added to `metrics` later. Raises CannotServeError.
     """
     wanted = process.settings.metrics
     try:
@@ -105,7 +105,7 @@ async def of_process(
             may_list=lambda shown: process.may_list(shown),
         )
     except OSError as error:
-        raise CannotServe(
+        raise CannotServeError(
             f"metrics can't be served on {wanted}: {error.strerror}; choose another with --metrics HOST:PORT"
         ) from None
     return runner, Endpoint(wanted.host, port)

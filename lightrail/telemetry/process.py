@@ -32,7 +32,7 @@ from lightrail.model import limits
 from lightrail.model.settings import Settings
 from lightrail.telemetry import logs
 from lightrail.telemetry.allocation import keep_freed_memory
-from lightrail.telemetry.channel import Channel, ChannelClosed, Message
+from lightrail.telemetry.channel import Channel, ChannelClosedError, Message
 from lightrail.telemetry.directories import socket_directory
 from lightrail.telemetry.running import Running
 
@@ -50,11 +50,11 @@ OPEN_FILES_MAX: Final = limits.CONNECTIONS_MAX + 1_024
 log = logging.getLogger(__name__)
 
 
-class CannotServe(Exception):
+class CannotServeError(Exception):
     """Why a process ends at once, in words for whoever runs it: what was expected, found, what to do."""
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """The process was told to stop before it served: no error."""
 
 
@@ -147,7 +147,7 @@ class Process:
             return
         try:
             self._channel.send(self.ready)
-        except ChannelClosed:
+        except ChannelClosedError:
             self.stop("the supervisor is gone")
 
     def not_ready(self) -> str | None:
@@ -162,7 +162,7 @@ class Process:
         """Say what the start waits for, at /readyz and to the supervisor, which then has patience."""
         self.waiting = what
         if self._channel is not None:
-            with contextlib.suppress(ChannelClosed):  # the reader of the channel finds that out as well
+            with contextlib.suppress(ChannelClosedError):  # the reader of the channel finds that out as well
                 self._channel.send({"waiting": what})
 
     def fail(self, reason: str) -> None:
@@ -213,7 +213,7 @@ class Process:
             for message in self._channel.receive():
                 if self.on_message is not None:
                     self.on_message(message)
-        except ChannelClosed as error:
+        except ChannelClosedError as error:
             loop.remove_reader(self._channel.socket)
             self.stop(f"the supervisor is gone ({error})")
 
@@ -235,7 +235,7 @@ def main(role: str, serve: Serve, argv: Sequence[str] | None = None) -> int:
     channel = Channel(socket.socket(fileno=parser.parse_args(argv).supervisor_fd))
     try:
         first, *_ = channel.receive()
-    except ChannelClosed as error:
+    except ChannelClosedError as error:
         print(f"lightrail {role}: no settings came from the supervisor: {error}", file=sys.stderr)
         return 1
     settings = Settings.from_json(first["settings"])
@@ -279,9 +279,9 @@ def run(process: Process, serve: Serve) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(turn())
-    except Stopped:
+    except StoppedError:
         return 0
-    except CannotServe as error:
+    except CannotServeError as error:
         log.error("%s can't serve: %s", process.name, error)
         return 1
     except Exception:

@@ -16,7 +16,7 @@ from lightrail.wire import keys
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind
 from lightrail.wire.keys import WireKey
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer
 from lightrail.wire.socket import Parts
 from lightrail.wire.watch import Watch
@@ -92,10 +92,10 @@ class BulkPeers:
         return len(self._ways)
 
     async def request(self, shard: int, op: str, fields: dict[str, Any]) -> Answer:
-        """As ShardPeer.request. Raises ShardAway, ShardRefused."""
+        """As ShardPeer.request. Raises ShardDownError, ShardRefusedError."""
         address = self._address(shard)
         if address is None:
-            raise ShardAway(f"shard {shard} is away now; try again")
+            raise ShardDownError(f"shard {shard} is away now; try again")
         way = self._ways.get(shard) or self._open(shard, address)
         if way.peer.address != address:
             way.there.clear()
@@ -109,7 +109,7 @@ class BulkPeers:
                 await asyncio.wait_for(way.there.wait(), limits.BULK_GREETING_MS / 1000)
             return await way.peer.request(op, fields)
         except TimeoutError:
-            raise ShardAway(f"shard {shard} is away now; try again") from None
+            raise ShardDownError(f"shard {shard} is away now; try again") from None
         finally:
             way.users -= 1
             if not way.users:

@@ -23,17 +23,17 @@ from lightrail.wire.socket import LoopSocket, bind, connect
 log = logging.getLogger("lightrail.wire.control")
 
 Operation = Callable[[dict[str, Any]], dict[str, Any]]
-"""From the fields of a request to those of its answer. Raises ControlRefused."""
+"""From the fields of a request to those of its answer. Raises ControlRefusedError."""
 
 RECONNECT_MS: Final = 20
 RECONNECT_MS_MAX: Final = 500
 
 
-class ControlAway(Exception):
+class ControlDownError(Exception):
     """The process is not there, or did not answer in time: what was asked may or may not have been done."""
 
 
-class ControlRefused(Exception):
+class ControlRefusedError(Exception):
     """The answer is an error: its condition and a sentence."""
 
     def __init__(self, condition: str, description: str) -> None:
@@ -98,9 +98,10 @@ class ControlServer:
             operation = self._operations.get(name) if isinstance(name, str) else None
             if operation is None:
                 known = ", ".join(sorted(self._operations))
-                raise ControlRefused(conditions.NOT_IMPLEMENTED, f"expected one of {known}, found {name!r}")
+                expected = f"expected one of {known}, found {name!r}"
+                raise ControlRefusedError(conditions.NOT_IMPLEMENTED, expected)
             return operation(fields)
-        except ControlRefused as refused:
+        except ControlRefusedError as refused:
             return _error(refused.condition, refused.description)
         except WireError as error:
             return _error(conditions.DECODE_ERROR, str(error))
@@ -134,7 +135,7 @@ class ControlClient:
         self._socket.close()
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(ControlAway("this process is ending; ask another gateway"))
+                waiting.set_exception(ControlDownError("this process is ending; ask another gateway"))
 
     async def request(
         self, op: str, fields: Mapping[str, Any], *, wait_ms: int = limits.CONTROL_MS
@@ -142,11 +143,13 @@ class ControlClient:
         """Ask, and wait for the answer.
 
         Raises:
-            ControlAway: it is not there, or does not answer within `wait_ms`.
-            ControlRefused: it answered with an error.
+            ControlDownError: it is not there, or does not answer within `wait_ms`.
+            ControlRefusedError: it answered with an error.
         """
         if len(self._waiting) >= limits.CONTROL_REQUESTS_MAX:
-            raise ControlAway(f"{limits.CONTROL_REQUESTS_MAX} requests wait for an answer already; try again")
+            raise ControlDownError(
+                f"{limits.CONTROL_REQUESTS_MAX} requests wait for an answer already; try again"
+            )
         number = self._next = self._next + 1
         waiting: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._waiting[number] = waiting
@@ -158,12 +161,12 @@ class ControlClient:
                     await asyncio.sleep(RECONNECT_MS / 1000)
                 answer = await waiting
         except TimeoutError:
-            raise ControlAway(f"no answer from {self.address} within {wait_ms} ms; try again") from None
+            raise ControlDownError(f"no answer from {self.address} within {wait_ms} ms; try again") from None
         finally:
             self._waiting.pop(number, None)
         error = answer.get("error")
         if error is not None:
-            raise ControlRefused(str(error["condition"]), str(error["description"]))
+            raise ControlRefusedError(str(error["condition"]), str(error["description"]))
         return answer
 
     def _receive(self, parts: list[bytes]) -> None:

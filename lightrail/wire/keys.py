@@ -28,7 +28,7 @@ ZAP_VERSION: Final = b"1.0"
 DOMAIN: Final = b"lightrail"
 
 
-class WireKeyRefused(Exception):
+class WireKeyError(Exception):
     """A key file that can't be used or made; the message says which, why, and what to do."""
 
 
@@ -43,39 +43,39 @@ class WireKey(NamedTuple):
 
 
 def write(path: str) -> None:
-    """Draws a key into a new file for its owner alone. Raises WireKeyRefused, also where one is there."""
+    """Draws a key into a new file for its owner alone. Raises WireKeyError, also where one is there."""
     public, secret = zmq.curve_keypair()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise WireKeyRefused(
+        raise WireKeyError(
             f"{path} is there already and stays as it is: processes that know its key could not talk to "
             "others; give another name, or remove it first"
         ) from None
     except OSError as error:
-        raise WireKeyRefused(f"{path} can't be made: {error.strerror}") from None
+        raise WireKeyError(f"{path} can't be made: {error.strerror}") from None
     with os.fdopen(descriptor, "w") as file:
         file.write(f"{HEAD}\n{public.decode()}\n{secret.decode()}\n")
 
 
 def read(path: str | None) -> WireKey | None:
-    """The key in a file, or None without one. Raises WireKeyRefused."""
+    """The key in a file, or None without one. Raises WireKeyError."""
     if path is None:
         return None
     try:
         with open(path, "rb") as file:
             lines = file.read(FILE_BYTES_MAX).split()
     except OSError as error:
-        raise WireKeyRefused(f"the wire key {path} can't be read: {error.strerror}") from None
+        raise WireKeyError(f"the wire key {path} can't be read: {error.strerror}") from None
     if lines[:2] != HEAD.encode().split() or len(lines) not in (3, 4):
-        raise WireKeyRefused(f"{path} is no wire key: expected a file made by `lightrail wire-key FILE`")
+        raise WireKeyError(f"{path} is no wire key: expected a file made by `lightrail wire-key FILE`")
     try:
         public = zmq.curve_public(lines[-1])
     except (ValueError, zmq.ZMQError):
         public = b""
     # The secret half alone does as well: that is all that a Helm chart can draw.
     if not public or (len(lines) == 4 and public != lines[2]):
-        raise WireKeyRefused(f"the wire key {path} is damaged: its halves don't belong together; restore it")
+        raise WireKeyError(f"the wire key {path} is damaged: its halves don't belong together; restore it")
     key = WireKey(public, lines[-1])
     return key
 

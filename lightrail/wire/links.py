@@ -101,7 +101,7 @@ class Consumer:
         """
 
 
-class DeliveriesMissing(Exception):
+class MissingDeliveriesError(Exception):
     """A slice does not follow the one before: the link would settle other deliveries than it means."""
 
 

@@ -21,7 +21,7 @@ from lightrail.wire.links import Consumer, Producer
 from lightrail.wire.owner_timers import OwnerTimers
 from lightrail.wire.places import Place, Registry
 from lightrail.wire.queue_links import QueueLinks
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer, State
 
 log = logging.getLogger("lightrail.wire.owner")
@@ -334,7 +334,7 @@ class Owner:
     async def _ask(self, peer: ShardPeer) -> None:
         try:
             owns = await peer.owns(self.queue)
-        except ShardAway:  # It is asked again after the next greeting.
+        except ShardDownError:  # It is asked again after the next greeting.
             return
         finally:
             self._probing = False

@@ -14,7 +14,7 @@ from lightrail.model import conditions, limits, names
 from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.owner import Owner
 from lightrail.wire.places import Place, Places
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.shards import ShardPeer
 from lightrail.wire.watch import Watch
 
@@ -260,8 +260,8 @@ class Owners(Watch[ShardPeer]):
         """Asks the shard of a queue; while the queue moves, asks again where it is then.
 
         Raises:
-            ShardAway: the shard does not serve or did not answer within `wait_ms`, or the queue still moves.
-            ShardRefused: it answered with an error.
+            ShardDownError: the shard does not serve or did not answer in `wait_ms`, or the queue still moves.
+            ShardRefusedError: it answered with an error.
             CoordinatorError: nobody knows where the queue is.
         """
         until = self._loop.time() + wait_ms / 1000
@@ -270,15 +270,17 @@ class Owners(Watch[ShardPeer]):
             shard, _ = await self.places.place(queue)
             peer = self.places.peer(shard)
             if peer is None:
-                raise ShardAway(f"{queue} is on shard {shard}, and nobody knows where that is; try again")
+                raise ShardDownError(
+                    f"{queue} is on shard {shard}, and nobody knows where that is; try again"
+                )
             left_ms = max(1, int(1000 * (until - self._loop.time())))
             try:
                 return await peer.request(op, {"queue": queue, **fields}, blob, wait_ms=left_ms)
-            except ShardRefused as refused:
+            except ShardRefusedError as refused:
                 if refused.condition != conditions.MOVED:
                     raise
             if self._loop.time() + pause_ms / 1000 > until:
-                raise ShardAway(f"{queue} is moving to another shard; try again")
+                raise ShardDownError(f"{queue} is moving to another shard; try again")
             await self.change(pause_ms)
             pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
 

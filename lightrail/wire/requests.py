@@ -8,11 +8,11 @@ from lightrail.wire.bodies import Answer, decode_request
 from lightrail.wire.frames import HEADER, Kind, frame
 
 
-class ShardAway(Exception):
+class ShardDownError(Exception):
     """The shard does not serve, or was lost before it answered: the request may or may not have been done."""
 
 
-class ShardRefused(Exception):
+class ShardRefusedError(Exception):
     """The shard's answer to a request was an error."""
 
     def __init__(self, condition: str, description: str) -> None:
@@ -41,9 +41,9 @@ class Requests:
         return len(self._waiting)
 
     async def ask(self, body: bytes, wait_ms: int) -> Answer:
-        """Raises ShardAway or ShardRefused."""
+        """Raises ShardDownError or ShardRefusedError."""
         if len(self._waiting) >= limits.REQUESTS_MAX:
-            raise ShardAway(
+            raise ShardDownError(
                 f"{limits.REQUESTS_MAX} requests wait for shard {self._shard} already; try again"
             )
         number = self._last = self._last + 1
@@ -53,7 +53,8 @@ class Requests:
         try:
             return await asyncio.wait_for(answer, wait_ms / 1000)
         except TimeoutError:
-            raise ShardAway(f"shard {self._shard} did not answer within {wait_ms} ms; try again") from None
+            text = f"shard {self._shard} did not answer within {wait_ms} ms; try again"
+            raise ShardDownError(text) from None
         finally:
             self._waiting.pop(number, None)
 
@@ -65,7 +66,7 @@ class Requests:
         fields, blob = decode_request(memoryview(part)[HEADER.size :])
         error = fields.get("error")
         if error is not None:
-            waiting.set_exception(ShardRefused(str(error["condition"]), str(error["description"])))
+            waiting.set_exception(ShardRefusedError(str(error["condition"]), str(error["description"])))
         else:
             waiting.set_result(Answer(fields, blob if apart is None else apart))
 
@@ -73,4 +74,4 @@ class Requests:
         """The shard was lost before it answered."""
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(ShardAway(f"shard {self._shard} went away ({why}); try again"))
+                waiting.set_exception(ShardDownError(f"shard {self._shard} went away ({why}); try again"))

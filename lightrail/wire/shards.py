@@ -25,8 +25,8 @@ from lightrail.wire.bodies import (
     encode_request,
 )
 from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
-from lightrail.wire.links import TO_CONSUMERS, TO_PRODUCERS, Consumer, DeliveriesMissing, Producer
-from lightrail.wire.requests import Requests, ShardAway, ShardRefused
+from lightrail.wire.links import TO_CONSUMERS, TO_PRODUCERS, Consumer, MissingDeliveriesError, Producer
+from lightrail.wire.requests import Requests, ShardDownError, ShardRefusedError
 from lightrail.wire.socket import LoopSocket, connect
 from lightrail.wire.watch import Watch
 
@@ -203,18 +203,18 @@ class ShardPeer:
         """Asks the shard something and waits for its answer; operations are listed in docs/formats/wire.md.
 
         Raises:
-            ShardAway: it does not serve, does not answer within `wait_ms`, or was lost meanwhile.
-            ShardRefused: it answered with an error.
+            ShardDownError: it does not serve, does not answer within `wait_ms`, or was lost meanwhile.
+            ShardRefusedError: it answered with an error.
         """
         if self.state is not State.SERVING:
-            raise ShardAway(f"shard {self.shard} is not there now; try again")
+            raise ShardDownError(f"shard {self.shard} is not there now; try again")
         return await self._requests.ask(encode_request({"op": op, **fields}, blob), wait_ms)
 
     async def owns(self, queue: str) -> bool | None:
-        """Whether the shard owns a queue; None where the queue does not exist. Raises ShardAway."""
+        """Whether the shard owns a queue; None where the queue does not exist. Raises ShardDownError."""
         try:
             await self.request("queue", {"queue": queue})
-        except ShardRefused as refused:
+        except ShardRefusedError as refused:
             return False if refused.condition == conditions.MOVED else None
         return True
 
@@ -310,7 +310,7 @@ class ShardPeer:
                     self._welcomed(Welcome.decode(memoryview(part)[HEADER.size :]))
                 elif self.state is State.SERVING:
                     self._apply(kind, link, count, number, part)
-            except DeliveriesMissing as missing:
+            except MissingDeliveriesError as missing:
                 # Lost with a connection; the PING that would show it has not been answered yet.
                 self._lost(str(missing))
             except Exception:

@@ -9,12 +9,12 @@ import pytest
 from lightrail.amqp.sasl import verify_plain
 from lightrail.cluster.coordinator import (
     WRITES_MAX,
-    Conflict,
+    ConflictError,
     Coordinator,
     CoordinatorError,
-    ShardsInUse,
-    UserExists,
-    UserUnknown,
+    ShardsInUseError,
+    UnknownUserError,
+    UserExistsError,
     Write,
 )
 from lightrail.cluster.entries import Entry, News
@@ -145,7 +145,7 @@ def test_a_shard_that_holds_queues_is_not_given_up(run: Run) -> None:
         await coordinator.set_shards(3)
         placed = {(await coordinator.place(f"q{number}")).shard for number in range(3)}
         assert placed == {0, 1, 2}
-        with pytest.raises(ShardsInUse, match="start with --shards 3 or more"):
+        with pytest.raises(ShardsInUseError, match="start with --shards 3 or more"):
             await coordinator.set_shards(2)
         assert await coordinator.shards() == 3
 
@@ -206,7 +206,7 @@ def test_a_user_is_added_once(run: Run) -> None:
     async def check(coordinator: Coordinator) -> None:
         alice = record("alice")
         await coordinator.add_user(alice)
-        with pytest.raises(UserExists, match="'alice'"):
+        with pytest.raises(UserExistsError, match="'alice'"):
             await coordinator.add_user(record("alice", "other"))
         assert await coordinator.user("alice") == alice
 
@@ -215,7 +215,7 @@ def test_a_user_is_added_once(run: Run) -> None:
 
 def test_another_password(run: Run) -> None:
     async def check(coordinator: Coordinator) -> None:
-        with pytest.raises(UserUnknown, match="'alice'"):
+        with pytest.raises(UnknownUserError, match="'alice'"):
             await coordinator.replace_user(record("alice"))
         assert await coordinator.user("alice") is None
         await coordinator.add_user(record("alice", "old"))
@@ -231,7 +231,7 @@ def test_another_password(run: Run) -> None:
 
 def test_an_unknown_user_is_not_removed(run: Run) -> None:
     async def check(coordinator: Coordinator) -> None:
-        with pytest.raises(UserUnknown, match="'alice'"):
+        with pytest.raises(UnknownUserError, match="'alice'"):
             await coordinator.remove_user("alice")
 
     run(check)
@@ -269,9 +269,9 @@ def test_a_guard_that_does_not_hold_leaves_everything_as_it_was(run: Run) -> Non
     async def check(coordinator: Coordinator) -> None:
         first = await coordinator.write([Write("names/a", "1")])
         for guard in (0, first - 1, first + 1):
-            with pytest.raises(Conflict, match="names/a"):
+            with pytest.raises(ConflictError, match="names/a"):
                 await coordinator.write([Write("names/b", "1"), Write("names/a", "2", guard)])
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             await coordinator.write([Write("names/none", None, first)])
         assert [entry.key for entry in await coordinator.entries("")] == ["names/a"]
         assert await coordinator.write([Write("names/a", "2", first)]) > first

@@ -14,7 +14,13 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, CoordinatorFull, NotSetBack, Write
+from lightrail.cluster.coordinator import (
+    ConflictError,
+    CoordinatorError,
+    CoordinatorFullError,
+    NotSetBackError,
+    Write,
+)
 from lightrail.cluster.entries import News
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
 from lightrail.cluster.etcd.coordinator import EtcdCoordinator
@@ -62,7 +68,7 @@ async def written(coordinator: EtcdCoordinator, key: str, value: str) -> None:
             try:
                 await coordinator.write([Write(key, value, 0)])
                 return
-            except Conflict:
+            except ConflictError:
                 await eventually(lambda: key in keys(coordinator), f"{key}, which is there, is seen")
                 found = await coordinator.entry(key)
                 assert found is not None
@@ -283,7 +289,7 @@ def test_an_etcd_without_space_refuses_writes_with_a_word_to_its_operator_and_ta
                 for number in range(100):
                     await coordinator.write([Write(f"names/{number}", "x" * 300_000)])
 
-            with pytest.raises(CoordinatorFull, match=r"has no space left .*etcdctl alarm disarm"):
+            with pytest.raises(CoordinatorFullError, match=r"has no space left .*etcdctl alarm disarm"):
                 await fill()
             # It answers: what is known is followed, and registrations stay.
             assert coordinator.counts.answers
@@ -291,7 +297,7 @@ def test_an_etcd_without_space_refuses_writes_with_a_word_to_its_operator_and_ta
             await asyncio.sleep(TIMES.lease * 1.5)
             assert "shards/0" in keys(coordinator)
             second = await opened(*cluster.endpoints)
-            with pytest.raises(CoordinatorFull):
+            with pytest.raises(CoordinatorFullError):
                 await second.register("shards/1", "1", print)
             server.control("del", "--prefix", "/lightrail/lightrail/names/")
             server.compact()
@@ -567,7 +573,7 @@ def test_what_was_lost_is_put_back_and_everybody_goes_on(one: EtcdCluster, tmp_p
         # Who has not seen what is lost has no reason to doubt an etcd without it.
         await eventually(lambda: "shards/0" in keys(second), "the second one has seen everything")
         known = second.news(0)
-        with pytest.raises(NotSetBack):
+        with pytest.raises(NotSetBackError):
             await first.put_back()
         server.restore(tmp_path / "snapshot")
         one.start()
@@ -611,7 +617,7 @@ def test_what_can_not_be_read_in_etcd_ends_nothing(one: EtcdCluster) -> None:
         assert await coordinator.place("q") == before
         again = await opened(*one.endpoints)
         placed = await asyncio.gather(again.place("q"), again.place("r"), return_exceptions=True)
-        assert isinstance(placed[0], Conflict)
+        assert isinstance(placed[0], ConflictError)
         assert placed[1] == await again.placement("r")
         assert placed[1].shard == 0
         await again.close()

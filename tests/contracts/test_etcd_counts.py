@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
 from lightrail.cluster.etcd.coordinator import EtcdCoordinator
@@ -112,7 +112,7 @@ def test_an_answer_that_refuses_is_no_failure_and_one_that_does_not_come_is(one:
         writes = shown(coordinator, "write_seconds_count")
         assert writes >= 1
         await coordinator.write([Write("names/a", "1", 0)])
-        with pytest.raises(Conflict):
+        with pytest.raises(ConflictError):
             await coordinator.write([Write("names/a", "2", 0)])
         assert shown(coordinator, "write_seconds_count") == writes + 1
         assert (shown(coordinator, "up"), shown(coordinator, "failures_total")) == (1, 0)

@@ -14,7 +14,7 @@ from lightrail.model import conditions
 from lightrail.wire.bodies import Answer, ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import DRAIN, HEADER, HEADER_SIZE, Kind, OutcomeCode, deliver
 from lightrail.wire.links import Consumer
-from lightrail.wire.requests import ShardRefused
+from lightrail.wire.requests import ShardRefusedError
 
 Outcome = tuple[OutcomeCode, SettleDetail]
 
@@ -196,7 +196,7 @@ class FakeLinks:
     async def request(self, name: str, op: str, fields: dict[str, Any]) -> Answer:
         queue = self.peer.queues.get(name)
         if queue is None:
-            raise ShardRefused(conditions.NOT_FOUND, f"{name} is nowhere")
+            raise ShardRefusedError(conditions.NOT_FOUND, f"{name} is nowhere")
         return Answer({"ready": len(queue.ready), "next_sequence": queue.next_sequence}, memoryview(b""))
 
 

@@ -22,7 +22,7 @@ from lightrail.namespace.records import NAMES, Name
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.shard.requests import COLUMNS
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import State
 
 Handler = Callable[[Asked], Awaitable[web.StreamResponse]]
@@ -48,7 +48,7 @@ class FigurePeer:
         self, op: str, fields: dict[str, Any], *, wait_ms: int = limits.REQUEST_MS
     ) -> Answer:
         if self.state is not State.SERVING:
-            raise ShardAway("it is not there now")
+            raise ShardDownError("it is not there now")
         if op == "moves":
             return Answer({"moves": [dict(each) for each in self.moves]}, b"")
         if op == "kept":

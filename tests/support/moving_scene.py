@@ -17,7 +17,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.moving.mover import Mover
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import ENQUEUE_ENDS, HEADER, Kind, OutcomeCode, frame
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, batch
 
@@ -108,7 +108,7 @@ class Between:
         self.cluster.step(f"ask {op}")
         await asyncio.sleep(0)
         if not self.asked.alive or self.cluster.cut:
-            raise ShardAway("it is not there")
+            raise ShardDownError("it is not there")
         peer = self.asked.links.get(self.asking.scene.engine.boot)
         if peer is None:
             peer = Peer(self.asked.scene, f"shard-{self.asking.id}", self.asking.scene.engine.boot)
@@ -119,10 +119,10 @@ class Between:
         self.cluster.step(f"answer {op}")
         await asyncio.sleep(0)
         if not self.asked.alive or self.asked.life != life:
-            raise ShardAway("it went away")
+            raise ShardDownError("it went away")
         answer, blob = peer.answers.pop(number)
         if "error" in answer:
-            raise ShardRefused(answer["error"]["condition"], answer["error"]["description"])
+            raise ShardRefusedError(answer["error"]["condition"], answer["error"]["description"])
         return Answer(answer, memoryview(blob))
 
     @property

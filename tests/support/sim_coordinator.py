@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed import KeyedCoordinator
 from tests.support.sim_loop import SimLoop
@@ -43,7 +43,7 @@ class Etcd:
             found = self.entries.get(write.key)
             there = found.revision if found is not None and found.value is not None else 0
             if write.guard is not None and write.guard != there:
-                raise Conflict(write.key)
+                raise ConflictError(write.key)
         self.revision += 1
         for key, value, _ in writes:
             old = self.entries.get(key)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from lightrail.wire.links import Consumer, DeliveriesMissing, Producer
+from lightrail.wire.links import Consumer, MissingDeliveriesError, Producer
 from tests.support.shard_life import Id, id_of, message
 from tests.support.shard_scene import batch, delivered
 from tests.support.sim_coordinator import SimCoordinator
@@ -117,7 +117,7 @@ class Receiver(Consumer):
     def deliver(self, part: bytes, number: int, count: int) -> None:
         assert not self.closed
         if number != self.sent:
-            raise DeliveriesMissing(f"expected delivery {self.sent} of {self.queue}, found {number}")
+            raise MissingDeliveriesError(f"expected delivery {self.sent} of {self.queue}, found {number}")
         for each in delivered(part):
             id = id_of(each.message)
             self.held[each.number] = id

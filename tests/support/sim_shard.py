@@ -15,7 +15,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Commit
 from lightrail.shard.moving.mover import Mover
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer
 from lightrail.wire.socket import LoopSocket
 from tests.support.fake_files import FakeFiles
@@ -199,7 +199,7 @@ class Life:
         peer = self.sources.get(shard)
         if peer is None:
             if shard not in self.map.shards:
-                raise ShardAway(f"shard {shard} is not registered")
+                raise ShardDownError(f"shard {shard} is not registered")
             peer = self.sources[shard] = ShardPeer(
                 self.loop,
                 self.context,  # type: ignore[arg-type]

@@ -9,15 +9,15 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from lightrail.cluster.coordinator import (
-    Conflict,
+    ConflictError,
     CoordinatorError,
-    CoordinatorFull,
-    CoordinatorRefused,
+    CoordinatorFullError,
+    CoordinatorRefusedError,
     Write,
 )
 from lightrail.cluster.counts import CoordinatorCounts
 from lightrail.cluster.entries import Entry
-from lightrail.cluster.etcd.channels import EtcdTimes, LeaseLost, NotAsked
+from lightrail.cluster.etcd.channels import EtcdTimes, LeaseLostError, NotAskedError
 from lightrail.cluster.etcd.client import EtcdClient
 from lightrail.cluster.etcd.identity import IDENTITY
 from lightrail.model import limits
@@ -79,13 +79,13 @@ class Calls:
         """Runs a call to etcd, and counts whether etcd has answered."""
         try:
             answer = await self._loop.run_in_executor(threads, work)
-        except NotAsked:
+        except NotAskedError:
             raise
-        except CoordinatorFull as error:
+        except CoordinatorFullError as error:
             self._counts.heard()
             self._has_no_space(str(error))
             raise
-        except (Conflict, CoordinatorRefused, LeaseLost):
+        except (ConflictError, CoordinatorRefusedError, LeaseLostError):
             # These are answers.
             self._counts.heard()
             raise
@@ -115,6 +115,6 @@ class Calls:
         until = time.monotonic() + within_s
         # No entry has the revision 1, at which etcd begins: the answer is a conflict, or no space.
         never = Write(IDENTITY, "", _NO_REVISION)
-        with suppress(Conflict):
+        with suppress(ConflictError):
             await self.run_for_lease(lambda: self.client.transact([never], until, 0))
         self.has_space()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull, CoordinatorRefused
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError, CoordinatorRefusedError
 from lightrail.model import limits
 
 # The code that etcd3 brings was generated for an older protobuf and works with its Python implementation
@@ -40,8 +40,8 @@ __all__ = [
     "EtcdChannels",
     "EtcdSettings",
     "EtcdTimes",
-    "LeaseLost",
-    "NotAsked",
+    "LeaseLostError",
+    "NotAskedError",
     "channel_closed",
     "elsewhere",
     "grpc",
@@ -100,11 +100,11 @@ class EtcdTimes:
     ping_answer: float = limits.ETCD_PING_ANSWER_MS / 1000
 
 
-class LeaseLost(CoordinatorError):
+class LeaseLostError(CoordinatorError):
     """The lease that an entry was to hang on is not there any more."""
 
 
-class NotAsked(CoordinatorError):
+class NotAskedError(CoordinatorError):
     """A call waited for its turn until its time was over; etcd never heard of it."""
 
 
@@ -204,24 +204,24 @@ class EtcdChannels:
             return ask(channel, max(timeout, 0.01)), None
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
-                raise LeaseLost(f"etcd refuses: {error.details()}") from None
+                raise LeaseLostError(f"etcd refuses: {error.details()}") from None
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                raise CoordinatorFull(_full(error)) from None
+                raise CoordinatorFullError(_full(error)) from None
             if not elsewhere(error):
-                raise CoordinatorRefused(f"etcd refuses: {error.details()}") from None
+                raise CoordinatorRefusedError(f"etcd refuses: {error.details()}") from None
             self.leave(channel)
             return None, error
         except ValueError as error:
             if not channel_closed(error):
                 raise
-            return None, _Left()
+            return None, _LeftError()
 
     def away(self, problem: Any) -> str:
         where = ", ".join(self._settings.endpoints)
         return f"etcd at {where} does not answer ({problem.details()}): look whether it runs"
 
 
-class _Left(grpc.RpcError):  # type: ignore[misc]
+class _LeftError(grpc.RpcError):  # type: ignore[misc]
     """Another thread has closed the channel before the call began."""
 
     def details(self) -> str:

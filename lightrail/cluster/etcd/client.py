@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.channels import (
     EtcdChannels,
     EtcdSettings,
     EtcdTimes,
-    NotAsked,
+    NotAskedError,
     channel_closed,
     elsewhere,
     grpc,
@@ -28,11 +28,11 @@ _PAGE: Final = 1_000
 """Entries in one answer to a list."""
 
 
-class WatchEnded(Exception):
+class WatchEndedError(Exception):
     """Nothing more is heard; the text says why. Begin again, after a pause, with a new list."""
 
 
-class WatchLost(WatchEnded):
+class WatchLostError(WatchEndedError):
     """Nobody is there any more who could say something."""
 
 
@@ -57,10 +57,10 @@ class EtcdClient:
             The revision, and whether anything was changed.
 
         Raises:
-            Conflict, CoordinatorError.
+            ConflictError, CoordinatorError.
         """
         if time.monotonic() >= until:
-            raise NotAsked("etcd is too slow: nothing was written")
+            raise NotAskedError("etcd is too slow: nothing was written")
         request = self._request(writes, lease)
 
         def ask(channel: Any, timeout: float) -> Any:
@@ -112,12 +112,12 @@ class EtcdClient:
                 put.key, put.value, put.lease = bytes_key, value.encode(), lease
         return request
 
-    def _conflict(self, writes: Sequence[Write], answer: Any) -> Conflict:
+    def _conflict(self, writes: Sequence[Write], answer: Any) -> ConflictError:
         guarded = [each for each in writes if each.guard is not None]
         for write, response in zip(guarded, answer.responses, strict=True):
             found = response.response_range.kvs
             if (found[0].mod_revision if found else 0) != write.guard:
-                return Conflict(write.key)
+                return ConflictError(write.key)
         raise AssertionError("etcd refused a transaction whose guards hold")
 
     def _found_out(self, writes: Sequence[Write], until: float) -> int:
@@ -234,7 +234,7 @@ class EtcdClient:
         """List all entries at a revision, then watch what changes after it, until `ended`.
 
         Raises:
-            WatchEnded, WatchLost, CoordinatorError.
+            WatchEndedError, WatchLostError, CoordinatorError.
         """
         channel = None
         try:
@@ -243,12 +243,12 @@ class EtcdClient:
             listed(entries, revision)
             self._watch(channel, revision + 1, changed, ended)
         except grpc.RpcError as error:
-            ended_by = WatchLost if elsewhere(error) else WatchEnded
+            ended_by = WatchLostError if elsewhere(error) else WatchEndedError
             raise ended_by(f"{error.details()}") from None
         except ValueError as error:
             if not channel_closed(error):
                 raise
-            raise WatchEnded("the coordinator is closed") from None
+            raise WatchEndedError("the coordinator is closed") from None
         finally:
             self._channels.leave(channel)
 
@@ -256,7 +256,7 @@ class EtcdClient:
         """What there was at a revision; None where etcd has forgotten it, or was never there.
 
         Raises:
-            WatchEnded, WatchLost, CoordinatorError.
+            WatchEndedError, WatchLostError, CoordinatorError.
         """
         channel = None
         try:
@@ -266,7 +266,7 @@ class EtcdClient:
             if error.code() is grpc.StatusCode.OUT_OF_RANGE:
                 return None
             self._channels.leave(channel)
-            raise (WatchLost if elsewhere(error) else WatchEnded)(f"{error.details()}") from None
+            raise (WatchLostError if elsewhere(error) else WatchEndedError)(f"{error.details()}") from None
         return [(each.key, each.created, each.revision) for each in entries]
 
     def everything(self, until: float) -> tuple[list[Entry], int]:
@@ -320,11 +320,11 @@ class EtcdClient:
                 if ended.is_set():
                     return
                 if int(answer.header.revision) < first - 1:
-                    raise WatchEnded("etcd has lost revisions that it had a moment ago")
+                    raise WatchEndedError("etcd has lost revisions that it had a moment ago")
                 if answer.compact_revision:
-                    raise WatchEnded("etcd has forgotten changes that were not seen here")
+                    raise WatchEndedError("etcd has forgotten changes that were not seen here")
                 if answer.canceled:
-                    raise WatchEnded(f"etcd ended the watch: {answer.cancel_reason}")
+                    raise WatchEndedError(f"etcd ended the watch: {answer.cancel_reason}")
                 if answer.events:
                     changed([self._change(each) for each in answer.events], int(answer.header.revision))
         finally:

@@ -19,9 +19,9 @@ from functools import partial
 
 from lightrail.cluster.coordinator import (
     WRITES_MAX,
-    Conflict,
+    ConflictError,
     CoordinatorError,
-    NotSetBack,
+    NotSetBackError,
     PutBack,
     SetBack,
     Write,
@@ -122,7 +122,7 @@ class EtcdCoordinator(KeyedCoordinator):
         until = started + self._times.call
         try:
             revision, changed = await self._calls.run(lambda: self._client.transact(writes, until, lease))
-        except Conflict as conflict:
+        except ConflictError as conflict:
             # Who looks again shall see what it conflicted with.
             guard = next(each.guard for each in writes if each.key == conflict.key)
             await self._waits.seen_another(conflict.key, guard or 0)
@@ -158,7 +158,7 @@ class EtcdCoordinator(KeyedCoordinator):
 
     async def put_back(self) -> PutBack:
         if self._set_back is None:
-            raise NotSetBack(
+            raise NotSetBackError(
                 "nothing is to be put back: etcd continues what this process knows of it. A process that was "
                 "started after etcd was set back does not know what was lost"
             )
@@ -180,7 +180,7 @@ class EtcdCoordinator(KeyedCoordinator):
                     written |= {each.key: each for each in batch}
                 # The last one tells everybody to go on with it.
                 await self._transact([last], 0, putting_back=True)
-            except Conflict as conflict:
+            except ConflictError as conflict:
                 # Processes that were started since write as well.
                 log.info("etcd is looked at again: %s", conflict)
                 continue

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from lightrail.cluster.coordinator import CoordinatorError, SetBack
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
-from lightrail.cluster.etcd.client import EtcdClient, WatchEnded, WatchLost
+from lightrail.cluster.etcd.client import EtcdClient, WatchEndedError, WatchLostError
 from lightrail.cluster.etcd.identity import IDENTITY, Identity
 from lightrail.cluster.etcd.view import Change, View
 from lightrail.cluster.history import HISTORY, History, doubt
@@ -97,9 +97,9 @@ class Follower:
                     continue
                 self._client.follow(self._found_list, self._found_changes, self._ended)
                 problem = "etcd ended the watch"
-            except (WatchEnded, CoordinatorError) as error:
+            except (WatchEndedError, CoordinatorError) as error:
                 problem = str(error)
-                lost = isinstance(error, WatchLost)
+                lost = isinstance(error, WatchLostError)
             except Exception as error:
                 # This thread must not end: without it the process would never hear of anything again.
                 log.exception("following etcd failed; it begins anew")
@@ -164,7 +164,7 @@ class Follower:
         self._hand(reached.set)
         while not reached.wait(self._times.pause):
             if self._ended.is_set():
-                raise WatchEnded("the coordinator is closed")
+                raise WatchEndedError("the coordinator is closed")
 
     def _is_doubted_still(self) -> bool:
         """Whether etcd is as it was when it was not believed: then nothing is listed again."""

@@ -6,7 +6,7 @@ import logging
 import secrets
 from typing import Final, NamedTuple
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.client import EtcdClient
 
@@ -39,7 +39,7 @@ def identify(client: EtcdClient, prefix: str, until: float) -> Identity:
         made = json.dumps({"cluster": secrets.token_hex(16), "secret": secret}, separators=(",", ":"))
         try:
             client.transact([Write(IDENTITY, made, 0)], until)
-        except Conflict:
+        except ConflictError:
             log.debug("another process was faster to make the identity of the cluster")
         found = client.get(IDENTITY, until)
     return Identity.decode(found, prefix)

@@ -6,10 +6,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull, KeySpace, Write
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError, KeySpace, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.calls import Calls
-from lightrail.cluster.etcd.channels import LeaseLost
+from lightrail.cluster.etcd.channels import LeaseLostError
 from lightrail.cluster.etcd.identity import IDENTITY
 from lightrail.cluster.registrations import Registrations
 
@@ -72,7 +72,7 @@ class LeasedRegistrations(Registrations):
             self._lease = await self._grant()
         try:
             return await self._transact([Write(key, value, guard)], self._lease)
-        except LeaseLost:
+        except LeaseLostError:
             # What else hangs on it is registered again at the next refresh.
             self._is_missing = True
             self._lease = await self._grant()
@@ -130,7 +130,7 @@ class LeasedRegistrations(Registrations):
                     async with self._lock:
                         await self._register_again()
                 if self._calls.full is not None:
-                    with suppress(CoordinatorFull):
+                    with suppress(CoordinatorFullError):
                         await self._calls.look_for_space(third)
             except CoordinatorError as error:
                 if reached and self._lease:

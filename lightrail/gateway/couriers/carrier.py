@@ -54,7 +54,7 @@ class Carrier:
         raise NotImplementedError
 
     async def open(self, links: Links) -> None:
-        """Begins to consume. Raises ShardAway, CoordinatorError: try again."""
+        """Begins to consume. Raises ShardDownError, CoordinatorError: try again."""
         owner = await links.route(self.queue)
         if not self._is_closed and self._source is None:
             options = ConsumerOpen(self.queue, label=self._label)

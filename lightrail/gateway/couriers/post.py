@@ -12,7 +12,7 @@ from lightrail.gateway.sending import Sender
 from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.namespace.service import Refused, Service
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 
 UNKNOWN: Final = "lightrail:unknown"
 """Nothing was heard of a letter in time: it may or may not be stored."""
@@ -44,6 +44,6 @@ def _problem(error: BaseException) -> NotSent:
     match error:
         case Problem():
             return NotSent(str(error.members.get("condition", UNKNOWN)), error.detail)
-        case ShardAway() | CoordinatorError():
+        case ShardDownError() | CoordinatorError():
             return NotSent(UNKNOWN, str(error))
     raise error

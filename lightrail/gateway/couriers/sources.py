@@ -6,7 +6,7 @@ from typing import Protocol
 from lightrail.gateway.couriers.letters import Delivery
 from lightrail.wire.bodies import Answer, ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
-from lightrail.wire.links import Consumer, DeliveriesMissing
+from lightrail.wire.links import Consumer, MissingDeliveriesError
 from lightrail.wire.owner import Owner
 
 
@@ -26,7 +26,7 @@ class Links(Protocol):
         ...
 
     async def request(self, name: str, op: str, fields: dict[str, object]) -> Answer:
-        """Asks the shard of a queue. Raises ShardAway, ShardRefused."""
+        """Asks the shard of a queue. Raises ShardDownError, ShardRefusedError."""
         ...
 
 
@@ -162,7 +162,7 @@ class Source(Consumer):
         if self._is_closed:
             return
         if number != self._next:
-            raise DeliveriesMissing(f"expected delivery {self._next}, found {number}")
+            raise MissingDeliveriesError(f"expected delivery {self._next}, found {number}")
         sequence, expires, enqueued, attempts, message_format, base, _ = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )

@@ -26,7 +26,7 @@ from lightrail.namespace.rights import Caller, Forbidden
 from lightrail.namespace.service import Refused
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import OutcomeCode
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.gateway.couriers.transfer")
 
@@ -154,7 +154,7 @@ class Transfer:
         try:
             figures = (await self._links.request(task.source, "queue", {})).fields
             owner = await self._links.route(task.source)
-        except (ShardAway, ShardRefused, CoordinatorError) as error:
+        except (ShardDownError, ShardRefusedError, CoordinatorError) as error:
             self._end(State.FAILED, f"{task.source} can't be read now: {error}")
             return
         self._end_sequence = int(figures["next_sequence"])

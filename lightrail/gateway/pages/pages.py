@@ -25,8 +25,8 @@ from lightrail.model.policy import Role, fields_of
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, Forbidden, may
 from lightrail.namespace.service import Missing, Refused, Service
-from lightrail.wire.control import ControlAway
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.control import ControlDownError
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.gateway.pages")
 
@@ -281,7 +281,7 @@ class Pages:
             for of in watched:
                 try:
                     self._history.add(of, self._now_s(), await self._figures(of, self._callers[of]))
-                except (ShardAway, ShardRefused, ControlAway):
+                except (ShardDownError, ShardRefusedError, ControlDownError):
                     continue  # it is away for a moment: the chart has a gap there
                 except (Forbidden, Missing, Refused):
                     self._history.forget(of)
@@ -324,9 +324,9 @@ class Pages:
                 status, text = 404, str(error)
             except (Refused, ValueError) as error:
                 status, text = 400, str(error)
-            except ShardRefused as error:
+            except ShardRefusedError as error:
                 status, text = 409, error.description
-            except (ShardAway, ControlAway) as error:
+            except (ShardDownError, ControlDownError) as error:
                 status, text = 503, str(error)
             if "/data/" in request.path:
                 return web.json_response({"detail": text}, status=status, headers=HEADERS)

@@ -9,7 +9,7 @@ class Views(Protocol):
     """What pages ask for; every answer has the shape of the JSON request of the same name.
 
     Raises, each: `Forbidden` without the right, `Missing` for what is not there, `Refused`, and
-    `ShardAway` when it can't be known now.
+    `ShardDownError` when it can't be known now.
     """
 
     async def status(self, caller: Caller) -> dict[str, Any]:

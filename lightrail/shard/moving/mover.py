@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from lightrail.cluster import moves
-from lightrail.cluster.coordinator import Conflict, Coordinator, CoordinatorError, Write
+from lightrail.cluster.coordinator import ConflictError, Coordinator, CoordinatorError, Write
 from lightrail.cluster.map import PLACEMENT, MapChanges, Move, Placed
 from lightrail.model import limits
 from lightrail.model import names as rules
@@ -28,7 +28,7 @@ from lightrail.shard.moving.importing import ImportFailed
 from lightrail.shard.moving.tenancy import Places
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.shard.moving.mover")
 
@@ -45,14 +45,14 @@ class Source(Protocol):
     """The shard that a queue comes from; `lightrail.wire.shards.ShardPeer` is one."""
 
     async def request(self, op: str, fields: dict[str, Any]) -> Answer:
-        """Raises ShardAway and ShardRefused."""
+        """Raises ShardDownError and ShardRefusedError."""
 
 
 class Sources(Protocol):
     """The shards that queues come from."""
 
     def take(self, shard: int) -> Source:
-        """A way to this shard, which may not be there now. Raises ShardAway where its address is unknown."""
+        """A way to a shard, which may not serve now. Raises ShardDownError where its address is unknown."""
 
     def leave(self, shard: int) -> None:
         """Whoever took it needs it no more."""
@@ -237,11 +237,11 @@ class Mover:
                 log.info("the move of %s to this shard is over: %s", queue, over)
                 self._drop(queue)
                 return
-            except ShardAway as error:
+            except ShardDownError as error:
                 self._failed(progress, error)
                 # Nothing leaves this process while it is away: to look again costs nearly nothing.
                 pause_ms = min(pause_ms, limits.MOVE_SOURCE_AGAIN_MS_MAX)
-            except (ShardRefused, CoordinatorError) as error:
+            except (ShardRefusedError, CoordinatorError) as error:
                 self._failed(progress, error)
             except (ImportFailed, StoreError) as error:
                 self._failed(progress, error)
@@ -319,7 +319,7 @@ class Mover:
         # The queue is elsewhere, or was dropped: nobody else takes this entry away.
         try:
             await self._coordinator.write([Write(move.key, None, move.revision)])
-        except Conflict as error:
+        except ConflictError as error:
             raise CoordinatorError(str(error)) from error
         raise Over("cancelled", f"{queue} is not at shard {move.source} in epoch {move.epoch} any more")
 
@@ -380,7 +380,7 @@ class Mover:
         if header.get("absent"):
             return False
         if header.get("failed"):
-            raise ShardAway(f"shard could not read what it has: {header['failed']}")
+            raise ShardDownError(f"shard could not read what it has: {header['failed']}")
         self._present(arrival)
         if part is None:
             self._engine.arrivals.add(arrival, name, self._now_ms())
@@ -408,7 +408,7 @@ class Mover:
     async def _freeze(self, move: Move) -> Move:
         try:
             return await moves.freeze(self._coordinator, move)
-        except Conflict as error:
+        except ConflictError as error:
             # Cancelled, or frozen by an attempt whose answer got lost; the map will say.
             raise CoordinatorError(str(error)) from error
 
@@ -442,7 +442,7 @@ class Mover:
             asked = {"queue": name, "epoch": epoch, "from": start, "rewritten": True}
             header, blob = await source.request("export", asked)
             if header.get("failed"):
-                raise ShardAway(f"shard could not read what it has: {header['failed']}")
+                raise ShardDownError(f"shard could not read what it has: {header['failed']}")
             self._present(arrival)
             start = self._engine.arrivals.take(arrival, name, header, bytes(blob), self._now_ms())
             progress.bytes += len(blob)
@@ -460,7 +460,7 @@ class Mover:
             try:
                 await moves.commit(self._coordinator, move, placed)
                 return
-            except Conflict:
+            except ConflictError:
                 pass
             except CoordinatorError as error:
                 log.warning("whether %s is this shard's is not known yet: %s", move.queue, error)

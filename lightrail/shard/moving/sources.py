@@ -8,7 +8,7 @@ import zmq
 from lightrail.model import limits
 from lightrail.wire import keys
 from lightrail.wire.keys import WireKey
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer
 
 
@@ -44,7 +44,7 @@ class ShardSources:
         """Ways that nobody uses now, and when they end."""
 
     def take(self, shard: int) -> ShardPeer:
-        """A way to this shard, which may not be there now. Raises ShardAway where its address is unknown."""
+        """A way to a shard, which may not serve now. Raises ShardDownError where its address is unknown."""
         address = self._address(shard)
         peer = self._peers.get(shard)
         if peer is not None and address is not None and peer.address != address:
@@ -53,7 +53,7 @@ class ShardSources:
             peer = None
         if peer is None:
             if address is None:
-                raise ShardAway(f"shard {shard} is not registered now; its queues can't be copied")
+                raise ShardDownError(f"shard {shard} is not registered now; its queues can't be copied")
             peer = self._peers[shard] = self._connect(shard, address)
         self._users[shard] = self._users.get(shard, 0) + 1
         # Whoever looks in again and again while the source greets us must find the way that he began.

@@ -17,7 +17,7 @@ from lightrail.cluster.generations import (
     last_generation,
     next_mark,
 )
-from lightrail.cluster.membership import MemberRefused
+from lightrail.cluster.membership import MemberRefusedError
 from lightrail.cluster.memory import MemoryCoordinator
 
 LAST = Generation("d", 5, "e", boot=1, inode=77, segment=3, next_lsn=100)
@@ -41,19 +41,20 @@ def test_a_directory_whose_process_died_before_the_coordinator_heard_may_serve()
 def test_a_directory_from_before_the_last_start_is_behind() -> None:
     for mark in (Mark(4, "d", ("c",)), Mark(5, "x", ("d",))):
         for last in (LAST, CLOSED):
-            with pytest.raises(MemberRefused, match=r"generation 5; this directory.*behind.*accept-disk 3"):
+            said = r"generation 5; this directory.*behind.*accept-disk 3"
+            with pytest.raises(MemberRefusedError, match=said):
                 check(last, mark)
-    with pytest.raises(MemberRefused, match="before generations were kept"):
+    with pytest.raises(MemberRefusedError, match="before generations were kept"):
         check(LAST, None)
 
 
 def test_a_directory_that_went_on_elsewhere_is_of_another_line() -> None:
-    with pytest.raises(MemberRefused, match="generation 9 of another line"):
+    with pytest.raises(MemberRefusedError, match="generation 9 of another line"):
         check(LAST, Mark(9, "x", ("y",)))
 
 
 def test_a_copy_of_a_running_owner_needs_a_word_after_a_crash_and_none_after_an_orderly_end() -> None:
-    with pytest.raises(MemberRefused, match=r"did not end in order.*but a copy.*accept-disk 3"):
+    with pytest.raises(MemberRefusedError, match=r"did not end in order.*but a copy.*accept-disk 3"):
         check(LAST, Mark(5, "e"), inode=78)
     check(CLOSED, Mark(5, "e"), inode=78)
     # The coordinator is a file that was copied with it.
@@ -78,7 +79,7 @@ def test_a_journal_that_is_shorter_than_was_reported_is_behind() -> None:
     check_extent(3, LAST, disk="d", next_lsn=100, directory="dir")
     check_extent(3, LAST, disk="another", next_lsn=1, directory="dir")
     check_extent(3, None, disk="d", next_lsn=1, directory="dir")
-    with pytest.raises(MemberRefused, match=r"record 99 in segment 3.*ends with record 98.*accept-disk"):
+    with pytest.raises(MemberRefusedError, match=r"record 99 in segment 3.*ends with record 98.*accept-disk"):
         check_extent(3, LAST, disk="d", next_lsn=99, directory="dir")
 
 
@@ -106,7 +107,7 @@ def test_entries_say_it_and_those_of_newer_programs_are_read() -> None:
 def test_a_disk_is_accepted_of_a_shard_that_has_served() -> None:
     async def story() -> None:
         coordinator = MemoryCoordinator()
-        with pytest.raises(MemberRefused, match="has not served yet"):
+        with pytest.raises(MemberRefusedError, match="has not served yet"):
             await accept_disk(coordinator, 3)
         await coordinator.write([Write(key_of(3), LAST.encode())])
         assert (await accept_disk(coordinator, 3)).accepted

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from lightrail.cluster import joining, membership
-from lightrail.cluster.coordinator import CoordinatorError, CoordinatorRefused, Write
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorRefusedError, Write
 from lightrail.cluster.joining import Joining, advertised, patiently, reachable_metrics
 from lightrail.cluster.map import FRONTENDS, Member
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.opening import open_coordinator, open_to_strangers
 from lightrail.model import limits
 from lightrail.model.settings import Settings, endpoint
-from lightrail.telemetry.process import CannotServe, Process, Stopped
+from lightrail.telemetry.process import CannotServeError, Process, StoppedError
 
 CLUSTER = Settings(etcd=(endpoint("127.0.0.1:1"),))
 
@@ -102,10 +102,10 @@ def test_readyz_says_what_is_waited_for() -> None:
 
 def test_what_refuses_is_not_asked_again() -> None:
     async def story() -> None:
-        with pytest.raises(CannotServe, match="wrong password"):
-            await patiently(process(), Answers(CoordinatorRefused("wrong password")))
+        with pytest.raises(CannotServeError, match="wrong password"):
+            await patiently(process(), Answers(CoordinatorRefusedError("wrong password")))
         # A file does not get better by waiting.
-        with pytest.raises(CannotServe, match="another program's"):
+        with pytest.raises(CannotServeError, match="another program's"):
             await patiently(process(Settings()), Answers(CoordinatorError("another program's")))
 
     asyncio.run(story())
@@ -117,7 +117,7 @@ def test_who_waits_stops_when_told_to() -> None:
         waiting = asyncio.ensure_future(patiently(one, asyncio.Event().wait))
         await asyncio.sleep(0)
         one.stopping.set()
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             await waiting
 
     asyncio.run(story())
@@ -161,11 +161,11 @@ def test_nobody_gets_in_from_outside_without_users_unless_that_is_meant() -> Non
 def test_a_password_file_that_can_not_be_read_is_told(tmp_path: Path) -> None:
     path = str(tmp_path / "absent")
     settings = Settings(etcd=CLUSTER.etcd, etcd_user="u", etcd_password_file=path)
-    with pytest.raises(CoordinatorRefused, match="the password file of etcd"):
+    with pytest.raises(CoordinatorRefusedError, match="the password file of etcd"):
         asyncio.run(open_coordinator(settings))
 
 
 def test_a_wire_that_others_reach_is_not_joined_without_a_key() -> None:
     settings = Settings(etcd=CLUSTER.etcd, wire=endpoint("0.0.0.0:5680"))
-    with pytest.raises(CannotServe, match=r"has no key.*lightrail wire-key FILE"):
+    with pytest.raises(CannotServeError, match=r"has no key.*lightrail wire-key FILE"):
         asyncio.run(Joining.begin(process(settings)))

@@ -9,7 +9,7 @@ import pytest
 
 from lightrail.amqp import sasl
 from lightrail.cluster import logins as module
-from lightrail.cluster.logins import LOCAL, Logins, TooManyLogins, source_of
+from lightrail.cluster.logins import LOCAL, Logins, TooManyLoginsError, source_of
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.users import UserRecord, stronger
 from lightrail.model import limits
@@ -119,7 +119,7 @@ def test_log_ins_that_wait_are_bounded_and_the_rest_is_refused() -> None:
             asyncio.ensure_future(scene.logins.admit("6.6.6.6", "x")) for _ in range(limits.LOGINS_WAITING)
         ]
         await asyncio.sleep(0)
-        with pytest.raises(TooManyLogins, match=r"6\.6\.6\.6"):
+        with pytest.raises(TooManyLoginsError, match=r"6\.6\.6\.6"):
             await scene.logins.admit("6.6.6.6", "x")
         await scene.logins.admit("10.0.0.1", "ann")
         never.set_result(None)

@@ -11,7 +11,7 @@ from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.map import Member, ShardRecord
 from lightrail.cluster.membership import (
-    MemberRefused,
+    MemberRefusedError,
     allocate_shard,
     check_disk,
     displaced_by,
@@ -64,9 +64,9 @@ def test_an_empty_disk_under_an_old_name_is_refused() -> None:
     check_disk(3, None, None, "dir")
     check_disk(3, ShardRecord(3), "new", "dir")
     check_disk(3, known, "old", "dir")
-    with pytest.raises(MemberRefused, match=r"3 was made by disk old, this directory \(dir\) is empty"):
+    with pytest.raises(MemberRefusedError, match=r"3 was made by disk old, this directory \(dir\) is empty"):
         check_disk(3, known, None, "dir")
-    with pytest.raises(MemberRefused, match=r"holds disk new.*lightrail-admin shard forget-disk 3"):
+    with pytest.raises(MemberRefusedError, match=r"holds disk new.*lightrail-admin shard forget-disk 3"):
         check_disk(3, known, "new", "dir")
 
 
@@ -106,7 +106,7 @@ def test_a_registration_that_outlives_its_lease_is_alive_and_we_are_refused() ->
         coordinator, clock = MemoryCoordinator(), Clock()
         other = Member(id=3, boot=0xABC, disk="d3", host="there", address="tcp://there:1", version="9")
         await coordinator.write([Write("shards/3", other.encode())])
-        with pytest.raises(MemberRefused) as refused:
+        with pytest.raises(MemberRefusedError) as refused:
             await wait_for(coordinator, clock)
         assert "a living process on host 'there' (boot 00000abc, at tcp://there:1" in str(refused.value)
         assert clock.now >= (limits.ETCD_LEASE_MS + limits.LEASE_MARGIN_MS) / 1000
@@ -153,7 +153,7 @@ def test_a_lease_that_is_refreshed_is_a_living_process() -> None:
         await coordinator.write([Write("shards/3", Member(id=3, boot=2, disk="d3", host="there").encode())])
         third = limits.ETCD_LEASE_MS / 3000
         clock.events += [(third * number, coordinator.extend()) for number in range(1, 5)]
-        with pytest.raises(MemberRefused, match="held by a living process"):
+        with pytest.raises(MemberRefusedError, match="held by a living process"):
             await wait_for(coordinator, clock)
         assert clock.now < (limits.ETCD_LEASE_MS + limits.LEASE_MARGIN_MS) / 1000 + 2
         for _, event in clock.events:
@@ -169,7 +169,7 @@ def test_who_is_started_at_the_same_time_and_was_faster_keeps_it() -> None:
             value = Member(id=3, boot=boot, disk="d3", host="there").encode()
             clock.events.append((boot, coordinator.write([Write("shards/3", value)])))
         await clock.sleep(2)
-        with pytest.raises(MemberRefused, match="boot 00000004"):
+        with pytest.raises(MemberRefusedError, match="boot 00000004"):
             await wait_for(coordinator, clock)
         assert clock.now < 5
 
@@ -210,7 +210,7 @@ def test_a_disk_is_pinned_by_the_first_and_what_is_known_of_the_shard_stays() ->
             found = [(each.disk, each.state) for each in known.values()]
             assert found == [("d0", "active"), ("d1", "draining")]
             await pin_disk(coordinator, 1, "d1", lasting=True, directory="dir")
-        with pytest.raises(MemberRefused, match="made by disk d1"):
+        with pytest.raises(MemberRefusedError, match="made by disk d1"):
             await pin_disk(coordinator, 1, "d2", lasting=True, directory="dir")
         await pin_disk(coordinator, 1, "d2", lasting=False, directory="dir")
         assert (await shard_records(coordinator))[1].disk == "d2"

@@ -7,7 +7,14 @@ import pytest
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.cluster.readers import READERS, GoesBack, InvalidReader, Reader, check_name, is_disk
+from lightrail.cluster.readers import (
+    READERS,
+    InvalidReaderError,
+    Reader,
+    ReaderGoesBackError,
+    check_name,
+    is_disk,
+)
 from lightrail.model import limits
 
 
@@ -25,14 +32,14 @@ def test_positions_go_forward_and_those_of_other_journals_stay() -> None:
 
 def test_a_position_that_goes_back_is_refused_unless_it_was_meant() -> None:
     reader = Reader({"a": 5})
-    with pytest.raises(GoesBack, match="at 5 in journal a already, and 4"):
+    with pytest.raises(ReaderGoesBackError, match="at 5 in journal a already, and 4"):
         reader.moved({"b": 1, "a": 4}, 100)
     assert reader.moved({"a": 4}, 100, back=True).positions == {"a": 4}
 
 
 def test_the_journals_of_a_reader_are_bounded_and_can_be_forgotten() -> None:
     reader = Reader({f"{number:x}": 1 for number in range(limits.READER_POSITIONS_MAX)})
-    with pytest.raises(InvalidReader, match="forget those"):
+    with pytest.raises(InvalidReaderError, match="forget those"):
         reader.moved({"ffffff": 1}, 100)
     assert "0" in reader.positions
     assert reader.without({"0"}).moved({"ffffff": 1}, 100).positions["ffffff"] == 1
@@ -41,7 +48,7 @@ def test_the_journals_of_a_reader_are_bounded_and_can_be_forgotten() -> None:
 def test_the_names_of_readers_are_those_of_names() -> None:
     check_name("analytics/capture")
     for bad in ("", "a//b", "!x", "q/$dlq", "$temporary/x", "a\nb", "x" * 600):
-        with pytest.raises(InvalidReader):
+        with pytest.raises(InvalidReaderError):
             check_name(bad)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lightrail.amqp.sasl import verify_plain
-from lightrail.cluster.users import UserRecord, UserRefused, user_name
+from lightrail.cluster.users import InvalidUserError, UserRecord, user_name
 
 
 def test_both_hashes_prove_the_password() -> None:
@@ -34,12 +34,12 @@ def test_names_are_kept_as_clients_send_them() -> None:
     "name", ["", " alice", "alice ", "a\nb", "a\x00", "x" * 256, "é" * 128, "\xad", "\ud800"]
 )
 def test_bad_names(name: str) -> None:
-    with pytest.raises(UserRefused, match="user name"):
+    with pytest.raises(InvalidUserError, match="user name"):
         user_name(name)
 
 
 @pytest.mark.parametrize("password", ["", "a\nb", "x" * 1025, "\xad"])
 def test_bad_passwords_are_refused_and_not_shown(password: str) -> None:
-    with pytest.raises(UserRefused, match="the password can't be used") as error:
+    with pytest.raises(InvalidUserError, match="the password can't be used") as error:
         UserRecord.make("alice", password, iterations=1)
     assert not password or password not in str(error.value)

@@ -11,14 +11,14 @@ from lightrail.amqp.connection import ConnectionSettings
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.performatives import Accepted, AmqpError, Begin, Flow, Open
 from lightrail.amqp.sections import Properties
-from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull, Write
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError, Write
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend.control import operations
 from lightrail.frontend.nodes import Nodes
 from lightrail.frontend.queries import Queries
 from lightrail.model import conditions, limits
 from lightrail.namespace.rights import ANYBODY
-from lightrail.wire.control import ControlRefused
+from lightrail.wire.control import ControlRefusedError
 from tests.support.frame_peer import AMQP, frame
 from tests.support.frontend_scene import Client, Scene, play
 from tests.support.requests import Requester
@@ -145,7 +145,7 @@ def test_a_page_of_connections_has_at_most_so_many(monkeypatch: pytest.MonkeyPat
             settings = ConnectionSettings(is_server=False, container_id=f"c{number}", idle_time_out_ms=0)
             await scene.client(settings=settings).open()
         assert len(ask({})["connections"]) == len(ask({"count": 3})["connections"]) == 3
-        with pytest.raises(ControlRefused, match="from 1 to 3"):
+        with pytest.raises(ControlRefusedError, match="from 1 to 3"):
             ask({"count": 4})
 
     play(test)
@@ -208,7 +208,7 @@ def test_who_uses_one_name_more_than_there_may_be_is_told(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("problem", "condition", "said"),
     [
-        (CoordinatorFull("etcd has no space left"), conditions.RESOURCE_LIMIT_EXCEEDED, "no space left"),
+        (CoordinatorFullError("etcd has no space left"), conditions.RESOURCE_LIMIT_EXCEEDED, "no space left"),
         (CoordinatorError("etcd at 10.0.0.1:2379 does not answer"), conditions.INTERNAL_ERROR, "try again"),
     ],
 )

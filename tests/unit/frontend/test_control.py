@@ -8,7 +8,7 @@ from lightrail.amqp import events
 from lightrail.amqp.connection import ConnectionSettings
 from lightrail.frontend.control import operations
 from lightrail.model import conditions, limits
-from lightrail.wire.control import ControlRefused
+from lightrail.wire.control import ControlRefusedError
 from tests.support.frontend_scene import Client, Scene, play
 
 
@@ -125,7 +125,7 @@ def test_a_connection_that_is_not_there_is_not_found(id: object) -> None:
     async def test(scene: Scene) -> None:
         await opened(scene, "c")
         for op in ("connection", "close"):
-            with pytest.raises(ControlRefused, match=conditions.NOT_FOUND):
+            with pytest.raises(ControlRefusedError, match=conditions.NOT_FOUND):
                 ask(scene, op, id=id)
 
     play(test)
@@ -134,7 +134,7 @@ def test_a_connection_that_is_not_there_is_not_found(id: object) -> None:
 @pytest.mark.parametrize("fields", [{"after": -1}, {"count": 0}, {"count": 10**9}, {"after": "x"}])
 def test_pages_that_make_no_sense_are_refused(fields: dict[str, Any]) -> None:
     async def test(scene: Scene) -> None:
-        with pytest.raises(ControlRefused, match="expected a whole number"):
+        with pytest.raises(ControlRefusedError, match="expected a whole number"):
             ask(scene, "connections", **fields)
 
     play(test)

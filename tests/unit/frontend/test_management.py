@@ -15,7 +15,7 @@ from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from tests.support.frontend_scene import Scene
 from tests.support.frontend_scene import play as play_scene
 from tests.support.requests import Requester
@@ -48,9 +48,9 @@ def answer_for(scene: Scene) -> list[tuple[str, str, dict[str, Any]]]:
         asked.append((queue, op, fields))
         await asyncio.sleep(0)
         if queue == "away":
-            raise ShardAway("shard 0 is not there now; try again")
+            raise ShardDownError("shard 0 is not there now; try again")
         if queue == "full":
-            raise ShardRefused(conditions.RESOURCE_LIMIT_EXCEEDED, "no room")
+            raise ShardRefusedError(conditions.RESOURCE_LIMIT_EXCEEDED, "no room")
         found = {
             "queue": {"ready": 3, "in_flight": 1},
             "purge": {"purged": 4},

@@ -20,7 +20,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.settings import Settings
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.telemetry import exposition
-from lightrail.wire.control import ControlClient, ControlRefused, ControlServer, address
+from lightrail.wire.control import ControlClient, ControlRefusedError, ControlServer, address
 
 Ask = Callable[..., Awaitable[tuple[int, Any]]]
 
@@ -49,7 +49,7 @@ class Frontend:
 
     def connection(self, fields: dict[str, Any]) -> dict[str, Any]:
         if fields["id"] != self.name(1):
-            raise ControlRefused(conditions.NOT_FOUND, "no such connection")
+            raise ControlRefusedError(conditions.NOT_FOUND, "no such connection")
         return {"connection": {"id": fields["id"], "sessions": []}}
 
     def close(self, fields: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 from tests.support.fake_shards import FakeShards
 from tests.support.routers import Graph
 
@@ -102,7 +102,7 @@ def test_a_queue_somebody_consumes_from_belongs_to_a_frontend_that_lives() -> No
         for answer, expected in (
             (Answer({"consumer_count": 1}, b""), True),
             (Answer({"consumer_count": 0}, b""), False),
-            (ShardAway("it is not there now"), True),
+            (ShardDownError("it is not there now"), True),
             (CoordinatorError("etcd is away"), True),
         ):
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.generations import Generation, accept_disk, key_of, last_generation
 from lightrail.cluster.joining import Joining
 from lightrail.cluster.map import SHARDS, Member
-from lightrail.cluster.membership import MemberRefused
+from lightrail.cluster.membership import MemberRefusedError
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.journal.record import Queue, QueueEvent
 from lightrail.model import limits
@@ -110,7 +110,7 @@ async def one(
 
 async def refused(coordinator: MemoryCoordinator, data: Path, settings: Settings = CLUSTER) -> str:
     life = Life(coordinator, data, settings)
-    with pytest.raises((MemberRefused, StoreRefused)) as error:
+    with pytest.raises((MemberRefusedError, StoreRefused)) as error:
         await life.serve()
     life.kill()
     return str(error.value)
@@ -405,7 +405,7 @@ class Flaky(MemoryCoordinator):
         if fate < 0.2:
             raise Killed
         if fate < 0.3:
-            raise Conflict(key_of(0))
+            raise ConflictError(key_of(0))
         if fate < 0.4:
             raise CoordinatorError("it was not written")
         revision = await super().write(writes)
@@ -461,7 +461,7 @@ def test_whoever_serves_has_all_that_was_stored_whatever_is_copied_and_killed(
                     await life.serve()
                 except Killed:
                     life.kill()
-                except (MemberRefused, StoreRefused) as error:
+                except (MemberRefusedError, StoreRefused) as error:
                     life.kill()
                     refusal = error
                 else:

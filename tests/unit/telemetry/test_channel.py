@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from lightrail.telemetry.channel import LINE_BYTES_MAX, Channel, ChannelClosed
+from lightrail.telemetry.channel import LINE_BYTES_MAX, Channel, ChannelClosedError
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def test_the_end_of_the_other_side(ends: tuple[Channel, socket.socket]) -> None:
     channel, other = ends
     with channel.socket:
         other.close()
-        with pytest.raises(ChannelClosed, match="closed"):
+        with pytest.raises(ChannelClosedError, match="closed"):
             channel.receive()
-        with pytest.raises(ChannelClosed):
+        with pytest.raises(ChannelClosedError):
             channel.send({})
 
 
@@ -51,7 +51,7 @@ def test_what_no_supervisor_says(ends: tuple[Channel, socket.socket], line: byte
         channel.socket.setblocking(False)
         other.setblocking(False)
         rest = memoryview(line)
-        with pytest.raises(ChannelClosed):  # noqa: PT012
+        with pytest.raises(ChannelClosedError):  # noqa: PT012
             while True:
                 if rest:
                     rest = rest[other.send(rest[:65_536]) :]

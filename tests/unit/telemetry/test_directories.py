@@ -10,7 +10,7 @@ import pytest
 from lightrail.telemetry.directories import (
     LONGEST_SOCKET,
     SOCKET_PATH_BYTES_MAX,
-    DirectoryRefused,
+    DirectoryRefusedError,
     make_data_directory,
     socket_directory,
 )
@@ -34,11 +34,11 @@ def test_a_long_path_gets_a_short_private_directory(tmp_path: Path, monkeypatch:
         assert stat.S_IMODE(os.stat(found).st_mode) == 0o700
         assert socket_directory(str(data)) == found, "processes that start apart find each other"
         os.chmod(found, 0o755)
-        with pytest.raises(DirectoryRefused, match="remove it"):
+        with pytest.raises(DirectoryRefusedError, match="remove it"):
             socket_directory(str(data))
         os.rmdir(found)
         os.symlink(short, found)
-        with pytest.raises(DirectoryRefused, match="remove it"):
+        with pytest.raises(DirectoryRefusedError, match="remove it"):
             socket_directory(str(data))
 
 
@@ -49,5 +49,5 @@ def test_the_data_directory_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(DirectoryRefused, match="choose another with --data"):
+    with pytest.raises(DirectoryRefusedError, match="choose another with --data"):
         make_data_directory(str(file))

@@ -11,9 +11,9 @@ import zmq
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import encode_request
 from lightrail.wire.control import (
-    ControlAway,
     ControlClient,
-    ControlRefused,
+    ControlDownError,
+    ControlRefusedError,
     ControlServer,
     Operation,
     address,
@@ -51,13 +51,13 @@ def test_every_request_gets_its_own_answer(tmp_path: Path) -> None:
 
 def test_a_refusal_reaches_who_asked(tmp_path: Path) -> None:
     def refuse(fields: dict[str, Any]) -> dict[str, Any]:
-        raise ControlRefused(conditions.NOT_FOUND, "no such thing")
+        raise ControlRefusedError(conditions.NOT_FOUND, "no such thing")
 
     async def check(client: ControlClient, *_: Any) -> None:
-        with pytest.raises(ControlRefused, match="no such thing") as refused:
+        with pytest.raises(ControlRefusedError, match="no such thing") as refused:
             await client.request("refuse", {})
         assert refused.value.condition == conditions.NOT_FOUND
-        with pytest.raises(ControlRefused, match="expected one of refuse, found 'other'"):
+        with pytest.raises(ControlRefusedError, match="expected one of refuse, found 'other'"):
             await client.request("other", {})
 
     with_client(tmp_path, check, refuse=refuse)
@@ -69,7 +69,7 @@ def test_a_mistake_of_ours_is_an_answer_and_the_socket_goes_on(tmp_path: Path) -
 
     async def check(client: ControlClient, *_: Any) -> None:
         for _again in range(2):
-            with pytest.raises(ControlRefused, match="internal-error"):
+            with pytest.raises(ControlRefusedError, match="internal-error"):
                 await client.request("fail", {})
 
     with_client(tmp_path, check, fail=fail)
@@ -77,7 +77,7 @@ def test_a_mistake_of_ours_is_an_answer_and_the_socket_goes_on(tmp_path: Path) -
 
 def test_who_is_not_there_is_away(tmp_path: Path) -> None:
     async def check(client: ControlClient, *_: Any) -> None:
-        with pytest.raises(ControlAway, match="within 60 ms"):
+        with pytest.raises(ControlDownError, match="within 60 ms"):
             await client.request("anything", {}, wait_ms=60)
 
     with_client(tmp_path, check)
@@ -117,7 +117,7 @@ def test_closing_tells_who_waits(tmp_path: Path) -> None:
         asked = asyncio.ensure_future(client.request("op", {}))
         await asyncio.to_thread(silent.poll, 20_000)
         client.close()
-        with pytest.raises(ControlAway, match="ending"):
+        with pytest.raises(ControlDownError, match="ending"):
             await asked
         silent.close(0)
 
@@ -132,7 +132,7 @@ def test_at_most_so_many_requests_wait_for_an_answer(
     async def check(client: ControlClient, *_: Any) -> None:
         waiting = [asyncio.ensure_future(client.request("double", {"n": n})) for n in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(ControlAway, match="3 requests wait for an answer already; try again"):
+        with pytest.raises(ControlDownError, match="3 requests wait for an answer already; try again"):
             await client.request("double", {"n": 3})
         assert [each["n"] for each in await asyncio.gather(*waiting)] == [0, 2, 4]
         assert await client.request("double", {"n": 3}) == {"n": 6}

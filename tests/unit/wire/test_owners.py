@@ -13,7 +13,7 @@ from lightrail.frontend.relays import RelayLink
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DRAIN, EXACT, Kind
-from lightrail.wire.requests import ShardAway, ShardRefused
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from tests.support.frontend_fakes import FakeLink
 from tests.support.model_shard import ModelQueue
 from tests.support.owner_scene import OwnerReceiver, OwnerScene, OwnerSender
@@ -538,11 +538,11 @@ def test_a_request_does_not_follow_for_ever(play: Play) -> None:
         asked = asyncio.ensure_future(scene.owners.request("q", "queue", {}, wait_ms=50))
         while not asked.done():
             await scene.settle()
-        with pytest.raises(ShardAway, match="moving"):
+        with pytest.raises(ShardDownError, match="moving"):
             await asked
         other = asyncio.ensure_future(scene.peers[0].request("queue", {"queue": "q"}))
         await scene.settle()
-        with pytest.raises(ShardRefused, match="moved"):
+        with pytest.raises(ShardRefusedError, match="moved"):
             await other
 
     play(check)

@@ -13,8 +13,8 @@ from lightrail.model import conditions, limits
 from lightrail.wire import shards
 from lightrail.wire.bodies import Hello, Refusal, Welcome, encode_request
 from lightrail.wire.frames import VERSION, Kind, deliver, frame
-from lightrail.wire.links import DeliveriesMissing
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.links import MissingDeliveriesError
+from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import GREETING_MS, GREETING_MS_MAX, ShardPeer, State
 from tests.support.frontend_fakes import Said
 
@@ -85,7 +85,7 @@ class FakeLinkEnd:
         if self.fails:
             raise ValueError("a mistake")
         if self.misses:
-            raise DeliveriesMissing(f"found {number}")
+            raise MissingDeliveriesError(f"found {number}")
         self.told.append(("deliver", number, count))
 
     def drained(self, number: int) -> None:
@@ -414,7 +414,7 @@ def test_at_most_so_many_requests_wait_for_a_shard(rig: Rig, monkeypatch: pytest
         peer._requests._loop = asyncio.get_running_loop()
         waiting = [asyncio.ensure_future(peer.request("queue", {"queue": "q"})) for _ in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(ShardAway, match="3 requests wait for shard 0 already; try again"):
+        with pytest.raises(ShardDownError, match="3 requests wait for shard 0 already; try again"):
             await peer.request("queue", {"queue": "q"})
         assert rig.kinds() == [[Kind.REQUEST] * 3]
         # An answer makes room.

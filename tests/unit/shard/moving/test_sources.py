@@ -8,7 +8,7 @@ import pytest
 from lightrail.model import limits
 from lightrail.shard.moving.sources import ShardSources
 from lightrail.wire import shards
-from lightrail.wire.requests import ShardAway
+from lightrail.wire.requests import ShardDownError
 from tests.support.sim_loop import SimLoop
 
 
@@ -76,5 +76,5 @@ def test_a_way_that_nobody_uses_ends(rig: Rig) -> None:
 
 def test_a_source_without_an_address_is_away(rig: Rig) -> None:
     del rig.addresses[0]
-    with pytest.raises(ShardAway, match="shard 0 is not registered now"):
+    with pytest.raises(ShardDownError, match="shard 0 is not registered now"):
         rig.sources.take(0)

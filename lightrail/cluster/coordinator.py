@@ -26,7 +26,7 @@ ATTEMPTS_MAX: Final = 100
 
 
 class CoordinatorError(Exception):
-    """The coordinator can't answer now, or must not; the message says why and what to do."""
+    """The coordinator can't answer now, or must not; the message has the reason and what to do."""
 
 
 class CoordinatorRefusedError(CoordinatorError):
@@ -83,7 +83,7 @@ class SetBack(NamedTuple):
 
 @dataclass(slots=True)
 class PutBack:
-    """What has to be written to give a coordinator back what it has lost, and what came of it."""
+    """What has to be written to restore what a coordinator has lost, and the result."""
 
     writes: list[Write] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -105,7 +105,7 @@ class KeySpace(Protocol):
 
     @property
     def counts(self) -> CoordinatorCounts:
-        """How this process gets on with it."""
+        """What this process counts of its contacts with it."""
 
     async def cluster_id(self) -> str:
         """32 hexadecimal digits, drawn when the installation was made; journals carry them."""
@@ -129,7 +129,7 @@ class KeySpace(Protocol):
         """
 
     async def entry(self, key: str) -> Entry | None:
-        """What is kept under a key, or None; deleted entries are not given."""
+        """The entry of a key, or None; without deleted ones."""
 
     async def entries(self, prefix: str) -> list[Entry]:
         """All entries whose keys begin with `prefix`, sorted by key, without deleted ones."""
@@ -150,7 +150,7 @@ class KeySpace(Protocol):
         """
 
     async def unregister(self, key: str) -> None:
-        """Takes such an entry away, if it still is ours."""
+        """Deletes such an entry, if it still is this process's."""
 
     def news(self, since: int) -> News | None:
         """What changed after revision `since`; None for nothing.
@@ -192,21 +192,21 @@ class KeySpace(Protocol):
         """
 
     async def close(self) -> None:
-        """Let go of what it holds; nothing may be called afterwards."""
+        """Releases files and connections; nothing may be called afterwards."""
 
 
 class Placements(Protocol):
     """Shards and the queues placed on them; names of queues are decoded and checked (model/names.py)."""
 
     async def shards(self) -> int:
-        """Number of shards that were ever made known and not removed."""
+        """Number of shards that were ever registered and not removed."""
 
     async def set_shards(self, count: int) -> None:
         """Shards 0 to `count` - 1, and no others. Raises ShardsInUseError when one that would go holds
         queues."""
 
     async def place(self, queue: str) -> Placement:
-        """Where a queue is; one that is nowhere is placed, in an epoch above all that it ever had: see
+        """Where a queue is; one without a placement is placed, in an epoch above all that it ever had: see
         `placement.choose`.
 
         ``NAME/$dlq`` has no placement of its own: it is always where NAME is. Raises CoordinatorError when
@@ -220,7 +220,7 @@ class Placements(Protocol):
         """All queues that are placed, without dead-letter queues."""
 
     async def unplace(self, queues: Sequence[str]) -> None:
-        """Forget where queues are that were deleted: made again, they may be placed elsewhere."""
+        """Delete the placements of deleted queues: made again, they may be placed elsewhere."""
 
 
 class Users(Protocol):

@@ -1,4 +1,4 @@
-"""Generations: what a copy of a shard's directory does not have.
+"""Generations: how the directory of a shard is told from its copies.
 
 Every start of a shard is a generation: a number that rises and a token that is drawn. The directory has that
 of its last start (`Mark`, in ``generation.json``), the coordinator that of the last start that went through
@@ -11,8 +11,8 @@ knows the token before:
 
 A copy that was made before the owner's last start has an older token. One that was made later has the same,
 and differs in where it is (the inode of the directory) and, in time, in how far its journal goes. After an
-orderly stop, a copy that has all records is as good as the original, and whoever starts first makes the other
-one old.
+orderly stop, a copy that has all records is as good as the original, and the one that is started first makes
+the other one old.
 """
 
 import json
@@ -36,12 +36,12 @@ class Mark:
     token: str
     """Drawn for this start."""
     previous: tuple[str, ...] = ()
-    """Tokens of which the coordinator may know one instead, as long as this start had not gone through."""
+    """Tokens of which the coordinator may know one instead, until it has recorded this start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The last start of a shard that went through: the entry ``generations/ID``."""
+    """The last start of a shard that the coordinator has recorded: the entry ``generations/ID``."""
 
     disk: str
     number: int
@@ -49,13 +49,13 @@ class Generation:
     boot: int
     """Of the process."""
     lock: str = ""
-    """Which lock of which running kernel the process holds; empty where the system does not say."""
+    """Which lock of which running kernel the process holds; empty where the system does not show it."""
     inode: int = 0
     """Of the directory; 0 where it does not matter."""
     segment: int = 0
     """The newest of its journal, as last reported; 0 for a store without segments."""
     next_lsn: int = 0
-    """The record that came next then: all before it are on its disk."""
+    """The next record at that time: all records before it are on its disk."""
     closed: bool = False
     """It ended in order, and this is how far its journal goes."""
     accepted: bool = False
@@ -66,7 +66,7 @@ class Generation:
 
     @classmethod
     def decode(cls, entry: Entry) -> "Generation":
-        """Fields that a newer program added are passed over. Raises CoordinatorError."""
+        """Ignores fields that a newer program has added. Raises CoordinatorError."""
         try:
             fields: dict[str, Any] = json.loads(entry.value or "")
             return cls(**{key: fields[key] for key in cls.__slots__ if key in fields})
@@ -79,7 +79,7 @@ def key_of(shard: int) -> str:
 
 
 async def last_generation(coordinator: KeySpace, shard: int) -> tuple[Generation | None, int]:
-    """The last start that went through, and the revision of its entry or 0. Raises CoordinatorError."""
+    """The last recorded start, and the revision of its entry or 0. Raises CoordinatorError."""
     entry = await coordinator.entry(key_of(shard))
     return (None, 0) if entry is None else (Generation.decode(entry), entry.revision)
 
@@ -136,7 +136,7 @@ def check_extent(
 
 
 def _concerns(last: Generation | None, disk: str | None) -> bool:
-    """A disk that was given up and another one made the shard's has nothing to do with the entry."""
+    """Whether the entry is about this disk: not where the disk was given up and replaced by another one."""
     return last is not None and last.disk == disk and not last.accepted
 
 
@@ -171,7 +171,7 @@ async def accept_disk(coordinator: KeySpace, shard: int) -> Generation:
 
 
 def next_mark(last: Generation | None, mark: Mark | None, token: str) -> Mark:
-    """What is written into the directory before the coordinator hears of this start."""
+    """The mark that is written into the directory before the coordinator records this start."""
     number = 1 + max(last.number if last else 0, mark.number if mark else 0)
     known = [last.token] if last else []
     if mark is not None and mark.token not in known:

@@ -1,8 +1,8 @@
 """History: whether the entries that a coordinator lists continue those that a process knows.
 
 A restored etcd has fewer revisions than the processes that follow it, or other ones under the same numbers.
-What it lacks was not deleted. `doubt` compares; `restoring` says what has to be written to get back what was
-lost. Pure.
+What it lacks was not deleted. `doubt` compares; `restoring` plans what has to be written to restore what was
+lost. Both are pure.
 
 The entry ``history`` names the current history. It is absent until the first one was broken: then a new id is
 written, by an operator's put-back (`accepted`) or by a shard whose journal knows revisions that the
@@ -23,7 +23,7 @@ HISTORY: Final = "history"
 REGISTRATIONS: Final = (SHARDS, FRONTENDS, GATEWAYS)
 """Entries of living processes, which write them again by themselves."""
 _ORDER: Final = ("shardsets/", "users/", "permissions/", "readers/", "names/", "subscriptions/")
-"""What is written before the rest: who knows a placement has to know its name."""
+"""Prefixes that are written before the rest: a placement must not be known before its name."""
 Version = tuple[str, int, int]
 """Key, revision that made it, revision that changed it."""
 
@@ -37,7 +37,7 @@ class History:
     follows: str = ""
     """The id of the history that was put back into this one."""
     accepted: bool = False
-    """Whether an operator has said that processes which know `follows` may go on with this one."""
+    """Whether an operator has accepted that processes which know `follows` go on with this one."""
 
     def encode(self) -> str:
         return json.dumps(
@@ -56,7 +56,7 @@ class History:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
 
     def continues(self, known: "History") -> bool:
-        """Whether who knows `known` may take this one, which is another, in its place."""
+        """Whether a process that knows `known` may go on with this one, which is another."""
         return self.accepted and self.follows == known.id and self.id != known.id
 
 
@@ -99,7 +99,7 @@ def doubt(
 
 
 def restoring(known: Mapping[str, Entry], entries: Iterable[Entry]) -> PutBack:
-    """What is known and lost, or there in an older version. Deletes nothing."""
+    """A plan for entries that are known, and missing or there in an older version. Deletes nothing."""
     there = {each.key: each for each in entries}
     plan = PutBack()
     for key, each in known.items():
@@ -107,7 +107,7 @@ def restoring(known: Mapping[str, Entry], entries: Iterable[Entry]) -> PutBack:
             continue
         value = each.value
         if key.startswith(PLACEMENT):
-            # An epoch that followed from the revision has to be the same after the revision is another.
+            # An epoch that was the revision stays the same although the entry gets another revision.
             placed = Placed.decode(each)
             value = Placed.encode(placed.shard, placed.epoch, placed.lost)
         found = there.get(key)

@@ -1,4 +1,4 @@
-"""Joining: how a process of any role finds the coordinator, gets its number, and makes itself known.
+"""Joining: how a process of any role opens the coordinator, gets its number, and registers.
 
     joining = await Joining.begin(process)              # waits for etcd, for as long as it takes
     await joining.take_number(FRONTENDS)                # or a shard's own way, by its disk
@@ -6,8 +6,8 @@
     ...
     await joining.leave()
 
-Whatever needs the coordinator before the process serves is tried again until it goes well. Later the
-coordinator may go and come back as it likes: the registration is written again by itself.
+Whatever needs the coordinator before the process serves is tried again until it succeeds. Later the
+coordinator may fail and recover at any time: the registration is written again by itself.
 """
 
 import asyncio
@@ -40,20 +40,20 @@ log = logging.getLogger("lightrail.cluster.joining")
 
 Answer = TypeVar("Answer")
 FIRST_OPENINGS_S: Final = (2.0, 5.0, 10.0)
-"""How long the first attempts to open etcd take: soon something can be said of what is wrong with it, and
-later there is time to read a large key space."""
+"""How long the first attempts to open etcd take: the first one fails soon, so that the reason can be shown,
+and later ones have time to read a large key space."""
 LEAVE_TIME_MAX_S: Final = 2.0
-"""How long the end waits for the registration to go; without etcd the lease runs out."""
+"""How long the end waits until the registration is deleted; without etcd the lease runs out."""
 
 
 class Joining:
-    """One process on its way into the cluster, in it, and out of it again."""
+    """One process that joins the cluster, is a member, and leaves it."""
 
     def __init__(self, process: Process, coordinator: Coordinator, key: WireKey | None) -> None:
         self.process = process
         self.coordinator = coordinator
         self.key = key
-        """Of the wire; None where there is none, and without etcd."""
+        """Of the wire; None without one, and without etcd."""
         self.own = Member(
             id=max(process.id, 0),
             boot=process.boot,
@@ -98,7 +98,7 @@ class Joining:
         return f"tcp://{settings.wire}" if settings.etcd else None
 
     def reachable(self, bound: str) -> str:
-        """What others are told about an address that was bound."""
+        """The address that other processes get for one that was bound."""
         if not bound.startswith("tcp://"):
             return bound
         return f"tcp://{Endpoint(advertised(self.process.settings), int(bound.rpartition(':')[2]))}"
@@ -113,7 +113,7 @@ class Joining:
     # --- number and registration -----------------------------------------------------------------------
 
     async def take_number(self, prefix: str) -> None:
-        """For who keeps nothing: the number that was asked for, or the smallest free one.
+        """For processes that store nothing: the number of the settings, or the smallest free one.
 
         Raises CannotServeError, StoppedError.
         """
@@ -138,7 +138,7 @@ class Joining:
         """
         process = self.process
         if not process.settings.etcd:
-            return 0  # Whoever was registered in the file of this data directory does not live any more.
+            return 0  # No process that was registered in the file of this data directory is alive.
 
         def waiting(what: str) -> None:
             if process.waiting != what:
@@ -152,7 +152,7 @@ class Joining:
                 key,
                 self.own,
                 lease_ms=limits.ETCD_LEASE_MS,
-                # The process of the same supervisor that had the number before has ended, too.
+                # The former process with this number, of the same supervisor, has ended too.
                 replaces=process.replaces if dead is None else dead,
                 clock=time.monotonic,
                 waiting=waiting,
@@ -183,7 +183,7 @@ class Joining:
         self.adopt(id)
 
     def adopt(self, id: int) -> None:
-        """The number is known."""
+        """Sets the number of the process."""
         self.process.adopt(id)
         self.own = replace(self.own, id=id)
 
@@ -203,7 +203,7 @@ class Joining:
             self.process.fail(reason)
 
     async def leave(self) -> None:
-        """Takes the registration away, where the coordinator can be reached, and lets go of it."""
+        """Deletes the registration, where the coordinator can be reached, and closes the coordinator."""
         if self._entry is not None:
             with suppress(CoordinatorError, TimeoutError):
                 async with asyncio.timeout(LEAVE_TIME_MAX_S):
@@ -213,7 +213,7 @@ class Joining:
     def refuse_strangers(self, has_users: bool) -> None:
         """Raises CannotServeError when everybody in the network could get in, unless that was asked for.
 
-        Whoever started this process has looked already, where it could.
+        A supervisor has checked it already.
         """
         settings = self.process.settings
         reason = open_to_strangers(settings, has_users)
@@ -240,7 +240,7 @@ def reachable_metrics(settings: Settings, bound: Endpoint) -> str:
 
 
 async def patiently(process: Process, work: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Does it again until the coordinator has answered; says at /readyz that it is being waited for.
+    """Repeats `work` until the coordinator has answered; shows at /readyz that the process waits for it.
 
     Raises:
         CannotServeError: the coordinator refuses; without etcd at once, as a file does not get better by

@@ -32,9 +32,7 @@ class KeyedCoordinator(ABC):
 
     @abstractmethod
     async def _commit(self, writes: Sequence[Write]) -> int:
-        """One transaction, see `write`. Who asks somebody tells `counts` what came of it and how
-        long it took.
-        """
+        """One transaction, see `write`; reports to `counts` whether it succeeded, and its time."""
 
     @abstractmethod
     def _changes(self, since: int) -> News | None:
@@ -92,7 +90,7 @@ class KeyedCoordinator(ABC):
         self._on_news.append(call)
 
     def _tell_news(self) -> None:
-        # Not from within a write or a refresh, whose business is not theirs.
+        # Later: not within the write or refresh that has found the news.
         for call in self._on_news:
             asyncio.get_running_loop().call_soon(call)
 

@@ -82,7 +82,7 @@ class KeyedPlacements:
             future = self._wanted[owner] = asyncio.get_running_loop().create_future()
         if self._placer is None or self._placer.done():
             self._placer = asyncio.create_task(self._place_wanted())
-        # Others may wait for it, too.
+        # Other calls may wait for the same queue.
         return await asyncio.shield(future)
 
     async def _place_wanted(self) -> None:
@@ -94,7 +94,7 @@ class KeyedPlacements:
                     await self._place_these([owner])
 
     async def _place_these(self, owners: Sequence[str]) -> bool:
-        """Tells those who wait for them; False when several were not placed because of one of them."""
+        """Answers the calls that wait; False when several were not placed because of one of them."""
         try:
             placed = await self._place_all(owners)
         except ConflictError as conflict:
@@ -102,7 +102,7 @@ class KeyedPlacements:
                 return False
             self._fail(owners, conflict)
         except Exception as error:
-            # Whatever it is belongs to those who wait.
+            # The calls that wait get any error.
             self._fail(owners, error)
         else:
             for owner in owners:
@@ -113,7 +113,7 @@ class KeyedPlacements:
         for owner in owners:
             future = self._wanted.pop(owner)
             future.set_exception(error)
-            # Who waited for it may have been cancelled.
+            # The call that waited may have been cancelled.
             future.exception()
 
     async def _place_all(self, owners: Sequence[str]) -> dict[str, Placement]:

@@ -1,17 +1,17 @@
-"""Log-ins: what all passwords that come to one process share: hashes, who has to wait, what is logged.
+"""Log-ins: the passwords that clients send to one process: hashing, delays, and what is logged.
 
-A password's hash is slow by design. Log-ins that were good are remembered under a keyed digest, so a client
-that comes again costs nothing; the others are hashed a few at a time, and sources (addresses) take turns, so
-that a flood from one holds up no other. Wrong log-ins slow down whoever made them:
+A password's hash is slow by design. Good log-ins are remembered under a keyed digest, so that a client which
+logs in again costs nothing; the others are hashed a few at a time, and sources (addresses) take turns, so
+that a flood from one delays no other. Wrong log-ins slow down their source:
 
 - a source with more than LOGIN_SOURCE_FREE wrong ones has its log-ins checked one by one, LOGIN_SOURCE_MS
-apart;
+  apart;
 - where a user's password was wrong more than LOGIN_USER_FREE times, from whatever sources, each check of it
-takes LOGIN_USER_MS longer, but for sources that this user has logged in from before.
+  takes LOGIN_USER_MS longer, but for sources that this user has logged in from before.
 
-Nobody is locked out: a good password gets in, at worst some seconds later. What was wrong is forgotten again,
-one by one, at the same pace. The log has one line for the first wrong log-in of a source and user, and after
-LOGIN_LOG_MS one with the number of those that followed.
+Nobody is locked out: a good password is accepted, at worst some seconds later. Wrong log-ins are forgotten
+again, one by one, at the same pace. The log has one line for the first wrong log-in of a source and user, and
+after LOGIN_LOG_MS one with the number of those that followed.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from lightrail.model import limits
 log = logging.getLogger("lightrail.cluster.logins")
 
 LOCAL: Final = "this machine"
-"""The source of who comes by no network."""
+"""The source of clients that connect by no network."""
 
 
 class TooManyLoginsError(Exception):
@@ -42,7 +42,7 @@ class TooManyLoginsError(Exception):
 
 @lru_cache(maxsize=4_096)
 def source_of(address: str | None) -> str:
-    """Who counts as one: an address, and of IPv6 the network that one customer has."""
+    """What counts as one source: an address, and of IPv6 the network that one customer has."""
     if address is None:
         return LOCAL
     try:
@@ -235,7 +235,7 @@ class Logins:
             self._good.move_to_end(digest)
             return record
         await self.admit(source, user)
-        # The same work for a name that does not exist, so that time does not tell which do.
+        # The same work for a name that does not exist, so that time does not show which do.
         keys = record.sha256 if record is not None else self.unknown(user, "SCRAM-SHA-256")
         await self._turns.begin(source)
         try:
@@ -255,7 +255,7 @@ class Logins:
         return record
 
     def unknown(self, user: str, mechanism: str) -> sasl.ScramKeys:
-        """Keys that no password has; they tell nobody that there is no such user."""
+        """Keys that no password has: they do not show that there is no such user."""
         rounds = self.rounds if mechanism == "SCRAM-SHA-256" else self.rounds_512
         place = int.from_bytes(blake2b(user.encode(), key=self.secret[:64], digest_size=8).digest())
         return sasl.unknown_user_keys(self.secret, user, mechanism, rounds[place % len(rounds)])
@@ -266,7 +266,7 @@ class Logins:
             self._good.popitem(last=False)
 
     def _strengthen(self, record: UserRecord, password: str, digest: bytes) -> None:
-        """The record has fewer rounds than new ones: the password is here now, so it gets as many."""
+        """Hashes the password anew, which is known now, where its record has fewer rounds than new ones."""
 
         async def strengthen() -> None:
             try:
@@ -281,10 +281,10 @@ class Logins:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- what came of it -----------------------------------------------------------------------------------
+    # --- results -----------------------------------------------------------------------------------
 
     def good(self, source: str, user: str) -> None:
-        """A user has logged in from there."""
+        """A user has logged in from a source."""
         self._proven[source, user] = None
         self._proven.move_to_end((source, user))
         while len(self._proven) > limits.LOGIN_SOURCES_MAX:
@@ -319,7 +319,7 @@ class Logins:
             later(limits.LOGIN_LOG_MS / 1000, self._sum_up)
 
     def _sum_up(self) -> None:
-        """A minute is over: one line for each source and user of which more came than the first."""
+        """Logs one line for each source and user with more wrong log-ins than the first, after a minute."""
         self._logging = False
         counted, self._counted = self._counted, {}
         others, self._unlogged = self._unlogged, 0

@@ -1,4 +1,4 @@
-"""Map: one process's view of where queues are, which of them move and who serves, as new as last asked for.
+"""Map: one process's view of placements, moves and members, as of the last refresh.
 
 It follows the coordinator's entries as the directory of names does: `refresh()` is synchronous, costs
 microseconds when nothing changed, and is called before each decision and every limits.DIRECTORY_POLL_MS.
@@ -24,11 +24,11 @@ SHARDS: Final = "shards/"
 FRONTENDS: Final = "frontends/"
 GATEWAYS: Final = "gateways/"
 FIRST_EPOCH: Final = 0
-"""Written in a placement that is new: the epoch is the revision that made the entry (docs/adr/0015)."""
+"""Epoch in a new placement: stands for the revision that made the entry (docs/adr/0015)."""
 
 
 class Placed(NamedTuple):
-    """A placement as it is written down, with the revision that guards a change of it."""
+    """A placement as it is stored, with the revision that guards a change of it."""
 
     shard: int
     epoch: int
@@ -53,7 +53,7 @@ class Placed(NamedTuple):
 
     @classmethod
     def decode(cls, entry: Entry) -> "Placed":
-        """From such an entry, which is there. Raises CoordinatorError."""
+        """From such an entry, which exists. Raises CoordinatorError."""
         try:
             fields = json.loads(entry.value or "")
             epoch = int(fields["epoch"])
@@ -83,7 +83,7 @@ class Move:
     phase: str = "waiting"
     """``waiting`` and copying, or ``frozen``: the destination has asked the source to seal."""
     throttle: int = 0
-    """Bytes per second of the copy; 0 for as fast as it goes."""
+    """Bytes per second of the copy; 0 for no limit."""
     asked_ms: int = 0
     """When it was asked for, in milliseconds since 1970."""
     order: int = 0
@@ -104,13 +104,13 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """What is known of a shard, alive or not, until it is removed: the entry ``shardsets/ID``."""
+    """A shard, alive or not, until it is removed: the entry ``shardsets/ID``."""
 
     id: int
     disk: str = ""
     """Of its data directory; empty until the first process has registered."""
     state: str = "active"
-    """``active``, or ``draining``: it gets no queues and is to lose those it has."""
+    """``active``, or ``draining``: it gets no new queues, and its queues are to be moved away."""
     revision: int = 0
 
     def encode(self) -> str:
@@ -148,15 +148,15 @@ class MapChanges:
     """What a refresh found changed."""
 
     placements: set[str] = field(default_factory=set)
-    """Queues that are elsewhere, in another epoch, placed for the first time, or not any more."""
+    """Queues with another shard or epoch, with their first placement, or without one from now on."""
     moves: set[str] = field(default_factory=set)
     """Queues whose move began, went on or ended."""
     shards: set[int] = field(default_factory=set)
-    """Shards that came, went, or changed their address or state."""
+    """Shards that were added, removed or registered, have ended, or have another address or state."""
     members: bool = False
-    """Frontends or gateways came or went."""
+    """Frontends or gateways were registered, or have ended."""
     readers: set[str] = field(default_factory=set)
-    """Readers of journals that came, went on or were removed."""
+    """Readers of journals that were added, have new positions or were removed."""
 
 
 Listener = Callable[[MapChanges], None]
@@ -181,7 +181,7 @@ class Map:
         """Readers of journals, by name."""
 
     def listen(self, listener: Listener) -> None:
-        """Has `listener` called with what changes from here on."""
+        """Has `listener` called with later changes."""
         self._follower.listen(listener)
 
     def refresh(self) -> None:
@@ -210,7 +210,7 @@ class Map:
         return self._siblings.get(queue.rpartition("/")[0], {})
 
     def takers(self) -> list[int]:
-        """Shards that may be given queues: active ones that serve, or all active ones where none does."""
+        """Shards that may get new queues: active ones that serve, or all active ones where none does."""
         active = [each.id for each in self.shard_records.values() if each.state == "active"]
         return [id for id in active if id in self.shards] or active
 
@@ -255,8 +255,7 @@ class Map:
         if key.startswith(READERS):
             name = key.removeprefix(READERS)
             if value is not None:
-                # Until it can be read, a reader that is not known yet holds back everything within the usual
-                # bounds.
+                # A new reader whose entry can't be read has everything kept for it within the usual bounds.
                 self.readers.setdefault(name, Reader(revision=revision))
                 self.readers[name] = Reader.decode(value, revision)
             else:

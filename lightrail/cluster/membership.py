@@ -1,10 +1,10 @@
-"""Membership: which number a process has, who may take it, and who is refused.
+"""Membership: the number of a process, and which processes may serve under it.
 
 A shard's number belongs to its disk: ``shardsets/ID`` pins the disk of the first process that registered, so
 that an empty disk under an old name does not pass for the shard whose messages it has lost; which of several
-copies of that disk may serve is in generations.py. Frontends and gateways keep nothing, so any number that
-nobody has is as good. Who is registered under a number that is
-wanted may be dead: then the entry goes as soon as its lease has run out, and until then we wait.
+copies of that disk may serve is in generations.py. Frontends and gateways store nothing, so any free number
+suits them. A process that is registered under a wanted number may be dead: its entry is deleted when its
+lease has run out, and until then the new process waits.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ Clock = Callable[[], float]
 """Seconds, rising."""
 Sleep = Callable[[float], Awaitable[None]]
 LOOK_S: Final = 0.2
-"""Between two looks whether an entry is still there."""
+"""Between two looks whether an entry still exists."""
 LOOK_AT_LEASE_S: Final = 1.0
-"""Between two looks how long its lease still lives, which etcd says in whole seconds."""
+"""Between two looks at the time left of its lease, which etcd has in whole seconds."""
 REFRESHES_MIN: Final = 3
-"""So often the lease of a living process is seen to be refreshed within its time and the margin."""
+"""How often the lease of a living process is seen to be refreshed within its time and the margin."""
 
 
 class MemberRefusedError(Exception):
@@ -33,7 +33,7 @@ class MemberRefusedError(Exception):
 
 
 def free_number(taken: Iterable[int]) -> int:
-    """The smallest that nobody has."""
+    """The smallest number that no process has."""
     known = set(taken)
     return next(number for number in range(len(known) + 1) if number not in known)
 
@@ -54,7 +54,7 @@ def check_disk(shard: int, known: ShardRecord | None, disk: str | None, director
 
 
 def holder(found: Member | None, own: Member, replaces: int | None = None) -> Member | None:
-    """Who else may be alive under the number that `own` wants, or None.
+    """Another process that may be alive under the number that `own` wants, or None.
 
     Args:
         replaces: the boot of a process that is known to be dead.
@@ -84,7 +84,7 @@ async def until_free(
     sleep: Sleep = asyncio.sleep,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Wait until nobody else who lives is registered under `key`.
+    """Wait until no other living process is registered under `key`.
 
     An entry whose lease is refreshed again and again belongs to a living process. Time alone is no sign:
     etcd gives every lease its whole life once more when it is started again or has another leader.
@@ -93,7 +93,7 @@ async def until_free(
         lease_ms: how long the entry of a dead process stays, where etcd is not started again meanwhile.
 
     Returns:
-        The revision of what is there, 0 for nothing: the guard of the registration.
+        The revision of the entry, 0 without one: the guard of the registration.
 
     Raises:
         MemberRefusedError: another process goes on refreshing its lease.
@@ -131,7 +131,7 @@ def _held(key: str, found: Member) -> str:
 
 
 async def allocate_shard(coordinator: KeySpace, disk: str) -> int:
-    """A number for a new shard on a new disk; asked again for the same disk, the same number.
+    """A number for a new shard on a new disk; the same number for the same disk.
 
     Raises CoordinatorError.
     """
@@ -193,9 +193,9 @@ async def shard_records(coordinator: KeySpace) -> dict[int, ShardRecord]:
 async def take_number(
     coordinator: KeySpace, prefix: str, value: str, displaced: Callable[[str], None]
 ) -> int:
-    """Register a process under the smallest number that nobody has. Raises CoordinatorError.
+    """Register a process under the smallest free number. Raises CoordinatorError.
 
-    Asked again by the same process, as after an answer that was lost, it is the same number.
+    Called again by the same process, as after a lost answer, it returns the same number.
     """
     for _ in range(ATTEMPTS_MAX):
         there = {

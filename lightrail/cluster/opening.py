@@ -12,7 +12,7 @@ from lightrail.model import limits
 from lightrail.model.settings import Settings
 
 OUTSIDE: Final = ("amqp", "amqps", "http", "https")
-"""Where strangers may come in."""
+"""Listeners that strangers may reach."""
 
 
 async def open_coordinator(settings: Settings, wait_s: float = limits.ETCD_OPEN_MS / 1000) -> Coordinator:
@@ -24,7 +24,7 @@ async def open_coordinator(settings: Settings, wait_s: float = limits.ETCD_OPEN_
     """
     if not settings.etcd:
         return await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
-    # Loaded late: gRPC and protobuf take a third of a second, which who needs no etcd shall not wait for.
+    # Loaded late: gRPC and protobuf take a third of a second, which a process without etcd must not wait.
     from lightrail.cluster.etcd.channels import EtcdSettings
     from lightrail.cluster.etcd.coordinator import EtcdCoordinator
 
@@ -52,20 +52,20 @@ def _password(path: str | None) -> str:
 
 
 def where(settings: Settings) -> str:
-    """What a person is told that the coordinator is."""
+    """The coordinator, as messages for people name it."""
     if not settings.etcd:
         return os.path.join(settings.data, FILE_NAME)
     return f"etcd at {','.join(map(str, settings.etcd))}, cluster {settings.cluster}"
 
 
 async def listing_key(coordinator: Coordinator) -> str:
-    """What gateways show to other processes that are to list their queues: a header Authorization."""
+    """The header Authorization by which gateways ask other processes for a list of their queues."""
     secret = await coordinator.secret()
     return "Bearer " + hmac.digest(secret, b"lightrail /metrics/detailed", "sha256").hex()
 
 
 async def may_list(coordinator: Coordinator, shown: str) -> bool:
-    """Whether who shows this header may see names of queues: gateways, and everybody while there are no
+    """Whether a request with this header may see names of queues: gateways, and everybody while there are no
     users.
     """
     if not await coordinator.has_users():

@@ -1,7 +1,7 @@
-"""Reader: who reads the shards' journals and how far it is, so that nothing goes before it was read.
+"""Reader: a reader of the shards' journals and its positions, so that nothing is removed before it was read.
 
-It is the entry ``readers/NAME``. Shards hold back what they would remove from their archives, up to the
-reader's own bounds; after that it is passed over (docs/operate/readers.md).
+A reader is the entry ``readers/NAME``. Shards keep what they would remove from their archives, up to the
+reader's own bounds; beyond these they remove it all the same (docs/operate/readers.md).
 """
 
 import json
@@ -34,16 +34,16 @@ class ReaderGoesBackError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Positions of one reader, and how much it may hold back."""
+    """Positions of one reader, and how much may be kept for it."""
 
     positions: dict[str, int] = field(default_factory=dict)
     """Next lsn to read, by the disk of the journal. One that is missing is read from its earliest record."""
     hold_hours: float = limits.READER_HOLD_HOURS
-    """What was sealed longer ago is not held back for it."""
+    """What was sealed longer ago is not kept for it."""
     hold_bytes: int = limits.READER_HOLD_BYTES
-    """No more than this is held back for it, at each shard."""
+    """At most this is kept for it, at each shard."""
     moved_ms: int = 0
-    """When its positions were said last, in milliseconds since 1970."""
+    """When it last reported its positions, in milliseconds since 1970."""
     revision: int = 0
     """Of the entry; guards the next change."""
 
@@ -88,7 +88,7 @@ class Reader:
         return replace(self, positions=merged, moved_ms=now_ms)
 
     def without(self, disks: set[str]) -> "Reader":
-        """Without positions in these journals: where they still are, they are read from the beginning."""
+        """Without positions in these journals: those that still exist are read from the beginning."""
         return replace(
             self, positions={disk: lsn for disk, lsn in self.positions.items() if disk not in disks}
         )
@@ -106,5 +106,5 @@ def check_name(name: str) -> None:
 
 
 def is_disk(text: str) -> bool:
-    """Whether a journal may be called so: 1 to 64 lower-case hexadecimal digits."""
+    """Whether a journal may have this name: 1 to 64 lower-case hexadecimal digits."""
     return 0 < len(text) <= 64 and all(each in "0123456789abcdef" for each in text)

@@ -31,7 +31,7 @@ VERSION: Final = 3
 BUSY_TIME_S: Final = 5.0
 """How long a call waits for another process's write."""
 DELETED_KEPT_MS: Final = 3_600_000
-"""A deletion is remembered so long; who has not looked since then reads everything anew."""
+"""How long a deletion is remembered; a process that has not looked since then reads everything anew."""
 DELETED_PRUNED_EVERY: Final = 1_024
 """Transactions between two looks for deletions that may be forgotten."""
 
@@ -57,7 +57,7 @@ INSERT INTO entries
     SELECT 'names/' || queue, '{"policy":{"role":"queue"}}', 1, 1, 0 FROM placements
     WHERE queue NOT LIKE '%/$dlq';
 """
-"""Before names had policies every name that was placed was a queue."""
+"""Before names had policies every placed name was a queue."""
 EVERY_RIGHT: Final = '{"rights":["listen","manage","send"]}'
 """Before there were rights every user could do everything."""
 TO_VERSION_3: Final = """
@@ -216,7 +216,7 @@ class SqliteCoordinator(KeyedCoordinator):
         self._file = file
         try:
             file.execute("PRAGMA journal_mode = WAL")
-            # A placement that is forgotten would hide the messages of its queue: every commit is synced.
+            # A lost placement would hide the messages of its queue: every commit is synced.
             file.execute("PRAGMA synchronous = FULL")
             self._prepare()
         except BaseException:

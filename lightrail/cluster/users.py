@@ -14,8 +14,8 @@ PASSWORD_BYTES_MAX: Final = 1_024
 
 
 FORMER_ROUNDS: Final = frozenset((15_000,))
-"""What records had that were made before by default; they get today's when their user logs in. Others were
-asked for."""
+"""Former defaults: records with these get today's default when their user logs in. Other numbers were asked
+for."""
 
 
 class InvalidUserError(ValueError):
@@ -24,7 +24,7 @@ class InvalidUserError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
-    """A user: the name, and what proves the password for each hash. Both have a salt of their own."""
+    """A user: the name, and for each hash the keys that prove the password. Each hash has its own salt."""
 
     name: str
     sha256: ScramKeys
@@ -59,7 +59,7 @@ class UserRecord:
 
     @property
     def is_weak(self) -> bool:
-        """Whether it has fewer rounds than any that is made without a number of its own (15,000 once)."""
+        """Whether it has fewer rounds than records that are made by default now (formerly 15,000)."""
         return self.sha256.iterations in FORMER_ROUNDS
 
     @classmethod
@@ -74,13 +74,13 @@ class UserRecord:
 
 
 def stronger(record: UserRecord, password: str) -> UserRecord:
-    """The record of the same password with as many rounds as new ones; tokens stay good."""
+    """The record of the same password with as many rounds as new ones; tokens stay valid."""
     made = UserRecord.make(record.name, password)
     return replace(made, tokens_of=record.tokens_of or record.sha256.stored_key)
 
 
 def user_name(name: str) -> str:
-    """The name as it is kept: what clients send went through SASLprep too (RFC 5802, 5.1).
+    """The name as it is stored: names from clients went through SASLprep, too (RFC 5802, 5.1).
 
     Raises InvalidUserError unless a user may have this name.
     """

@@ -289,7 +289,9 @@ class Service:
                 f"{name} has role {found.role} already; change its policy at {name}/!policy, or delete it"
             )
         if self.directory.count() >= limits.NAMES_MAX:
-            raise LimitExceededError(f"there are {limits.NAMES_MAX} names with a role already, which is the most")
+            raise LimitExceededError(
+                f"there are {limits.NAMES_MAX} names with a role already, which is the most"
+            )
         now_ms = self._now_ms()
         record = Name(name, policy, 0, 0, now_ms, now_ms, owner, automatic)
         write = Write(NAMES + name, record.to_value(), guard.revision if guard is not None else 0)
@@ -338,7 +340,9 @@ class Service:
             await self._coordinator.write(writes)
         except ConflictError:
             self.directory.refresh()
-            raise ChangedError(f"{what} was changed by somebody else in the meantime; read it again") from None
+            raise ChangedError(
+                f"{what} was changed by somebody else in the meantime; read it again"
+            ) from None
         self.directory.refresh()
 
     def _known(self, caller: Caller, name: str, revision: int | None) -> Name:

@@ -1,4 +1,4 @@
-"""What the rare frames carry: openings, outcomes and refusals as small JSON bodies."""
+"""Bodies of the less frequent frames: openings, outcomes and refusals, as small JSON texts."""
 
 import json
 import struct
@@ -94,7 +94,7 @@ class ConsumerOpen(_Body):
     relay: bool = False
     """`queue` names a connection point, and this is its listener."""
     lock_ms: int = 0
-    """Deliveries are locked for so long and not for the life of the link; 0: as the queue's policy says."""
+    """How long deliveries are locked, in place of the life of the link; 0: as the queue's policy says."""
     lock_key: str = ""
     """32 hexadecimal digits: locks are named KEY-NUMBER, and outlive the consumer."""
     filter: dict[str, Any] | None = None
@@ -102,7 +102,7 @@ class ConsumerOpen(_Body):
     label: str = ""
     """Who this is, for people: the client's container and link."""
     resume: bool = False
-    """It comes from a move: it goes on with what it holds, where the shard has its consumer already."""
+    """The queue has moved: the consumer keeps its unsettled deliveries, where the shard has them already."""
 
 
 @dataclass(slots=True)

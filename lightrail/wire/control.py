@@ -1,10 +1,10 @@
-"""The control socket of a frontend: what the gateway asks about its connections, and what it has it do.
+"""Control socket: how a gateway asks a frontend about its connections, and commands it.
 
 A frontend binds a ROUTER socket, in the directory of sockets, which only the installation's own user may
-enter, or on the wire between machines, where whoever comes shows the key (keys.py); a gateway connects a
+enter, or on the wire between machines, where a client has to show the key (keys.py); a gateway connects a
 DEALER to each. Messages are REQUEST and RESPONSE frames as between a gateway and a shard
-(docs/formats/wire.md): a number, JSON, no blob. Nothing is repeated and nothing is remembered: a gateway
-that hears nothing in time is told so and may ask again.
+(docs/formats/wire.md): a number, JSON, no blob. Nothing is repeated or remembered: a request without an
+answer in time fails, and the gateway may ask again.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def address(sockets: str, frontend: int) -> str:
 
 
 class ControlServer:
-    """The end of the process that answers."""
+    """The end that answers."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ControlServer:
         socket = context.socket(zmq.ROUTER)
         self._admission.guard(socket)
         socket.setsockopt(zmq.RCVHWM, limits.CONTROL_REQUESTS_MAX)
-        # Answers to a gateway that went, or does not read, are dropped.
+        # Answers to a gateway that has ended, or does not read, are dropped.
         socket.setsockopt(zmq.SNDHWM, limits.CONTROL_REQUESTS_MAX)
         try:
             self.address = bind(socket, address)
@@ -108,11 +108,11 @@ class ControlServer:
             return _error(conditions.DECODE_ERROR, str(error))
         except Exception:
             log.exception("a request on the control socket could not be answered")
-            return _error(conditions.INTERNAL_ERROR, "a mistake of the broker; its log says more")
+            return _error(conditions.INTERNAL_ERROR, "internal error: the log of the broker has the details")
 
 
 class ControlClient:
-    """The end of the process that asks; the other one may come and go."""
+    """The end that asks; the other process may end and start again."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, context: "zmq.Context[zmq.Socket[bytes]]", address: str
@@ -132,7 +132,7 @@ class ControlClient:
         self._socket = LoopSocket(loop, socket, self._receive, _nothing)
 
     def close(self) -> None:
-        """Who still waits is told that nobody answers."""
+        """Fails the requests that wait."""
         self._socket.close()
         for waiting in self._waiting.values():
             if not waiting.done():

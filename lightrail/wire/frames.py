@@ -29,7 +29,7 @@ DELIVER_ENDS: Final = HEADER_SIZE + DELIVER_COLUMNS.size
 SEQUENCE: Final = Struct("<Q")
 """Body of STORED: the sequence of the batch's first message."""
 UNKNOWN_SEQUENCE: Final = (1 << 64) - 1
-"""In STORED: the batch is there, and the shard has forgotten where (it was started again meanwhile)."""
+"""In STORED: the batch is stored, and the shard has forgotten where (it was started again meanwhile)."""
 
 IDENTITY: Final = 1 << 63
 """Set in a producer's number that its client named; those of links, boot << 32 | link, have 63 bits."""
@@ -40,7 +40,7 @@ Buffer = bytes | bytearray | memoryview | array  # type: ignore[type-arg]  # the
 
 
 class Kind(IntEnum):
-    """What a frame says; the first group goes to the shard, the second to the frontend."""
+    """Kinds of frames; the first group goes to the shard, the second to the frontend."""
 
     HELLO = 1
     PRODUCER_OPEN = 2
@@ -82,30 +82,30 @@ class Kind(IntEnum):
 # Flags of ENQUEUE.
 DURABLE: Final = 1
 AFRESH: Final = 2
-"""Every earlier batch of the producer has had its answer: after a refusal, batches are taken from here on."""
+"""Every earlier batch of the producer has its answer: after a refusal, batches are accepted from here on."""
 # Flags of CREDIT.
 DRAIN: Final = 1
 EXACT: Final = 2
-"""Nothing goes beyond the bytes of the credit: a next message that is larger is answered with LARGER."""
+"""Deliveries stay within the bytes of the credit: a larger next message is answered with LARGER."""
 MORE: Final = 4
 """The client has given credit beyond `number`; the frontend's window ends there and moves on by itself."""
 # The reserved field of SETTLE.
 ASKED: Final = 1
-"""The frame is answered with SETTLED when what it says is on disk."""
+"""The frame is answered with SETTLED when the outcomes are on disk."""
 # Flags of ACCEPTED.
 HELD: Final = 1
 """The sender gets no new credit for these batches until FREED."""
 # Flags of DELIVER.
 TIMED: Final = 1
-"""The reserved field has the lower 16 bits of the shard's clock, in ms, when it handed the messages out."""
+"""The reserved field has the lower 16 bits of the shard's clock, in ms, when it delivered the messages."""
 CLOCK_BEHIND_MS: Final = 5_000
-"""A shard's clock may be so far before that of who reads the time in a DELIVER."""
+"""How far a shard's clock may be ahead of the clock of the process that reads a DELIVER."""
 # Flags of SETTLED.
 UNCERTAIN: Final = 1
-"""The store had trouble meanwhile: after a restart some of the messages may be in their queue again."""
+"""The store has failed meanwhile: after a restart some of the messages may be in their queue again."""
 # Flags of RESPONSE.
 BLOB_FOLLOWS: Final = 1
-"""The blob is the next part of the ZeroMQ message: only where an operation is said to answer so."""
+"""The blob is the next part of the ZeroMQ message: only of operations that are documented to do so."""
 
 
 class OutcomeCode(IntEnum):
@@ -118,7 +118,7 @@ class OutcomeCode(IntEnum):
 
 
 class WireError(Exception):
-    """A body that does not have the layout of this version: what was expected and what came."""
+    """A body without the layout of this version; the message has what was expected and found."""
 
 
 def frame(
@@ -211,13 +211,13 @@ def deliver(
 
 
 def delivered_at(part: Buffer, now_ms: int) -> int:
-    """When the shard handed out what is in a DELIVER, in ms by its clock: a lock runs from then on.
+    """When the shard delivered the messages of a DELIVER, in ms by its clock: locks run from then on.
 
     Right where it is read up to a minute later, by a clock that is at most CLOCK_BEHIND_MS behind that of the
     shard. One that is further behind makes it too early: a lock seems to end too soon, and never too late.
 
     Args:
-        now_ms: by the clock of who reads it; taken where a former version did not say the time.
+        now_ms: by the clock of the reader; used where a former version did not send the time.
     """
     flags: int
     low: int

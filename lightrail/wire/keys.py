@@ -1,10 +1,10 @@
-"""The key of an installation's wire: who connects shows it, who listens lets nobody in without it.
+"""Wire keys: the key of an installation, which clients of its sockets have to show.
 
-All processes share one CURVE key pair (RFC 26 of ZeroMQ), kept in one file. A process that connects takes
-it for its own and expects the other end to have it as well; one that listens asks, by ZAP (RFC 27), whether
-a client has shown this very public key. So both ends know that the other one belongs to the installation,
-and what passes between them is encrypted. Without a key nothing of this happens: for loopback, and networks
-of one's own.
+All processes share one CURVE key pair (RFC 26 of ZeroMQ), kept in one file. A process that connects uses it
+as its own and expects the other end to have it as well; one that listens checks, by ZAP (RFC 27), that a
+client has shown this public key. So both ends know that the other one belongs to the installation, and what
+passes between them is encrypted. Without a key nothing is checked or encrypted: for loopback and private
+networks.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ def read(path: str | None) -> WireKey | None:
         public = zmq.curve_public(lines[-1])
     except (ValueError, zmq.ZMQError):
         public = b""
-    # The secret half alone does as well: that is all that a Helm chart can draw.
+    # The secret half alone suffices: a Helm chart can draw nothing else.
     if not public or (len(lines) == 4 and public != lines[2]):
         raise WireKeyError(f"the wire key {path} is damaged: its halves don't belong together; restore it")
     key = WireKey(public, lines[-1])
@@ -91,7 +91,7 @@ def context(key: WireKey | None) -> "zmq.Context[zmq.Socket[bytes]]":
 
 
 class Admission:
-    """Who may connect to sockets of one context that listen; one per context."""
+    """Decides who may connect to the listening sockets of one context."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, context: "zmq.Context[zmq.Socket[bytes]]", key: WireKey | None
@@ -107,14 +107,14 @@ class Admission:
             self._asked = LoopSocket(loop, socket, self._answer, _nothing)
 
     def guard(self, socket: "zmq.Socket[bytes]") -> None:
-        """Lets a socket ask for the key; to be called before it is bound."""
+        """Makes a socket require the key; call it before the socket is bound."""
         if self._key is not None:
             socket.setsockopt(zmq.CURVE_SECRETKEY, self._key.secret)
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
 
     def close(self) -> None:
-        """After the sockets that it guards."""
+        """Call it after the guarded sockets are closed."""
         if self._asked is not None:
             self._asked.close()
 
@@ -125,7 +125,7 @@ class Admission:
         known = len(parts) == 7 and parts[5] == b"CURVE" and parts[6] == self._public
         if not known:
             self.refused += 1
-            if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th: a stranger tries for ever
+            if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th: a stranger may try for ever
                 where = parts[3].decode(errors="replace") if len(parts) > 3 else "?"
                 log.warning(
                     "%s has shown another wire key and is not let in (%d so far)", where, self.refused

@@ -1,10 +1,10 @@
-"""A lane: the batches of one sending link of a router on their way to one shard, and their answers.
+"""Lane: the batches of one sending link of a router that are under way to one shard, and their answers.
 
 Each ROUTE frame goes to a set of queues, which the shard knows by a number (TARGETS). Sets are declared when
-they are first used, and again after each greeting. Where a shard refuses a frame, it refuses all that are on
-their way behind it, whatever queues they are for (rule 4 of docs/formats/wire.md); those have done nothing
-wrong and are sent again, in order, as soon as the last answer has come. Where it refuses one because a queue
-is at another shard now, that one and all behind it are given back, in order, to be sent elsewhere.
+they are first used, and again after each greeting. Where a shard refuses a frame, it refuses all that are
+under way behind it, whatever their queues (rule 4 of docs/formats/wire.md); these are sent again, in order,
+when the last answer has arrived. Where it refuses one because a queue has moved to another shard, that one
+and all behind it return to the caller, in order, to be sent there.
 """
 
 from array import array
@@ -20,7 +20,7 @@ from lightrail.wire.shards import ShardPeer
 
 ROUTE: Final = int(Kind.ROUTE)
 QUEUE_AWAY: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
-"""What a shard says of a set with a queue that it does not have, or not any more."""
+"""Refusals of a set with a queue that the shard does not have, or not any more."""
 
 
 class Attributes(NamedTuple):
@@ -34,7 +34,7 @@ class Attributes(NamedTuple):
 
 
 class Load:
-    """Messages on their way to queues of one shard, in one frame."""
+    """Messages under way to queues of one shard, in one frame."""
 
     __slots__ = (
         "accepted",
@@ -54,15 +54,15 @@ class Load:
         """The caller's own."""
         self.queues = queues
         self.indices = indices
-        """Which messages of the batch they are."""
+        """Which messages of the batch these are."""
         self.is_repeated = is_repeated
         """It was refused once, and has been resolved anew."""
         self.part = b""
         self.number_of_set = 0
         self.accepted = 0
-        """So many of its first messages are stored, though it was given back."""
+        """Number of its first messages that are stored, though the load was displaced."""
         self.may_be_stored = False
-        """It may have reached a shard that then went away."""
+        """It may have reached a shard that was lost later."""
 
 
 class Lane(Producer):
@@ -70,11 +70,11 @@ class Lane(Producer):
 
     Args:
         number: of the lane; no other lane has it, to whichever shard.
-        stored: told of loads that are where they have to be.
-        refused: told of a load that is not, or only its first `refusal.accepted` messages.
-        displaced: told of loads in their order that are not stored: a queue of the first is elsewhere.
-        given_up: told of loads that wait for a shard for too long; they are never sent again.
-        returned: told when the shard is there again.
+        stored: called with loads that are stored.
+        refused: called with a load that is not, or only its first `refusal.accepted` messages.
+        displaced: called with loads, in order, that are not stored: a queue of the first has moved.
+        given_up: called with loads that have waited for a shard for too long; they are never sent again.
+        returned: called when the shard serves again.
     """
 
     __slots__ = (
@@ -124,14 +124,14 @@ class Lane(Producer):
         self._unanswered: dict[int, Load] = {}
         self._is_refusing = False
         self._is_displaced = False
-        """What it refused is for another shard."""
+        """What the shard refused is for another shard."""
         self._again: list[Load] = []
-        """What was refused only for what was before it."""
+        """Loads that were refused only for a load before them."""
         self._held: list[Load] = []
-        """What came meanwhile."""
+        """Loads that were sent meanwhile."""
         self._sets: dict[frozenset[str], int] = {}
         self._declared: dict[int, frozenset[str]] = {}
-        """The same by number, as the shard knows it."""
+        """The sets by number, as the shard knows them."""
         self._next_set = 0
 
     @property
@@ -141,15 +141,15 @@ class Lane(Producer):
 
     @property
     def peer(self) -> ShardPeer:
-        """The shard that it goes to."""
+        """The connection to its shard."""
         return self._peer
 
     def sets_under_way(self) -> set[frozenset[str]]:
-        """Sets of queues that loads without an answer are for."""
+        """Sets of queues of loads without an answer."""
         return {load.queues for load in (*self._unanswered.values(), *self._again, *self._held)}
 
     def send(self, load: Load, payloads: Sequence[bytes], attributes: Attributes) -> None:
-        """Messages leave for the queues of a load."""
+        """Sends messages to the queues of a load."""
         ends = array("I", accumulate(map(len, payloads)))
         number_of_set = self._sets.get(load.queues)
         if number_of_set is None:
@@ -176,20 +176,20 @@ class Lane(Producer):
         self._next = number + 1
         self._unanswered[number] = load
         if not self._is_open:
-            # Opening says everything that has no answer, this load included.
+            # Opening sends everything that has no answer, this load included.
             self._is_open = True
             self._peer.open_producer(self)
         else:
             self._peer.post(load.part)
 
     def abandon(self) -> None:
-        """The link is gone before everything had its answer: nothing of it is to wait for room any more."""
+        """The link has ended before everything had its answer: nothing of it waits for room any more."""
         self._is_abandoned = True
         if self._is_open:
             self._peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
 
     def close(self) -> None:
-        """The link is gone, and everything has its answer."""
+        """The link has ended, and everything has its answer."""
         if self._is_open:
             self._is_open = False
             self._peer.close_producer(self.number)
@@ -197,22 +197,22 @@ class Lane(Producer):
     # --- sets ------------------------------------------------------------------------------------------
 
     def forget_sets(self) -> None:
-        """Names have changed: what is sent from now on means the queues that are there now.
+        """Names have changed: what is sent from now on is for the queues that exist now.
 
-        A shard resolves names when a set is declared. It may not have heard yet that a queue was deleted and
-        made again, and would go on storing in the one that is about to go.
+        A shard resolves names when a set is declared. It may not know yet that a queue was deleted and made
+        again, and would go on storing in the one that is about to be dropped.
         """
         self._declared.clear()
         self._sets.clear()
 
     def _declare(self, queues: frozenset[str]) -> int:
-        """A number for a set of queues. The oldest number is given anew when there are too many: frames that
-        mean its former set are before the declaration, or are sent again with their own."""
+        """A number for a set of queues. When there are too many, the oldest number is used again: frames for
+        its former set are before the declaration, or are sent again with their own declaration."""
         number = self._next_set = self._next_set % limits.ROUTE_SETS_MAX + 1
-        self._say_set(number, queues)
+        self._declare_as(number, queues)
         return number
 
-    def _say_set(self, number: int, queues: frozenset[str]) -> None:
+    def _declare_as(self, number: int, queues: frozenset[str]) -> None:
         former = self._declared.get(number)
         if former is not None:
             self._sets.pop(former, None)
@@ -233,7 +233,7 @@ class Lane(Producer):
         for load in self._unanswered.values():
             load.may_be_stored = True
             if self._declared.get(load.number_of_set) != load.queues:
-                self._say_set(load.number_of_set, load.queues)
+                self._declare_as(load.number_of_set, load.queues)
             self._peer.post(load.part)
         if self._is_abandoned:
             self._peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
@@ -262,7 +262,7 @@ class Lane(Producer):
         if refusal.condition in QUEUE_AWAY:
             self.forget_sets()
         if refusal.condition == conditions.MOVED:
-            # It is not stored, nor will anything be that is refused behind it.
+            # Neither this load nor anything that is refused behind it is stored.
             self.forget_sets()
             load.accepted = refusal.accepted
             self._is_displaced = self._is_refusing = True
@@ -281,7 +281,7 @@ class Lane(Producer):
             self._refused(load, refusal)
 
     def gone(self, refusal: Refusal) -> None:
-        """The shard will not have this lane; it is opened again for what comes next."""
+        """The shard has ended this lane; it is opened again for the next load."""
         self._is_open = False
         self._is_refusing = self._is_displaced = False
         loads = [*self._again, *self._unanswered.values(), *self._held]
@@ -291,7 +291,7 @@ class Lane(Producer):
         for load in loads:
             self._refused(load, refusal)
 
-    # --- while no shard is there -----------------------------------------------------------------------
+    # --- while the shard is lost -----------------------------------------------------------------------
 
     def away(self) -> None:
         """See Producer."""
@@ -299,7 +299,7 @@ class Lane(Producer):
             load.may_be_stored = True
 
     def give_up(self) -> None:
-        """See Producer; a lane whose owner does not ask for it waits on."""
+        """See Producer; a lane without `given_up` waits on."""
         if self._given_up is None:
             return
         loads = [*self._again, *self._unanswered.values(), *self._held]
@@ -316,7 +316,7 @@ class Lane(Producer):
             self._returned()
 
     def _go_on(self) -> None:
-        """The last answer after a refusal has come: what waits is sent under new numbers."""
+        """The last answer after a refusal has arrived: what waits is sent under new numbers."""
         self._is_refusing = False
         again = [*self._again, *self._held]
         self._again.clear()

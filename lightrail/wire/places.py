@@ -1,4 +1,4 @@
-"""Places: what owners of queues (owner.py) ask of the rest of their process: where queues and shards are."""
+"""Places: where queues and shards are, and what an owner (owner.py) needs of all owners, as ports."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
@@ -13,26 +13,26 @@ Place = tuple[int, int]
 
 
 class Places(Protocol):
-    """What owners ask about placements and shards; none of it waits, but for `lost`."""
+    """Placements and shards, as owners need them; nothing but `place` and `lost` waits."""
 
     def where(self, queue: str) -> Place | None:
         """Where a queue is, as far as this process knows."""
         ...
 
     async def place(self, queue: str) -> Place:
-        """The same; a queue that is nowhere is placed. Raises CoordinatorError."""
+        """The same; a queue without a placement is placed. Raises CoordinatorError."""
         ...
 
     def peer(self, shard: int) -> ShardPeer | None:
-        """The link to a shard, or None as long as nobody knows where that is."""
+        """The connection to a shard, or None as long as its address is not known."""
         ...
 
     def refresh(self) -> None:
-        """Takes in what is new; changes are told to `Owners.changed` meanwhile."""
+        """Reads what has changed; calls `Owners.changed` meanwhile."""
         ...
 
     async def lost(self, queue: str) -> Refusal | None:
-        """Why a queue is nowhere, by the coordinator's own word; None where it is not, or can't be asked."""
+        """Why a queue does not exist, by the coordinator; None where it exists, or this is not known."""
         ...
 
 

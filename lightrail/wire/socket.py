@@ -32,7 +32,7 @@ _POLLIN: Final = int(zmq.POLLIN)
 def bind(socket: "zmq.Socket[bytes]", address: str) -> str:
     """Binds; returns the address with the port that the system chose. Raises zmq.ZMQError."""
     if address.startswith("ipc://"):
-        # A socket file that a killed process left behind; who owns the directory holds its lock.
+        # A socket file that a killed process left behind; this process has the lock of the directory.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(address.removeprefix("ipc://"))
     _allow_ipv6(socket, address)
@@ -42,13 +42,13 @@ def bind(socket: "zmq.Socket[bytes]", address: str) -> str:
 
 
 def connect(socket: "zmq.Socket[bytes]", address: str) -> None:
-    """Connects, now or as soon as somebody is there."""
+    """Connects, now or as soon as the other end listens."""
     _allow_ipv6(socket, address)
     socket.connect(address)
 
 
 def _allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
-    # Only where it is meant: with it ZeroMQ takes the IPv6 address of a name that has both.
+    # Only for IPv6 addresses: with it ZeroMQ uses the IPv6 address of a name that has both.
     if address.startswith("tcp://["):
         socket.setsockopt(zmq.IPV6, 1)
 
@@ -56,8 +56,8 @@ def _allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
 class LoopSocket:
     """One ZeroMQ socket: messages reach `receive`, and `after` is called once when a turn's are in.
 
-    Errors that either raises are logged, and the next message is read. So whoever counts messages, or what is
-    in them, lets none escape: it has to tell the other end that something was not applied.
+    Errors that either raises are logged, and the next message is read. A callback that counts messages, or
+    what is in them, must not raise: it has to report to the other end that something was not applied.
     """
 
     __slots__ = (
@@ -87,9 +87,9 @@ class LoopSocket:
         self._scheduled = False
         self._closed = False
         self.is_paused = False
-        """Set to leave what comes in the socket; see `resume`."""
+        """Set to leave messages in the socket; see `resume`."""
         self.copies = True
-        """False: parts that are large come as views of what ZeroMQ received, and live as long as these."""
+        """False: large parts are views of what ZeroMQ received, which lives as long as they do."""
         self.messages_per_turn = MESSAGES_PER_TURN
         self._fd: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]
         loop.add_reader(self._fd, self._drain)
@@ -99,7 +99,7 @@ class LoopSocket:
         """Hands the parts to ZeroMQ as one message.
 
         Returns:
-            False when nobody is at the other end to take it (the caller sends again after the greeting).
+            False when the other end does not listen (the caller sends again after the greeting).
         """
         if self._closed:
             return False
@@ -121,26 +121,26 @@ class LoopSocket:
         return sent
 
     def resume(self) -> None:
-        """What came while the socket was paused is read."""
+        """Reads what has arrived while the socket was paused."""
         if self.is_paused:
             self.is_paused = False
             if not self._scheduled and not self._closed:
                 self._schedule()
 
     def close(self, linger_ms: int = 0) -> None:
-        """Takes the socket off the loop; what was sent has `linger_ms` to leave."""
+        """Removes the socket from the loop; what was sent has `linger_ms` to leave."""
         if not self._closed:
             self._closed = True
             self._loop.remove_reader(self._fd)
             self._socket.close(linger_ms)
 
     def _received(self) -> Parts:
-        """One message; what is large is not copied where `copies` is False. Raises zmq.Again."""
+        """One message; large parts are not copied where `copies` is False. Raises zmq.Again."""
         receive = self._socket.recv
         copies = self.copies
         parts: list[bytes | memoryview] = []
         while True:
-            # A frame knows whether another part follows; of bytes that takes a call that costs more.
+            # A frame knows whether another part follows; with bytes that needs a call, which costs more.
             frame = receive(_NOBLOCK, copy=False)
             parts.append(frame.bytes if copies or len(frame) < WITHOUT_COPY_BYTES else frame.buffer)
             if not frame.more:
@@ -148,7 +148,7 @@ class LoopSocket:
                 return cast(Parts, parts)
 
     def _has_more(self) -> bool:
-        """Whether a message waits; if not, the FD tells of the next one."""
+        """Whether a message waits; if not, the FD becomes readable with the next one."""
         return bool(self._socket.getsockopt(zmq.EVENTS) & _POLLIN)  # type: ignore[operator]
 
     def _schedule(self) -> None:
@@ -173,7 +173,7 @@ class LoopSocket:
         is_empty = False
         while got < most and not self.is_paused:
             if got == 1 and not self._has_more():
-                # Most turns have one message: to ask costs half of what the exception does.
+                # Most turns have one message: to look costs half of what the exception does.
                 is_empty = True
                 break
             try:
@@ -185,7 +185,7 @@ class LoopSocket:
             try:
                 receive(parts)
             except Exception:
-                # The edge is used up: whoever stops here never hears of the messages behind this one.
+                # The edge is used up: without another look the messages behind this one are never read.
                 log.exception("a message of %d parts could not be applied", len(parts))
         if got:
             try:

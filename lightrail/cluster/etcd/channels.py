@@ -22,7 +22,7 @@ from lightrail.model import limits
 _IMPLEMENTATION: Final = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 _before = os.environ.get(_IMPLEMENTATION)
 os.environ[_IMPLEMENTATION] = "python"
-# What gRPC's core says by itself on the standard error output has no place in a log of lines.
+# What gRPC's core prints on the standard error output does not belong into a log of lines.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 try:
     with warnings.catch_warnings():
@@ -67,7 +67,7 @@ _ELSEWHERE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class EtcdSettings:
-    """Where etcd is, and who we are there. Files are paths."""
+    """Endpoints of etcd, and the credentials of this process. Files are paths."""
 
     endpoints: tuple[str, ...]
     """``HOST:PORT`` each."""
@@ -87,7 +87,7 @@ class EtcdSettings:
 
 @dataclass(frozen=True, slots=True)
 class EtcdTimes:
-    """How long things take, in seconds; others than these are for tests."""
+    """Times in seconds; others than these are for tests."""
 
     call: float = limits.ETCD_CALL_MS / 1000
     attempt: float = limits.ETCD_ATTEMPT_MS / 1000
@@ -120,7 +120,7 @@ class EtcdChannels:
         self._closed = False
 
     def close(self) -> None:
-        """Ends what is going on, with an error."""
+        """Ends calls that are under way, with an error."""
         with self._lock:
             self._closed = True
             if self._channel is not None:
@@ -150,7 +150,7 @@ class EtcdChannels:
             ("grpc.initial_reconnect_backoff_ms", int(times.pause * 1000)),
             ("grpc.min_reconnect_backoff_ms", int(times.attempt * 1000)),
             ("grpc.max_reconnect_backoff_ms", int(times.pause_max * 1000)),
-            # A new channel is to try anew, and not to wait for what an older one has learned.
+            # A new channel tries anew at once; gRPC would wait as long as an older channel had to.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", limits.ETCD_ANSWER_BYTES),
         )
@@ -181,7 +181,7 @@ class EtcdChannels:
     # --- calls --------------------------------------------------------------------------------------------
 
     def read(self, ask: Callable[[Any, float], Answer], until: float) -> Answer:
-        """Asks until somebody answers, at most until a time of the monotonic clock."""
+        """Tries endpoints until one answers, at most until a time of the monotonic clock."""
         pause = self._times.pause
         while True:
             answer, problem = self.attempt(ask, until)
@@ -196,7 +196,7 @@ class EtcdChannels:
     def attempt(
         self, ask: Callable[[Any, float], Answer], until: float
     ) -> tuple[Answer | None, "grpc.RpcError | None"]:
-        """One call at one endpoint: its answer, or what went wrong there."""
+        """One call at one endpoint: its answer, or its error."""
         timeout = min(self._times.attempt, until - time.monotonic())
         channel = None
         try:
@@ -214,14 +214,14 @@ class EtcdChannels:
         except ValueError as error:
             if not channel_closed(error):
                 raise
-            return None, _Left()
+            return None, _LeftError()
 
     def away(self, problem: Any) -> str:
         where = ", ".join(self._settings.endpoints)
         return f"etcd at {where} does not answer ({problem.details()}): look whether it runs"
 
 
-class _Left(grpc.RpcError):  # type: ignore[misc]
+class _LeftError(grpc.RpcError):  # type: ignore[misc]
     """Another thread has closed the channel before the call began."""
 
     def details(self) -> str:
@@ -239,7 +239,7 @@ def _full(error: Any) -> str:
 
 
 def elsewhere(error: Any) -> bool:
-    """Whether another endpoint, or a new login, may do what was not done here."""
+    """Whether the call may succeed at another endpoint, or after a new login."""
     return error.code() in _ELSEWHERE or _login_is_old(error)
 
 

@@ -45,7 +45,7 @@ class EtcdClient:
         self._channels = EtcdChannels(settings, times)
 
     def close(self) -> None:
-        """Ends what is going on, with an error."""
+        """Ends calls that are under way, with an error."""
         self._channels.close()
 
     # --- calls --------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class EtcdClient:
             The revision, and whether anything was changed.
 
         Raises:
-            Conflict, CoordinatorError.
+            ConflictError, CoordinatorError.
         """
         if time.monotonic() >= until:
             raise NotAskedError("etcd is too slow: nothing was written")
@@ -87,7 +87,7 @@ class EtcdClient:
                     found = self._found_out(writes, until)
                     if found:
                         return found, True
-                # Not written so far. Should it be on its way still, only one of the two can go through.
+                # Not written so far. Should it still be under way, only one of the two can succeed.
                 if time.monotonic() + pause >= until:
                     raise CoordinatorError(self._channels.away(problem))
             except CoordinatorError as error:
@@ -121,7 +121,7 @@ class EtcdClient:
         raise AssertionError("etcd refused a transaction whose guards hold")
 
     def _found_out(self, writes: Sequence[Write], until: float) -> int:
-        """Whether a transaction without an answer went through: its revision, or 0.
+        """Whether a transaction without an answer was done: its revision, or 0.
 
         It did when all its entries are there with one revision, newer than their guards, and nothing is left
         of what it deleted. Entries that somebody has written since then hide it: the next attempt conflicts.
@@ -145,7 +145,7 @@ class EtcdClient:
             else:
                 revisions.add(found.mod_revision)
         if not revisions:
-            # Who only deletes has what it wants when nothing is there.
+            # A deletion is done when there is no entry.
             return 0 if made else int(answer.header.revision)
         if len(revisions) != 1:
             return 0
@@ -177,7 +177,7 @@ class EtcdClient:
             ),
             until,
         )
-        # -1 of a lease that has run out just now: its entries go in a moment.
+        # -1 of a lease that has just run out: its entries are about to be deleted.
         return max(0, int(found.TTL)) * 1000
 
     def _range(self, key: str, until: float) -> Any:
@@ -210,11 +210,11 @@ class EtcdClient:
                 raise CoordinatorError("etcd ended the call without an answer")
             return answer
 
-        # etcd says of a lease that it does not know that it has no time left, and raises nothing.
+        # Of an unknown lease etcd answers that it has no time left, and raises nothing.
         return bool(self._channels.read(ask, until).TTL > 0)
 
     def revoke(self, lease: int, until: float) -> None:
-        """Ends a lease, and deletes what hangs on it."""
+        """Ends a lease, and deletes its entries."""
         request = rpc.LeaseRevokeRequest(ID=lease)
         self._channels.attempt(
             lambda channel, timeout: channel.leasestub.LeaseRevoke(
@@ -253,7 +253,7 @@ class EtcdClient:
             self._channels.leave(channel)
 
     def versions(self, revision: int) -> list[Version] | None:
-        """What there was at a revision; None where etcd has forgotten it, or was never there.
+        """All entries at a revision; None where etcd has forgotten that revision, or has never had it.
 
         Raises:
             WatchEndedError, WatchLostError, CoordinatorError.
@@ -295,7 +295,7 @@ class EtcdClient:
         )
 
     def _key(self, pair: Any) -> str:
-        # What others have put there in another encoding is to be seen, and not to end us.
+        # An entry of others in another encoding is shown, and must not end the watch.
         return str(pair.key.decode(errors="replace")).removeprefix(self._prefix)
 
     def _watch(
@@ -312,7 +312,7 @@ class EtcdClient:
             # The stream is open for as long as this generator runs, in a thread of gRPC.
             over.wait()
 
-        # A member that has lost the others would say nothing; so asked, it ends the stream.
+        # A member that has lost the others would be silent; with this it ends the stream.
         metadata = (*(channel.metadata or ()), ("hasleader", "true"))
         stub = rpc.WatchStub(channel.channel)
         try:

@@ -1,4 +1,4 @@
-"""View: all entries of a cluster as one process knows them, and what changed of late. Pure: it is fed.
+"""View: all entries of a cluster as one process knows them, and recent changes. Pure.
 
 Entries come as a whole list at a revision, or as changes after it. A list that continues what is known says
 by its gaps what was deleted meanwhile: who follows hears of these deletions as of any others. A list that
@@ -17,23 +17,23 @@ Change = tuple[str, str | None, int, int]
 
 
 class View:
-    """What is there, and a bounded log of changes in order of their revisions."""
+    """All entries, and a bounded log of changes in order of their revisions."""
 
     def __init__(self, changes_max: int = limits.ETCD_CHANGES_KEPT) -> None:
         self._changes_max = changes_max
         self._log: deque[Entry] = deque()
         self.entries: dict[str, Entry] = {}
         self.revision = 0
-        """The newest that etcd has named."""
+        """The newest revision that etcd has reported."""
         self.known_at = 0
         """The newest revision at which `entries` were exactly all that etcd had."""
         self._offset = 0
-        """What followers are given as revision of the news is so much more than etcd's."""
+        """What is added to etcd's revisions in the news for followers."""
         self.forgotten = 0
-        """Changes up to this revision are not in the log any more."""
+        """Changes up to this revision are no longer in the log."""
 
     def take_list(self, entries: Sequence[Entry], revision: int, *, new_history: bool = False) -> list[Entry]:
-        """All entries as they are at a revision; who calls has made sure that they continue what is known.
+        """All entries as they are at a revision; the caller has checked that they continue what is known.
 
         Args:
             new_history: they do not, and take its place all the same.
@@ -53,7 +53,7 @@ class View:
         first = not self.revision
         self.entries = there
         if first or new_history or any(entry.revision <= self.revision for entry in changed):
-            # Everybody reads everything.
+            # All followers read everything.
             self._log.clear()
             self.forgotten = revision
         else:

@@ -26,7 +26,7 @@ class Links(Protocol):
         ...
 
     async def request(self, name: str, op: str, fields: dict[str, object]) -> Answer:
-        """Asks the shard of a queue. Raises ShardAway, ShardRefused."""
+        """Asks the shard of a queue. Raises ShardDownError, ShardRefusedError."""
         ...
 
 

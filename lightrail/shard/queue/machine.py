@@ -50,10 +50,11 @@ class Machine:
     """One queue.
 
     Args:
-        name: of the queue; one that ends with `/$dlq` never dead-letters. annotate: merges the annotations
-        of a modified outcome into an encoded message; without it they are ignored. look: gives for a path
-        what reads that field from an encoded message; without it no message has a key, a group
-            or a delay, and none is a duplicate.
+        name: of the queue; one that ends with `/$dlq` never dead-letters.
+        annotate: merges the annotations of a modified outcome into an encoded message; without it they are
+            ignored.
+        look: gives for a path what reads that field from an encoded message; without it no message has a
+            key, a group or a delay, and none is a duplicate.
         work: what may be done in a turn, which the caller begins; without it everything is done at once.
 
     Raises:

@@ -18,7 +18,7 @@ from lightrail.wire.messages import Refusal
 
 
 class Batches:
-    """Stores what producers send."""
+    """Stores the batches of producers."""
 
     __slots__ = ("_admission", "_answers", "_counts", "_memory", "_performer", "_relays", "_store")
 
@@ -44,7 +44,7 @@ class Batches:
         """Store a batch.
 
         Returns:
-            How many of its messages the queue looked into.
+            How many of its messages the queue has read.
 
         Raises:
             NumberMissingError: batches before this one were lost on their way.

@@ -1,9 +1,9 @@
 """The extent of a journal: a small file beside the segments that has how far the journal reaches at least.
 
 The newest segment can be deleted, or lose its end, without any other segment showing it. So the commit that
-begins a segment writes down that it did, after its sync and before anybody is answered; later commits add how
-far they came when they are asked to, without a sync of its own. What is written here is on disk already, so
-a journal that is shorter than this has lost something, whatever a crash may have done.
+begins a segment writes down that it did, after its sync and before anybody is answered; later commits add
+how far they came when they are asked to, without a sync of its own. The extent written here is on disk
+already, so a journal that is shorter than this has lost something, whatever a crash may have done.
 """
 
 import struct

@@ -60,6 +60,7 @@ class Batches:
             return 0
         queue = producer.queue
         contents = queue.machine.contents
+        # `batch_in`, written out: the call would cost 1 % of the shard's CPU for batches of one message.
         expires, message_format, size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
         base = ENQUEUE_ENDS + 4 * count
         batch = Batch(

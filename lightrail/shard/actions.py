@@ -1,4 +1,4 @@
-"""Actions: what the engine of a shard asks its server to do after a step."""
+"""Actions: what the server of a shard has to do after a step of its engine."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from lightrail.shard.reading import Read
 class Actions(NamedTuple):
     """The server carries them out in the order of the fields.
 
-    All are due once: what one step returns, no later step returns again.
+    No later step returns the same actions again.
     """
 
     failure: str | None
@@ -18,12 +18,12 @@ class Actions(NamedTuple):
     """Frames to send at once, by identity of the frontend; answers that wait for the disk are not in it."""
     must_sync: bool
     """Whether to begin a commit as soon as none runs: a sender, or memory above its mark, waits for it.
-    Records for which nobody waits may gather a little."""
+    Records for which no answer waits may gather a little."""
     reads: list[Read]
     """Messages to read back from the store, in a thread; `Engine.read_ended` wants the result."""
     expired: list[Name]
-    """Names to delete, whose last consumer has left."""
+    """Names to delete, as their last consumer has detached."""
     wanted: list[str]
-    """Queues that this shard has frozen, that no other shard took, and that it asks the coordinator for."""
+    """Frozen queues that no other shard took, and that this shard takes back."""
     deadline_ms: int | None
     """When to call `Engine.tick` at the latest; None: the next heartbeat is early enough."""

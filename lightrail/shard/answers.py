@@ -1,4 +1,4 @@
-"""Answers: who waits for the disk, and what leaves when the commit under way has ended."""
+"""Answers: producers and requests that wait for the disk, and the answers that a commit releases."""
 
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Numbered
@@ -38,7 +38,7 @@ class Answers:
     def accept(self, producer: Numbered, number: int, durable: bool) -> None:
         """Accept a batch: now, or with the commit that has its record.
 
-        Above the memory mark transient batches wait for a commit as well: what flows to disk is in it, and a
+        Above the memory mark transient batches wait for a commit as well: it has the spilled messages, and a
         disk that is slower than the senders slows them down.
         """
         memory = self._memory
@@ -48,7 +48,7 @@ class Answers:
             producer.accept(number)
 
     def refuse(self, producer: Numbered, number: int, refusal: Refusal, durable: bool = False) -> None:
-        """Refuse a batch: now, or with the commit that has the records of those messages that were stored."""
+        """Refuses a batch: now, or with the commit that has the records of its stored messages."""
         if durable:
             self._refusals.append((producer, number, refusal))
             return
@@ -58,7 +58,7 @@ class Answers:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for the records that gathered: a producer, or the memory they occupy."""
+        """Whether a producer waits for the gathered records, or the memory that they use is needed."""
         return bool(self._unsynced) or bool(self._refusals) or self._memory.above_mark
 
     @property
@@ -74,7 +74,7 @@ class Answers:
         self._memory.commit_begun()
 
     def commit_ended(self) -> None:
-        """The commit is on disk: its answers leave."""
+        """The commit is on disk: sends its answers."""
         self.is_committing = False
         self._memory.commit_ended()
         committing, self._committing = self._committing, []
@@ -89,7 +89,7 @@ class Answers:
         self._refusals_committing = []
 
     def answer_requests(self) -> None:
-        """Answers that are for no sender leave: requests, and other shards that copy a queue from here."""
+        """Sends answers to requests, and to other shards that copy a queue from here."""
         others = [each for each in self._unsynced if not isinstance(each[0], Numbered)]
         if others:
             self._unsynced = [each for each in self._unsynced if isinstance(each[0], Numbered)]
@@ -97,7 +97,7 @@ class Answers:
                 waiter.accept(number)
 
     def fail(self, error: BaseException) -> None:
-        """Nothing after a failed write can be trusted: no answer leaves any more (a restart recovers).
+        """Sends no answer any more: after a failed write, only a restart knows what is on disk.
 
         The same where something was applied in part, by an error of this program.
         """

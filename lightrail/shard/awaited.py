@@ -1,8 +1,8 @@
-"""Awaited consumers: those whose queue came here without their link, under their frontend's boot and number.
+"""Awaited consumers: those of a queue that moved here whose link has not been opened here yet.
 
-They hold what they held and get nothing new. A frontend that opens the link again, saying `resume`, takes its
-consumer over; one that only wants to settle, or to close, finds it as well. What nobody has taken after
-limits.PEER_SILENCE_MS is released.
+An awaited consumer keeps its unsettled deliveries and receives no new ones. A frontend that opens the link
+again with `resume` takes its consumer over; one that only settles, or closes, finds it as well. A consumer
+that no link has taken over after limits.PEER_SILENCE_MS is released.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ Key = tuple[int, int]
 
 
 class Origin(NamedTuple):
-    """The link of a consumer that came with its queue, and that no link has taken over yet."""
+    """The link of an awaited consumer at the queue's former owner."""
 
     boot: int
     """Of the frontend."""
@@ -49,7 +49,7 @@ class AwaitedConsumer:
 
 
 class AwaitedConsumers:
-    """All of them, by link; and links whose consumers are about to come, with what they said meanwhile."""
+    """Awaited consumers by link, and the frames of links whose queue is about to be opened."""
 
     __slots__ = ("_by_key", "_expected", "_last_consumers", "_performer", "adopted")
 
@@ -59,7 +59,7 @@ class AwaitedConsumers:
         self._by_key: dict[Key, AwaitedConsumer] = {}
         self._expected: dict[Key, list[bytes]] = {}
         self.adopted: dict[int, Origin] = {}
-        """Consumers of machines that came with their queues, by number, until a link takes them over."""
+        """Origins of awaited consumers, by their number in the machine."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -67,12 +67,12 @@ class AwaitedConsumers:
     # --- they come -------------------------------------------------------------------------------------
 
     def expect(self, keys: Iterable[Key]) -> None:
-        """Their queue is nearly here: what they say is kept until it is open."""
+        """Keeps frames of these links until their queue, which is nearly copied, is opened."""
         for key in keys:
             self._expected.setdefault(key, [])
 
     def unexpect(self, keys: Iterable[Key]) -> None:
-        """Their queue does not come."""
+        """Forgets these links, as their queue is not opened."""
         for key in keys:
             self._expected.pop(key, None)
 
@@ -90,7 +90,7 @@ class AwaitedConsumers:
         return self._by_key.pop((peer.boot, link), None)
 
     def adopt(self, found: AwaitedConsumer, peer: Peer, link: int, opened: ConsumerOpen, now_ms: int) -> None:
-        """Its link is here: it goes on."""
+        """Hands an awaited consumer to its link."""
         consumer = Consumer(peer, link, found.queue, found.id, opened.label, now_ms, opened)
         self._performer.consumers[found.id] = consumer
         peer.consumers[link] = consumer
@@ -121,9 +121,9 @@ class AwaitedConsumers:
     # --- they go ---------------------------------------------------------------------------------------
 
     def release(self, found: AwaitedConsumer, now_ms: int) -> None:
-        """Nobody comes for it: what it holds is ready again, and counts as no attempt.
+        """Releases the deliveries of a consumer that no link took over.
 
-        What it locked under a key stays locked.
+        Deliveries that it locked under a key stay locked.
         """
         self._by_key.pop(found.key, None)
         attached = found.queue.machine.contents.consumers.by_id.get(found.id)
@@ -134,7 +134,7 @@ class AwaitedConsumers:
         self._detach(found, now_ms, lost=True)
 
     def of(self, queue: Queue) -> dict[Key, int]:
-        """Those of one queue: their numbers in its machine."""
+        """The numbers of the awaited consumers of a queue in its machine."""
         return {key: each.id for key, each in self._by_key.items() if each.queue is queue}
 
     def forget(self, queue: Queue) -> None:
@@ -143,7 +143,7 @@ class AwaitedConsumers:
             self._by_key = {key: each for key, each in self._by_key.items() if each.queue is not queue}
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed: what nobody took is released."""
+        """Releases consumers that no link took over in time."""
         for each in [each for each in self._by_key.values() if each.until_ms <= now_ms]:
             if each.queue.is_serving:
                 self.release(each, now_ms)

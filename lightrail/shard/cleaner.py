@@ -1,4 +1,4 @@
-"""The cleaner: what lives in the oldest segment is written again at the tail, piece by piece.
+"""The cleaner: appends the live messages of the oldest segment again at the tail, piece by piece.
 
 It works through the segment from its beginning, so that what lies in several queues comes together: such
 messages are written once again, with all their queues, and not once for each.
@@ -20,7 +20,7 @@ log = logging.getLogger("lightrail.shard.cleaner")
 
 
 class _Copy:
-    """Messages to be written once, for each of the queues that hold them."""
+    """Messages to append once, for all queues that have them."""
 
     __slots__ = ("_blob", "_ends", "run", "targets")
 
@@ -54,13 +54,14 @@ class Cleaner:
         self._performer = performer
         self._segment = -1
         self._work: list[tuple[int, int, Queue, int, int]] = []
-        """What is left to do: (offset, bytes, queue, first sequence, last sequence), the next one last."""
+        """Live messages to append: (offset, bytes, queue, first sequence, last sequence), the next one
+        last."""
 
     def clean(self, now_ms: int) -> None:
-        """Some of the oldest segment's live messages are written again; without any, it goes.
+        """Appends some of the oldest segment's live messages again; drops the segment if there are none.
 
-        Asked after each commit, in pieces, so that cleaning never holds up what comes and goes. What is
-        live is asked for anew each time: what was settled in between must not be written again.
+        Called after each commit, in pieces, so that cleaning never delays senders and consumers. Messages
+        that are live are looked up each time: those that were settled in between must not be appended again.
         """
         segment = self._store.oldest_to_clean()
         if segment is None or self._in_use(segment):
@@ -140,7 +141,7 @@ class Cleaner:
     def _in_use(self, segment: int) -> bool:
         """Whether it is read now, is damaged, or has messages in no queue (see `Performer.unwritten`)."""
         if self._performer.leaving.departures:
-            # Messages that leave may lie in this segment; the next steps release all of them.
+            # Messages that leave may be in this segment; the next steps release all of them.
             return True
         if self._performer.reading.get(segment) or segment in self._performer.damaged:
             return True

@@ -9,7 +9,7 @@ of generation 0, and everything whenever a quarter more has survived. Here inste
   out, the young generation would grow to the whole backlog without a pass, and the next pass would walk it
   all. So while there is much, each look collects what is new and then freezes all objects: the collector does
   not walk them again.
-- When little is left, all objects are thawed and walked once. A shard that has much without any message, ten
+- When little is left, all objects are thawed and walked once. A shard with many objects and no message, ten
   thousand queues say, is not walked: cycles of old objects stay there, new ones are collected as everywhere.
 
 How much there is, is the count of allocated blocks: that is no less than the objects that a pass can walk,
@@ -35,7 +35,7 @@ class Collecting:
     """The collector of this process, in the hands of the shard from `begin` to `close`."""
 
     def __init__(self, blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
-        """`blocks` gives how many blocks of memory this process has allocated for objects."""
+        """`blocks` returns how many blocks of memory this process has allocated for objects."""
         self._blocks = blocks
         self._has_frozen = False
         """Since the last full pass, objects were frozen."""
@@ -54,7 +54,8 @@ class Collecting:
         self._arm(loop)
 
     def look(self) -> None:
-        """Ends the youth of what a deep backlog took in, or walks everything where that is little."""
+        """Collects and freezes the objects of a deep backlog, or thaws and walks all objects if they are
+        few."""
         self._looks += 1
         if self._blocks() > limits.COLLECT_ALL_BLOCKS:
             gc.collect(0)
@@ -67,7 +68,7 @@ class Collecting:
             self._looks = 0
 
     def close(self) -> None:
-        """No look comes any more."""
+        """Ends collecting."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,9 +1,9 @@
 """The data directory of a shard, and with it the number of the shard.
 
 ``DATA/shard-N`` holds the messages of shard N; ``DATA/shard-N.lock`` is held by the process that serves
-them. A process that was not told its number takes the first directory that nobody holds; where there is
-none it asks the coordinator for a new number. What disk it asked for stands in ``DATA/shard-new.json``
-meanwhile, so that a process that dies in between does not leave a number behind that belongs to nobody.
+them. A process without a configured number takes the first directory that is not locked; if there is none it
+asks the coordinator for a new number. The id of the disk for this request is in ``DATA/shard-new.json``
+meanwhile, so that a process that dies in between does not leave an unused number behind.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ Allocate = Callable[[str], Awaitable[int]]
 
 @dataclass(slots=True)
 class DataDirectory:
-    """A directory that this process holds for as long as it lives."""
+    """A directory that this process has locked as long as it lives."""
 
     shard: int
     directory: str
@@ -48,7 +48,7 @@ class DataDirectory:
 
     @property
     def disk(self) -> str | None:
-        """The id of the disk; None for a directory that holds nothing yet. Raises StoreRefusedError."""
+        """The id of the disk; None for an empty directory. Raises StoreRefusedError."""
         if not os.path.isdir(self.directory):
             return None
         files = RealFiles(self.directory)
@@ -76,9 +76,9 @@ class DataDirectory:
 
     @property
     def lock_id(self) -> str:
-        """Which lock of which running kernel this is; who holds the same one is the only one alive.
+        """The identity of this lock on this running kernel; only one living process can have it.
 
-        Empty where the kernel does not say which one it is.
+        Empty if the kernel has no boot id.
         """
         try:
             with open(BOOT_ID, encoding="ascii") as file:
@@ -130,7 +130,7 @@ class DataDirectory:
         """Gives the directory a disk id, `disk` or one that is drawn, unless it has one. Raises
         StoreRefusedError.
 
-        One with a store in memory gets another one each time: it never is the disk that it was.
+        One with a store in memory gets another id each time: it is never the same disk again.
         """
         if store == "memory":
             os.makedirs(self.directory, exist_ok=True)
@@ -144,7 +144,7 @@ class DataDirectory:
             if store != "journal":
                 files.replace(DISK_FILE, json.dumps({"disk": disk}).encode() + b"\n")
             elif not numbers(files):
-                # One with segments has lost its identity file: the journal makes it anew, with what they say.
+                # One with segments has lost its identity file: the journal makes a new one from the segments.
                 identity.settle(files, cluster, self.shard, disk=disk)
         finally:
             files.unlock()
@@ -162,14 +162,14 @@ def known(data: str) -> list[int]:
 
 
 def hold(data: str, shard: int) -> DataDirectory | None:
-    """The directory of a shard, which may not be there yet; None when another process holds it."""
+    """The directory of a shard, made if it is missing; None if another process has locked it."""
     directory = os.path.join(data, f"shard-{shard}")
     lock = _lock(f"{directory}.lock")
     return None if lock is None else DataDirectory(shard, directory, lock)
 
 
 def held_by_other(data: str, shard: int) -> str:
-    """What a person is told then."""
+    """The error for a person in that case."""
     return (
         f"{os.path.join(data, f'shard-{shard}')} is held by another process, which serves shard {shard}: end "
         "that one, give this one another directory with --data, or another number with --id"
@@ -177,7 +177,7 @@ def held_by_other(data: str, shard: int) -> str:
 
 
 async def find(data: str, store: str, cluster: str, allocate: Allocate) -> DataDirectory | None:
-    """The first directory that nobody holds, or a new one; None while another process looks for a new one.
+    """The first directory that is not locked, or a new one; None while another process makes a new one.
 
     Raises:
         StoreRefusedError: a directory that is there can't be used.
@@ -189,7 +189,7 @@ async def find(data: str, store: str, cluster: str, allocate: Allocate) -> DataD
     if looking is None:
         return None
     try:
-        # Again: somebody may have made one, and died, since we looked.
+        # Again: another process may have made one, and died, since the first look.
         found = _first(data)
         if found is not None:
             return found
@@ -217,7 +217,7 @@ def _draft(data: str) -> str:
             found: dict[str, Any] = json.loads(file.read())
             return str(found["disk"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        pass  # none, or half of one: nothing was asked for under it
+        pass  # none, or half of one: no number was requested with it
     files = RealFiles(data)
     try:
         disk = secrets.token_hex(16)

@@ -20,7 +20,7 @@ COUNT: Final = Symbol("x-opt-dead-letter-count")
 
 _MARK: Final = b"x-opt-dead-letter-"
 """Without these bytes a message was never dead-lettered: its annotations need not be decoded. After a redrive
-only its history is left of them, without a reason."""
+only its history is left, without a reason."""
 _COUNT_MAX: Final = (1 << 32) - 1
 
 
@@ -57,9 +57,9 @@ def dead_letter_batch(run: Run, source: str, effect: DeadLetter, now_ms: int) ->
 def _with_history(
     message: bytes, notes: Mapping[Symbol, object], error: Mapping[Symbol, object], message_format: int
 ) -> dict[Symbol, object]:
-    """What to write on one message: the first error stays, and the times are counted.
+    """The annotations of one message: the first error stays, and dead-letterings are counted.
 
-    A message that came back from a dead-letter queue and failed again still says what was wrong at first.
+    A message that was redriven from a dead-letter queue and failed again still has its first error.
     """
     earlier: dict[Any, Any] = {}
     if not message_format and _MARK in message:
@@ -89,7 +89,7 @@ def _annotated(
 ) -> bytes:
     """The message with more annotations; as it is where it has none of AMQP's sections.
 
-    Nobody looked into the message behind its header when it came, and it must not get lost for what is there.
+    The message behind its header was not checked when it was sent, and must not get lost for its contents.
     """
     if message_format:
         return message

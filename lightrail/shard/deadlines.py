@@ -6,7 +6,7 @@ from lightrail.shard.shard_queue import Queue
 
 
 class Deadlines:
-    """When which queue wants a Tick, so that nobody has to ask all of them; entries may be stale."""
+    """When which queue needs a Tick, so that not all of them are asked in each step; entries may be stale."""
 
     __slots__ = ("_heap", "_order")
 
@@ -16,7 +16,7 @@ class Deadlines:
 
     @property
     def next_ms(self) -> int | None:
-        """The earliest, or None; a queue that has no reason to be looked at any more is passed over."""
+        """The earliest time, or None; a queue that needs no Tick any more is passed over."""
         heap = self._heap
         while heap:
             due_ms, order, queue = heap[0]
@@ -44,7 +44,7 @@ class Deadlines:
             heappush(self._heap, (due_ms, self._order, queue))
 
     def due(self, now_ms: int) -> list[Queue]:
-        """Takes out the queues that want a Tick now; the others are asked when their time has come."""
+        """Takes out the queues that need a Tick now."""
         found: list[Queue] = []
         heap = self._heap
         while heap and heap[0][0] <= now_ms:

@@ -1,4 +1,4 @@
-"""Declarations: what the directory says of a name, as the shard's queues understand it.
+"""Declarations: the names of the directory, as the shard's queues see them.
 
 `Names` is the port to the directory; `EveryName` is the one in memory, for which every name is a plain queue
 until it is told otherwise.
@@ -20,24 +20,24 @@ _KNOWN: Final = frozenset(field.name for field in fields(Policy) if field.init)
 
 
 class Names(Protocol):
-    """What a shard asks of a directory; `lightrail.namespace.directory.Directory` is one."""
+    """The directory as a shard uses it; `lightrail.namespace.directory.Directory` is one."""
 
     @property
     def history(self) -> str:
         """Of the coordinator; `created` of different ones can't be compared (cluster/history.py)."""
 
     def refresh(self) -> None:
-        """Takes in what changed, and tells who listens. Raises CoordinatorError."""
+        """Follows changes, and calls the listeners. Raises CoordinatorError."""
 
     def get(self, name: str) -> Name:
-        """What a name is; one without a role has role none."""
+        """The record of a name; one without a role has role none."""
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
-        """Be told what changes from here on."""
+        """Adds a listener for later changes."""
 
 
 class EveryName:
-    """In memory: every name is a queue that asks for nothing, until it is told otherwise."""
+    """In memory: every name is a queue with the default policy, until another one is set."""
 
     def __init__(self) -> None:
         self.history = ""
@@ -47,7 +47,7 @@ class EveryName:
         self._revision = 1
 
     def give(self, name: str, policy: NamePolicy) -> None:
-        """Another policy; a name that was dropped is made anew."""
+        """Sets another policy; makes a name again that was dropped."""
         before = self.get(name)
         self._revision += 1
         created = before.created if before.role is policy.role else self._revision
@@ -91,7 +91,7 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
     """The policy of the machine of a queue, whose durations are milliseconds.
 
     Args:
-        max_delivery_count: for queues whose policy does not say.
+        max_delivery_count: for queues whose policy does not have one.
     """
     given = record.policy
     dead = rules.is_dead_letter(record.name)

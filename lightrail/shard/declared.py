@@ -1,4 +1,4 @@
-"""Declared: the text of a Queue record in the journal, which has the policy of a queue and who owns it."""
+"""Declared: the text of a Queue record in the journal, which has the policy and the owner of a queue."""
 
 import json
 from typing import Any, NamedTuple, Protocol
@@ -28,10 +28,10 @@ class Named(Protocol):
 
 
 class Declared(NamedTuple):
-    """What a Queue record in the journal says of a queue beside its policy."""
+    """The fields of a Queue record beside the policy."""
 
     created: int | None = None
-    """The revision that made it; None where the record says nothing."""
+    """The revision that made the name; None if the record has none."""
     epoch: int = 1
     """In which this shard owns it, or will, where it is a copy."""
     copy: bool = False
@@ -61,7 +61,7 @@ def encode_declared(record: Named, epoch: int = 1, *, copy: bool = False, sealed
 
 
 def declared_of(text: str) -> Declared:
-    """What such a text says, of this version or an older one."""
+    """Reads such a text, of this version or an older one."""
     try:
         found = json.loads(text)
         created, epoch, history = found.get("created"), found.get("epoch", 1), found.get("history", "")

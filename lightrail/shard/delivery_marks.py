@@ -1,10 +1,10 @@
 """Delivery marks: below which sequence messages of each queue may have been delivered, also after a crash.
 
 A shard that is killed forgets what its consumers had unsettled, and settlements that were still gathering.
-Those messages are delivered again, which their delivery-count has to show (messaging 3.2.1). So the mark of
+These messages are delivered again, which their delivery-count has to show (messaging 3.2.1). So the mark of
 each queue stands in a small file beside the journal (docs/formats/delivery-marks.md), written by a thread of
-its own and a little ahead: most deliveries write nothing, and wait for nothing. Those that go beyond the mark
-in the file leave when theirs is there. ADR 28 says why it is no record of the journal.
+its own and a little ahead: most deliveries write nothing, and wait for nothing. Deliveries beyond the mark
+in the file are sent when the file has theirs. ADR 28 has the reasons why it is no record of the journal.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ log = logging.getLogger("lightrail.shard.delivery_marks")
 
 FILE: Final = "delivery-marks"
 EVERYTHING: Final = 1 << 62
-"""Beyond every sequence: nothing is known of what was delivered."""
+"""Above every sequence: it is unknown which messages were delivered."""
 _HEAD: Final = struct.Struct("<8sHH16s")
 """Magic, version, state, boot of the machine."""
 _MAGIC: Final = b"LRDMARKS"
@@ -46,7 +46,7 @@ class DeliveryMarks:
         self._unknown = 0
         """Mark of queues that `_former` does not have."""
         self.is_exact = False
-        """Whether `before` gives marks of an orderly end, which are not ahead of what was delivered."""
+        """Whether `before` has marks of an orderly end, which are not ahead of the deliveries."""
         self._noted: dict[int, int] = {}
 
     def before(self, queue: int) -> int:
@@ -66,11 +66,12 @@ class DeliveryMarks:
         return self._noted.get(queue, 0)
 
     def forget(self, queue: int) -> None:
-        """The queue has ended; its number is given to no other."""
+        """Forgets a deleted queue; its number is not used again."""
         self._noted.pop(queue, None)
 
     def hold(self, queue: int, seen_to: int) -> None:
-        """Sequences up to this one are delivered: what is to be sent waits until the mark says so."""
+        """Notes that messages up to this sequence are delivered: their frames wait until the file has the
+        mark."""
 
     @property
     def holds(self) -> bool:
@@ -107,9 +108,9 @@ class FileMarks(DeliveryMarks):
         self._writing = False
         self._failing = False
         self._there: dict[int, int] = {}
-        """What the file says of each queue that is here; 0 before its first mark is written."""
+        """The mark of each queue in the file; 0 before its first one is written."""
         self._awaited: dict[int, int] = {}
-        """By queue: up to where the file has to say so before what was delivered leaves."""
+        """By queue: the mark that the file must have before the deliveries of this step are sent."""
         self._release: Callable[[], None] = _nothing
         self._timer: asyncio.TimerHandle | None = None
         try:
@@ -149,7 +150,7 @@ class FileMarks(DeliveryMarks):
     # --- while the shard serves ---------------------------------------------------------------------------
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Writes the file anew, with what was noted of the recovered queues; before anything is delivered.
+        """Writes a new file with the marks of the recovered queues, before any delivery.
 
         A failure is logged: without the file, messages that are delivered again after a crash are not marked.
         """
@@ -162,7 +163,7 @@ class FileMarks(DeliveryMarks):
         self._worker = Worker(loop, "marks")
 
     def _make(self, state: int, marks: dict[int, int]) -> int:
-        """Makes the file anew, with these marks; gives its descriptor. It is synced where it is closed."""
+        """Makes a new file with these marks; returns its descriptor. It is synced when it is closed."""
         slots = bytearray((max(marks, default=-1) + 1) * _SLOT.size)
         for queue, mark in marks.items():
             _SLOT.pack_into(slots, queue * _SLOT.size, mark)
@@ -280,7 +281,7 @@ class FileMarks(DeliveryMarks):
 
 
 def _nothing() -> None:
-    """Nobody waits."""
+    """See `Commit`: no answer waits for it."""
 
 
 def machine_boot_id() -> bytes:

@@ -8,7 +8,7 @@ log = logging.getLogger("lightrail.shard.disk")
 
 
 class DiskWatch:
-    """Watches the commits of one shard. Times are seconds of a clock that never goes back."""
+    """Watches the commits of one shard. Times are seconds of a monotonic clock."""
 
     __slots__ = ("_begun_s", "_full", "_is_reported", "_room_s")
 
@@ -33,7 +33,7 @@ class DiskWatch:
         self._begun_s = None
 
     def age_s(self, now_s: float) -> float:
-        """How long the commit that is under way takes already; 0 while none is."""
+        """How long the commit under way has taken so far; 0 without one."""
         return 0.0 if self._begun_s is None else max(0.0, now_s - self._begun_s)
 
     def is_silent(self, now_s: float) -> bool:
@@ -46,7 +46,7 @@ class DiskWatch:
         return bool(self._full)
 
     def look(self, full: str, now_s: float) -> None:
-        """Once per heartbeat; `full` says why no message finds room, and is empty where one does."""
+        """Called once per heartbeat; `full` is why there is no room for messages, empty if there is."""
         if self.is_silent(now_s) and not self._is_reported:
             self._is_reported = True
             log.error(
@@ -73,5 +73,5 @@ class DiskWatch:
         return f"the disk has not answered for {self.age_s(now_s):.0f} s"
 
     def notice(self) -> str | None:
-        """What an operator should know of a shard that serves, or None."""
+        """A warning for operators of a shard that serves, or None."""
         return f"refuses messages: {self._full}" if self._full else None

@@ -1,8 +1,8 @@
 """The shard's engine: frames of the wire in, queue machines and store driven, frames out; no I/O of its own.
 
-What may leave at once (deliveries, answers to transient batches) goes to the peers' output in the same step;
+Deliveries and answers to transient batches are sent in the same step;
 answers to durable batches wait in `_unsynced` until the commit that holds their records has reached the disk.
-A queue is dispatched once per step, after everything that came has been applied, so that slices are large.
+A queue is dispatched once per step, after all received frames have been applied, so that slices are large.
 """
 
 import logging
@@ -131,7 +131,7 @@ class Engine:
         self._messages_committing = 0
         self._ticked_ms = now_ms
         self._late: dict[Queue, None] = {}
-        """Queues that came after the looks of a step were used up, and have consumers that select."""
+        """Queues with consumers that select that were dispatched after the looks of a step were used up."""
         self._follower.restore(recovered.queues, now_ms)
         counts.queues = self._queues.figures
         counts.store_usage = self._usage
@@ -146,7 +146,7 @@ class Engine:
         """Apply one message of a frontend; a step should follow.
 
         Returns:
-            What is left of it, where a part would take too long at once: to be received later, in its order.
+            The rest of a part that would take too long at once: to be received later, in its order.
         """
         return self._receiving.receive(identity, parts, now_ms)
 
@@ -157,11 +157,11 @@ class Engine:
             peer.heard_ms = now_ms
 
     def step(self, now_ms: int, *, is_silent: bool = False, is_closing: bool = False) -> Actions:
-        """Decide what follows, after everything that was received has been applied.
+        """Dispatches touched queues and returns the actions, after all received frames have been applied.
 
         Args:
             is_silent: the disk hangs: nothing is sent, as if the shard stood still.
-            is_closing: the shard ends: what is to be sent waits for no delivery mark.
+            is_closing: the shard ends: deliveries wait for no delivery mark.
         """
         self._dispatch(now_ms)
         if self._answers.is_due and not (self._answers.is_committing or self._store.pending):
@@ -180,7 +180,7 @@ class Engine:
         )
 
     def _dispatch(self, now_ms: int) -> None:
-        """Deliver, journal what was settled, mind the memory."""
+        """Delivers, appends settlements, keeps the memory mark."""
         performer, store, memory = self._performer, self._store, self._memory
         if memory.waiting and not memory.index_is_full:
             performer.touched.update(memory.waiting)
@@ -201,7 +201,7 @@ class Engine:
         if self._late:
             self._late_first()
         while performer.touched:
-            # Dead letters touch further queues; each round takes what is there.
+            # Dead letters touch further queues; each round takes those that are there.
             touched, performer.touched = performer.touched, {}
             for queue in touched:
                 contents = queue.machine.contents
@@ -230,20 +230,20 @@ class Engine:
         if self._relays.touched:
             self._relays.step(now_ms)
         if store.failure and self._answers.failure is None:
-            # Of a call that this step made; whoever made it may only have counted a refusal.
+            # The failure of a call in this step, whose caller may only have counted a refusal.
             self.commit_failed(StoreBrokenError(store.failure))
 
     def _late_first(self) -> None:
-        """Queues that had no looks or deliveries left, for others had used up the turn, come first."""
+        """Dispatches queues first that had no looks or deliveries left in the last turn."""
         touched = self._performer.touched
         late, self._late = self._late, {}
         first = {queue: None for queue in late if queue in touched}
         self._performer.touched = {**first, **touched}
 
     def _keep_bounds(self, queue: Queue, now_ms: int) -> None:
-        """Lets in what waited for room, and what is to flow to disk flows."""
+        """Admits batches that waited for room, and spills what the policy wants on disk."""
         if queue.parked and self._answers.failure is None:
-            # What is let in makes it one that was touched again.
+            # An admitted batch touches the queue again.
             self._admission.resume(queue, now_ms)
         if queue.machine.contents.policy.overflow == FLOW_TO_DISK:
             self._memory.update(queue)
@@ -275,11 +275,11 @@ class Engine:
             self.commit_ended(now_ms)
 
     def last_marks(self) -> dict[int, int]:
-        """By number of a queue: up to where messages that were delivered come again after an orderly end."""
+        """By queue number: up to which sequence messages are redelivered after an orderly end."""
         return {queue.id: queue.may_come_again_before for queue in self._queues}
 
     def commit_failed(self, error: BaseException) -> None:
-        """Nothing after a failed write can be trusted: no answer leaves any more (a restart recovers)."""
+        """Sends no answer any more: after a failed write, only a restart knows what is on disk."""
         self._answers.fail(error)
 
     def when_synced(self, waiter: Waiter, number: int) -> None:
@@ -288,7 +288,7 @@ class Engine:
         self._answers.when_synced(waiter, number)
 
     def read_ended(self, read: Read, error: BaseException | None, now_ms: int) -> None:
-        """Messages came back from the store: the queue goes on where it waited."""
+        """Hands messages that were read to their queue."""
         reading = self._performer.reading
         reading[read.segment] -= 1
         if not reading[read.segment]:
@@ -302,7 +302,7 @@ class Engine:
         if queue.is_frozen and self.freezing.read_ended(queue, read):
             return
         self._counts.fetched_bytes += sum(run.size for run in read.runs)
-        # Without any run the machine asks again in a second; what is damaged is given up, and said so.
+        # Without any run the machine fetches again in a second; damaged messages are given up and logged.
         damaged = isinstance(error, JournalDamagedError)
         fetched = commands.Fetched(read.run.sequence, read.runs, damaged)
         self._performer.perform(queue, queue.machine.apply(fetched, now_ms), now_ms)
@@ -312,7 +312,7 @@ class Engine:
                 self.when_synced(waiter, number)
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed: expiry, and frontends that have said nothing for too long."""
+        """Expires messages, and forgets frontends that were silent for too long."""
         stalled = now_ms - self._ticked_ms > limits.PEER_SILENCE_MS // 2
         self._ticked_ms = now_ms
         self._frontends.forget_silent(now_ms, stalled=stalled)
@@ -340,7 +340,7 @@ class Engine:
         return due_ms if over_ms is None else over_ms if due_ms is None else min(due_ms, over_ms)
 
     def refresh(self, now_ms: int) -> None:
-        """Ask the directory what changed; a step should follow."""
+        """Follows changes of the directory; a step should follow."""
         self._follower.refresh(now_ms)
 
     def open_arrival(self, arrival: Arrival, now_ms: int) -> None:

@@ -10,7 +10,7 @@ from lightrail.filters.path import parse_path
 
 
 def look(path: str) -> Callable[[bytes], Any]:
-    """What reads the field `path` of an encoded message; None where it is not there, or can't be read.
+    """A function that reads the field `path` of an encoded message; None if it is missing, or can't be read.
 
     Raises:
         FilterError: there is no such field.
@@ -20,9 +20,9 @@ def look(path: str) -> Callable[[bytes], Any]:
 
 
 def selector(spec: Mapping[str, Any], looks: Looks) -> Callable[[bytes], bool | None]:
-    """Whether a message is for a consumer that asked for this filter; messages never make it raise.
+    """A function that tells whether a message matches a filter; it never raises for a message.
 
-    It gives None where the looks of this step are used up.
+    It returns None if the looks of this step are used up.
 
     Raises:
         FilterError: the filter can't be used; it says what was expected, what was found, and where.

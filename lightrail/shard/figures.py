@@ -1,11 +1,11 @@
-"""What one queue shows to telemetry: its machine's counters and gauges under the names of the metrics."""
+"""The figures of one queue for telemetry, under the names of the metrics."""
 
 from lightrail.shard.queue.effects import Reason
 from lightrail.shard.queue.machine import Machine
 
 
 class Figures:
-    """A queue's counts as they were when the scrape asked.
+    """A queue's counts at the time of the scrape.
 
     Args:
         parked: messages that wait for room in the queue.

@@ -1,9 +1,9 @@
-"""The follower: what changes in the directory happens to the queues of this shard.
+"""The follower: applies changes of the directory and of placements to the queues of this shard.
 
-A name that was dropped, or dropped and made again, takes its queue with it: links end, messages are freed,
-the journal is told. What the directory does not know after a start is kept and not served, because a
-directory that was lost must not take messages with it; only the broker's own queues (subscriptions, dynamic
-nodes) go. In another history of the coordinator than before, nothing goes at all (cluster/history.py).
+When a name was dropped, or dropped and made again, its queue is deleted: links end, messages are freed, the
+journal has a record of it. Queues that the directory does not know after a start are kept and not served: a
+lost directory must not delete messages. Only the broker's own queues (subscriptions, dynamic nodes) are
+deleted. In another history of the coordinator than before, no queue is deleted (cluster/history.py).
 """
 
 import logging
@@ -42,7 +42,7 @@ log = logging.getLogger("lightrail.shard.follower")
 
 
 class Follower:
-    """Keeps the queues as the directory says they are."""
+    """Keeps the queues in accordance with the directory."""
 
     __slots__ = (
         "_arrivals",
@@ -109,7 +109,7 @@ class Follower:
             self._queues.remember(each.queue)
             declared = declared_of(each.policy)
             if declared.copy:
-                # Where its move was not committed, the move begins anew.
+                # If its move was not committed, the move begins anew.
                 copy = self._queues.restore_copy(each, now_ms)
                 self._house.memory.update(copy)
                 self._arrivals.recovered(copy)
@@ -171,10 +171,10 @@ class Follower:
     # --- later -----------------------------------------------------------------------------------------
 
     def refresh(self, now_ms: int) -> None:
-        """Takes in what changed; when the directory can't be read, what is known goes on."""
+        """Applies changes of the directory; while it can't be read, queues are served as before."""
         self._now_ms = now_ms
         try:
-            # The names are as new as the places at least: what is placed has its name here.
+            # The names are at least as new as the placements: a placed queue has its name here.
             self._tenancy.places.refresh()
             self._queues.names.refresh()
         except CoordinatorError as error:
@@ -239,7 +239,7 @@ class Follower:
                 self._end_exports(name)
 
     def _open(self, name: str) -> None:
-        """Where the placement says so, a complete copy becomes the queue; one that is of no use goes."""
+        """Opens complete copies of queues that are placed here; drops copies that are of no use."""
         arrival = self._arrivals.find(name)
         if arrival is None:
             return
@@ -251,7 +251,7 @@ class Follower:
             self._drop_arrival(name)
 
     def committed(self, arrival: Arrival, now_ms: int) -> None:
-        """A queue that came is this shard's by its placement: it is served, unless it is already."""
+        """Serves a queue that moved here and is placed here, unless it is served already."""
         if self._arrivals.find(arrival.name) is not arrival:
             return
         for queue in self._arrivals.open(arrival, now_ms):
@@ -288,7 +288,7 @@ class Follower:
             self._serve(queue, placed.epoch)
 
     def _disown(self, queue: Queue, placed: Placed) -> None:
-        """Another shard owns the queue, and does not have what is here."""
+        """Keeps a queue that another shard owns, which does not have the messages that are here."""
         if queue.state is State.UNOWNED:
             return
         log.error(

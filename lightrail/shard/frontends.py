@@ -1,4 +1,4 @@
-"""Frontends: which processes have greeted this shard, and what is to be sent to each."""
+"""Frontends: the processes that have sent HELLO to this shard, and the frames to send to each."""
 
 import logging
 from collections.abc import Iterator
@@ -29,14 +29,14 @@ class Frontends:
         self._relays = relays
         self._by_identity: dict[bytes, Peer] = {}
         self._strangers: dict[bytes, bytes] = {}
-        """What to answer to those that are no peers, by identity."""
+        """Answers to senders that are no peers, by identity."""
 
     def __iter__(self) -> Iterator[Peer]:
         return iter(self._by_identity.values())
 
     @property
     def count(self) -> int:
-        """Those that are no shards."""
+        """Peers that are frontends or gateways, not shards."""
         return sum(not peer.frontend.startswith(SHARD) for peer in self._by_identity.values())
 
     def find(self, identity: bytes) -> Peer | None:
@@ -58,7 +58,7 @@ class Frontends:
             self._strangers[identity] = self._welcome(hello.attempt)
             return False
         for other in [peer for peer in self if peer.frontend == hello.frontend]:
-            # The same frontend, started again: what its former process held comes back at once.
+            # The same frontend, started again: the deliveries of its former process return at once.
             self.forget(other, now_ms)
         self.greet(identity, hello, now_ms)
         return True
@@ -70,31 +70,31 @@ class Frontends:
         self._by_identity[identity] = peer
 
     def greet_again(self, peer: Peer, hello: Hello, now_ms: int) -> None:
-        """The frontend lost what was sent to it, or thinks so, and begins anew; its producers keep their
+        """The frontend may have lost frames, and begins anew; its producers keep their
         numbers.
         """
         self.forget(peer, now_ms)
         self.greet(peer.identity, hello, now_ms)
 
     def ask_to_greet(self, peer: Peer, why: str, now_ms: int) -> None:
-        """A frame of the frontend is missing. What comes behind it must not be stored: the number of a later
-        batch would stand for those that are missing. The frontend has to send everything once more.
+        """A frame of the frontend is missing. Later batches must not be stored: the number of a later
+        batch would stand for the missing ones. The frontend has to send everything again.
         """
         log.warning("frontend %s has to greet again: %s", peer.frontend, why)
         self.forget(peer, now_ms)
         self._strangers[peer.identity] = frame(Kind.ABSENT)
 
     def forget(self, peer: Peer, now_ms: int) -> None:
-        """The frontend has ended, or begins anew."""
+        """Closes everything of a frontend that has ended, or begins anew."""
         self._by_identity.pop(peer.identity, None)
         self._links.forget(peer, now_ms)
         self._relays.forget(peer)
 
     def forget_silent(self, now_ms: int, *, stalled: bool) -> None:
-        """Forget those from which nothing was received for limits.PEER_SILENCE_MS.
+        """Forgets frontends from which nothing was received for limits.PEER_SILENCE_MS.
 
         Args:
-            stalled: this process stood still: what the others sent waits in the socket.
+            stalled: this process stood still: received frames wait in the socket.
         """
         for peer in list(self):
             if stalled:

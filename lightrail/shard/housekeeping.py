@@ -1,4 +1,4 @@
-"""The shard's memory and disk: what flows to disk above the memory mark, what the cleaner writes again."""
+"""The shard's memory and disk: which messages are spilled above the memory mark; when the cleaner runs."""
 
 import logging
 
@@ -33,7 +33,7 @@ class Housekeeping:
 
     @property
     def stuck(self) -> bool:
-        """Above the mark, and memory can't flow to disk: that is full, or indexes take it."""
+        """Whether memory is above the mark and can't be spilled: the disk is full, or indexes use it."""
         memory = self.memory
         if memory.far_above_mark and (self._spill_failed or memory.held_bytes > 2 * memory.mark):
             return True
@@ -53,7 +53,7 @@ class Housekeeping:
         self._spill_failed = failed
 
     def keep_within(self, queue: Queue, now_ms: int) -> None:
-        """A queue whose policy says flow_to_disk has a mark of its own: what is above flows at once."""
+        """Spills what a queue with the overflow flow_to_disk has above its own mark, at once."""
         own = own_mark(queue)
         if own is None:
             return
@@ -68,7 +68,7 @@ class Housekeeping:
 
         Args:
             batch_bytes: see `Eviction.evict`.
-            quiet: it was said before, and this is tried again with every turn.
+            quiet: do not log a failure again that every turn repeats.
         """
         written = True
         contents = queue.machine.contents
@@ -110,13 +110,13 @@ class Housekeeping:
 
 
 def own_mark(queue: Queue) -> int | None:
-    """Bytes that a queue may have in memory by its own policy, where that says flow_to_disk; else None."""
+    """Bytes that a queue with the overflow flow_to_disk may have in memory; None for another one."""
     contents = queue.machine.contents
     policy = contents.policy
     if policy.overflow != FLOW_TO_DISK:
         return None
     marks = [] if policy.max_bytes is None else [policy.max_bytes]
     if policy.max_length is not None and contents.held:
-        # By the mean size of what it holds.
+        # By the mean size of its messages.
         marks.append(contents.held_bytes * policy.max_length // contents.held)
     return max(min(marks), 1) if marks else None

@@ -1,4 +1,4 @@
-"""Journal requests: what readers ask of a shard's journals, answered from a thread of its own.
+"""Requests of readers to a shard's journals, answered from a thread of its own.
 
 The operations `journals`, `segment` and `journal` are drawn in docs/formats/wire.md. No queue is touched, and
 the loop only puts answers on their way. The thread is not the one that reads messages back for consumers:
@@ -26,7 +26,7 @@ log = logging.getLogger("lightrail.shard.journal_requests")
 OFFSET_MAX: Final = (1 << 63) - 1
 SEGMENT_MAX: Final = 10**12 - 1
 PLAIN: Final = ("segment", "first_lsn", "next_lsn", "end", "messages", "last_ms", "sealed")
-"""What a list says of a segment."""
+"""The fields of a segment in a list."""
 
 
 class JournalSource(Protocol):
@@ -46,7 +46,7 @@ class JournalRequests:
     """Answers them.
 
     Args:
-        turn: what was answered may leave.
+        turn: sends the answers.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class JournalRequests:
         }
 
     def close(self) -> None:
-        """Waits until everything that was asked is done."""
+        """Waits until all requests are answered."""
         if self._worker is not None:
             self._worker.close()
 
@@ -137,7 +137,7 @@ class JournalRequests:
     # --- answers ---------------------------------------------------------------------------------------
 
     def _submit(self, peer: Peer, number: int, read: Callable[[], tuple[Fields, bytes]]) -> None:
-        """Has `read` called in the thread, and answers what it gives."""
+        """Calls `read` in the thread, and answers with its result."""
         if self._waiting >= limits.JOURNAL_READS_MAX:
             raise RequestError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,

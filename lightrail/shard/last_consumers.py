@@ -1,4 +1,4 @@
-"""Last consumers: queues that are deleted after their last consumer has left, by their policy.
+"""Last consumers: queues that are deleted after their last consumer has detached, by their policy.
 
 A consumer whose frontend was lost may attach again in a moment. So its queue waits for
 limits.PEER_SILENCE_MS. The shard does not delete the name by itself: it asks for it, and asks again where
@@ -21,7 +21,7 @@ class LastConsumers:
         self._expired: list[Name] = []
 
     def left(self, queue: Queue, now_ms: int, *, lost: bool) -> None:
-        """A consumer has left.
+        """A consumer has detached.
 
         Args:
             lost: its frontend was lost; the consumer may attach again in a moment.
@@ -48,7 +48,7 @@ class LastConsumers:
             if queue.machine.contents.consumers.competing:
                 del self._due_ms[queue]
             elif due_ms <= now_ms and not queue.machine.contents.consumers.departed:
-                # Messages that a consumer left under a timed lock still belong to that consumer.
+                # Messages under a timed lock still belong to the consumer that detached.
                 self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
                 self._expired.append(queue.record)
 

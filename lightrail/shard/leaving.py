@@ -1,8 +1,8 @@
-"""Leaving: very many messages that are in no queue any more, and whose ends have yet to be written down.
+"""Leaving: very many messages that are in no queue any more, and have yet to be settled in the journal.
 
-A purge empties its queue at once, and so does the end of a queue. What each message costs beyond that (its
+A purge empties its queue at once, and so does its deletion. The cost of each message beyond that (its
 share of a segment, its range in a record of settlements, its memory) is paid in pieces, one in each step.
-Whoever asked for a purge is answered when the last piece is on disk; after a crash before that, those
+A request to purge is answered when the last piece is on disk; after a crash before that, those
 messages are in the queue again whose pieces were not written.
 """
 
@@ -18,13 +18,13 @@ from lightrail.shard.shard_queue import Queue
 
 
 class Remover(Protocol):
-    """Who writes down what left its queue; `Performer` is one."""
+    """Settles messages that left their queue; `Performer` is one."""
 
     def removed(self, queue: Queue, effect: Removed) -> None: ...
 
 
 class Departure:
-    """What left one queue at once."""
+    """Messages that left one queue at once."""
 
     __slots__ = ("is_deleted", "queue", "runs", "then")
 
@@ -33,9 +33,9 @@ class Departure:
         self.runs = runs
         """The next one last."""
         self.is_deleted = is_deleted
-        """The end of the queue itself is in the journal: there is nothing to write of its messages."""
+        """The end of the queue itself is in the journal: its messages need no records."""
         self.then: list[Callable[[], None]] = []
-        """Called when nothing is left."""
+        """Called when all of them are settled."""
 
 
 class Leaving:
@@ -47,24 +47,24 @@ class Leaving:
         self.departures: deque[Departure] = deque()
         """Under way; empty for nearly every step."""
         self._purged: dict[Queue, list[Departure]] = {}
-        """Those of queues that are still here."""
+        """Departures of queues that are not deleted."""
         self._performer = performer
         self._store = store
         self._work = work
 
     def has(self, queue: Queue) -> bool:
-        """Whether messages leave that were purged from this queue."""
+        """Whether purged messages of this queue are not settled yet."""
         return queue in self._purged
 
     def purged(self, queue: Queue, runs: list[Run]) -> None:
-        """These were purged, by rising sequences."""
+        """Settles purged messages, by rising sequences, in the next steps."""
         runs.reverse()
         departure = Departure(queue, runs, is_deleted=False)
         self.departures.append(departure)
         self._purged.setdefault(queue, []).append(departure)
 
     def deleted(self, queue: Queue, runs: list[Run]) -> None:
-        """The queue is deleted, with all of these."""
+        """Releases the messages of a deleted queue in the next steps."""
         for each in self._purged.pop(queue, ()):
             each.is_deleted = True
         if runs:
@@ -72,7 +72,7 @@ class Leaving:
             self.go_on()
 
     def when_left(self, queue: Queue, call: Callable[[], None]) -> None:
-        """Calls when nothing of the queue leaves any more: now, or in a later step."""
+        """Calls when all purged messages of the queue are settled: now, or in a later step."""
         purged = self._purged.get(queue)
         if purged:
             purged[-1].then.append(call)
@@ -80,7 +80,7 @@ class Leaving:
             call()
 
     def go_on(self) -> None:
-        """Another piece, as large as the work of this turn allows."""
+        """Settles another piece, as large as the work of this turn allows."""
         work = self._work
         while self.departures and work.left > 0:
             departure = self.departures[0]

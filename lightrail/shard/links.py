@@ -1,4 +1,4 @@
-"""Links: the producers and consumers of all frontends, how they come and go, what is remembered of them."""
+"""Links: the producers and consumers of all frontends, and what is remembered of closed ones."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -21,18 +21,18 @@ from lightrail.wire.frames import Kind, frame
 
 
 class Known(NamedTuple):
-    """What is known of producers: their last batches."""
+    """The last batches of producers, by producer id."""
 
     numbers: dict[int, int]
     """By producer (boot << 32 | link)."""
     parts: dict[int, int]
-    """Of those whose last batch was taken in part: how many of its messages."""
+    """Number of messages stored from each partially accepted last batch, by producer id."""
     sequences: dict[int, dict[int, int]]
-    """Of those that asked for sequences: first sequence by batch."""
+    """The first sequence of each batch, for producers that asked for sequences."""
 
 
 class Links:
-    """Opens and closes links at the queues; a producer that comes back goes on with its last number."""
+    """Opens and closes links at the queues; a producer that opens again goes on with its last number."""
 
     __slots__ = (
         "_admission",
@@ -64,13 +64,13 @@ class Links:
         self._awaited = awaited
         self._last_consumers = last_consumers
         self._parts = parts
-        """Of those of them whose last batch was taken in part: how many of its messages."""
+        """Number of messages stored from each partially accepted last batch, by producer id."""
         self._numbers = numbers
         """Last batch number of producers that are not open now, the longest silent first."""
         self._producers: dict[Queue, dict[Producer, None]] = {}
-        """Those that are open, by queue."""
+        """Open producers, by queue."""
         self._sequences: dict[int, dict[int, int]] = {}
-        """What those of them knew that asked for sequences."""
+        """The first sequence of each batch, for closed producers that asked for sequences."""
         self._next_consumer = 1
         self.adopted = awaited.adopted
 
@@ -100,10 +100,10 @@ class Links:
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
     def _take_over(self, queue: Queue, id: int) -> None:
-        """A named producer comes again while its former link is open: that one ends.
+        """A named producer opens again while its former link is open: that one is closed.
 
-        So its batches have one order. What waits for room is dropped and comes again; what is in records that
-        wait for a commit is answered still, and known here.
+        So its batches have one order. Batches that wait for room are dropped and sent again; those in
+        records that wait for a commit is answered still, and known here.
         """
         for former in [each for each in self._producers.get(queue, ()) if each.id == id]:
             self._leave(former)
@@ -125,7 +125,7 @@ class Links:
     def close_producer(self, peer: Peer, link: int) -> None:
         """Its frontend has all answers and will not use the number of this link again.
 
-        What a client named goes on from elsewhere: its number is kept.
+        The number of a producer that its client named is kept: the client may go on with it on another link.
         """
         producer = peer.producers.pop(link, None)
         if producer is not None:
@@ -182,7 +182,8 @@ class Links:
             peer.out.append(frame(Kind.CONSUMER_READY, link=link))
 
     def close_consumer(self, consumer: Consumer, now_ms: int, *, lost: bool = False) -> None:
-        """What it holds gets its default outcome; `lost` says that its frontend may come back with it."""
+        """Settles a consumer's deliveries with its default outcome; `lost`: its frontend may open it
+        again."""
         consumer.peer.consumers.pop(consumer.link, None)
         if self._performer.consumers.pop(consumer.id, None) is not None:
             queue = consumer.queue
@@ -192,9 +193,9 @@ class Links:
             self._last_consumers.left(queue, now_ms, lost=lost)
 
     def send_away(self, queue: Queue) -> None:
-        """All links of a queue are told to look elsewhere.
+        """Sends MOVED to all links of a queue.
 
-        It is still known here who they were, and the machine keeps its consumers as they are, until
+        The shard still knows these links, and the machine keeps its consumers as they are, until
         `forget_sent_away`.
         """
         for producer in self._producers.get(queue, ()):
@@ -219,7 +220,7 @@ class Links:
                 yield origin.boot, origin.link
 
     def await_sent_away(self, queue: Queue) -> None:
-        """The queue comes back: links may take their consumers over again."""
+        """The queue is served again: links may take their consumers over."""
         self._producers.pop(queue, None)
         for id in queue.machine.contents.consumers.by_id:
             consumer = self._performer.consumers.pop(id, None)
@@ -227,14 +228,14 @@ class Links:
                 self.adopted[id] = Origin(consumer.peer.boot, consumer.link, consumer.opened)
 
     def forget_sent_away(self, queue: Queue) -> None:
-        """The queue has gone, with its consumers."""
+        """Forgets the consumers of a queue that is at another shard."""
         self._producers.pop(queue, None)
         for id in queue.machine.contents.consumers.by_id:
             self._performer.consumers.pop(id, None)
             self.adopted.pop(id, None)
 
     def end(self, queue: Queue, refusal: Refusal) -> None:
-        """The queue is deleted, or at another shard: its links are told, and what they hold goes with it."""
+        """Ends all links of a queue that is deleted or at another shard; their deliveries leave with it."""
         if refusal.condition == conditions.MOVED:
             self.send_away(queue)
             self.forget_sent_away(queue)
@@ -252,19 +253,19 @@ class Links:
                 _gone(consumer.peer, consumer.link, refusal)
 
     def end_link(self, peer: Peer, link: int, now_ms: int) -> None:
-        """Whatever a link is, it is nothing here any more; what it holds goes back."""
+        """Closes a link, whether it is a producer or a consumer; its deliveries return to the queue."""
         self.close_producer(peer, link)
         consumer = peer.consumers.get(link)
         if consumer is not None:
             self.close_consumer(consumer, now_ms)
 
     def forget(self, peer: Peer, now_ms: int) -> None:
-        """The frontend is gone: what its consumers hold returns, its producers' numbers are kept."""
+        """Closes all links of a lost frontend: deliveries return, the numbers of producers are kept."""
         for consumer in list(peer.consumers.values()):
             queue = consumer.queue
             attached = queue.machine.contents.consumers.by_id[consumer.id]
             if not attached.options.lock_key and len(attached.in_flight):
-                # It was us, not the client, who failed: the delivery-count of what it held stays as it is.
+                # The broker failed, not the client: the delivery counts of its messages do not change.
                 queue.holder_lost()
             self.close_consumer(consumer, now_ms, lost=True)
         for producer in peer.producers.values():
@@ -285,9 +286,9 @@ class Links:
         return number
 
     def numbers_of(self, queue: Queue) -> Known:
-        """What a shard has to know that goes on with this queue: of its producers, and of those that left.
+        """The numbers that the next owner of this queue needs: of its producers, and of closed ones.
 
-        Of those that left nobody knows which queue they sent to.
+        Of closed producers it is not known which queue they sent to.
         """
         numbers = dict(self._numbers)
         parts = dict(self._parts)
@@ -302,7 +303,8 @@ class Links:
         return Known(numbers, parts, sequences)
 
     def learn(self, found: Known) -> None:
-        """The numbers of producers that sent to a queue elsewhere: what they say again is known."""
+        """Adds the numbers of producers of a queue that moved here, so that repeated batches are
+        recognised."""
         for id, number in found.numbers.items():
             if number >= self._numbers.get(id, 0):
                 self._numbers.pop(id, None)
@@ -336,13 +338,13 @@ class Links:
                 del self._producers[producer.queue]
 
     def _leave(self, producer: Producer) -> None:
-        """It has left its queue, and may come back after a greeting."""
+        """Forgets a producer that was closed; it may open again after its frontend's HELLO."""
         self._drop(producer)
         self._admission.drop(producer)
         self._keep(producer)
 
     def _keep(self, producer: Producer) -> None:
-        """What it must know when it comes back."""
+        """Remembers what a producer needs when it opens again."""
         self._keep_number(producer)
         if producer.stored and not producer.is_named:
             self._sequences[producer.id] = producer.stored
@@ -350,7 +352,7 @@ class Links:
                 del self._sequences[next(iter(self._sequences))]
 
     def _keep_number(self, producer: Producer | RouteProducer) -> None:
-        """It may come back under the same number after a greeting."""
+        """Forgets a link, which may open again under its number after its frontend's HELLO."""
         if producer.last_number:
             self._numbers[producer.id] = producer.last_number
         if producer.part:
@@ -358,7 +360,7 @@ class Links:
 
 
 def options_of(body: ConsumerOpen, looks: Looks) -> commands.ConsumerOptions:
-    """What a link asks of its queue, for the machine. Raises FilterError."""
+    """The options of a consumer for the machine. Raises FilterError."""
     return commands.ConsumerOptions(
         browse=body.browse,
         presettled=body.presettled,

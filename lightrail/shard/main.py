@@ -73,7 +73,7 @@ def _other_store(directory: str, found: str, asked: str) -> str:
 
 
 def archiver_of(settings: Settings, store: Store, places: Map, counts: ArchiveCounts) -> Archiver | None:
-    """What keeps the archive of a store that has been recovered; None where it is no journal."""
+    """The archiver of a recovered store; None if that is no journal."""
     if not isinstance(store, Journal):
         return None
     return Archiver(
@@ -134,7 +134,7 @@ async def serve(process: Process) -> None:
         if archiver is not None:
             process.running.show(ARCHIVE_FAMILIES, archive_counts)
         marks = DeliveryMarks() if settings.store == "memory" else FileMarks(data_directory.directory)
-        # A journal that had lost its identity has drawn it anew.
+        # A journal that had lost its identity file has made a new one.
         disk = data_directory.disk or disk
     except StoreError as error:
         raise CannotServeError(str(error)) from error
@@ -238,7 +238,7 @@ def moving(
     places: Map,
     counts: ShardCounts,
 ) -> tuple[Mover, ShardSources]:
-    """What brings queues here; close the mover first."""
+    """The mover and its sources; close the mover first."""
     loop = asyncio.get_running_loop()
     coordinator = joining.coordinator
 
@@ -270,7 +270,7 @@ def moving(
 
 
 async def _delete(service: Service, record: Name) -> None:
-    """Delete a queue whose last consumer has left; the shard asks again where that fails."""
+    """Deletes a queue whose last consumer has detached; the shard tries again if that fails."""
     try:
         await service.expire(record)
     except CoordinatorError as error:

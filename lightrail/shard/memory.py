@@ -1,15 +1,15 @@
 """How the memory of a shard is shared: which queues flow to disk, and how much, above the mark.
 
-The formula: while the messages in memory exceed the mark, the queue that holds most gives up what is beyond
-its fair share, the mark divided by the number of queues that hold more than that, and at least an eighth of
-what it holds, until nine tenths of the mark are reached. A queue always keeps `limits.RESIDENT_HEAD_BYTES` at
+The formula: while the messages in memory exceed the mark, the queue with most of them spills what is beyond
+its fair share, the mark divided by the number of queues with more than that, and at least an eighth of
+its messages, until nine tenths of the mark are reached. A queue always keeps `limits.RESIDENT_HEAD_BYTES` at
 its head, so that consumers do not wait for the disk; with many queues less, half of the mark for all heads.
-Messages that several queues share count once for each of them: what is in memory may be less than the sum,
-never more. What queues keep beside their messages counts as well, by what it was measured to take.
+Messages that several queues share count once for each of them: the memory in use may be less than the sum,
+never more. Indexes of queues count as well, by their measured sizes.
 
-What is delivered and not settled flows to disk as well, after what waits (ADR 29). Some of it can't: indexes
-of queues that look into their messages, and what is parked. Where the indexes reach their share of the mark,
-who sends to such a queue waits; where they and what is parked are more than that, everybody does (ADR 20).
+Messages in flight are spilled as well, after those that wait (ADR 29). Not all memory can be spilled: indexes
+of queues that read their messages stay, and parked batches. When the indexes reach their share of the mark,
+senders to such queues wait; when indexes and parked batches are above the mark, all senders do (ADR 20).
 """
 
 from lightrail.model import limits
@@ -26,15 +26,15 @@ class Memory:
         self.resident = 0
         """All of them."""
         self.flowing = 0
-        """Beside those, bytes that left the queues for the disk; in memory until their commit has ended."""
+        """Beside these, bytes that are being spilled; in memory until their commit has ended."""
         self._committing = 0
-        """Of `flowing`, what the commit under way writes."""
+        """Of `flowing`, the bytes that the commit under way writes."""
         self.index = 0
-        """Of them, what queues keep of messages wherever those are."""
+        """Of them, the indexes of queues, over messages in memory and on disk."""
         self.waiting: dict[Queue, None] = {}
         """Queues before which batches wait until the indexes are smaller."""
         self.parked = 0
-        """Those that wait for room in their queue: they can't flow to disk, nobody has accepted them."""
+        """Bytes of batches that wait for room in their queue: they are not accepted and can't be spilled."""
         self._queues: dict[Queue, None] = {}
 
     @property
@@ -47,35 +47,35 @@ class Memory:
 
     @property
     def index_is_full(self) -> bool:
-        """Whether queues that look into their messages may take no more."""
+        """Whether queues that read their messages may store no more."""
         return self.index > max(self.mark // limits.INDEX_SHARE, limits.INDEX_BYTES_MIN)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether indexes, and what is parked, are more than the mark: then nobody may send more.
+        """Whether indexes and parked batches are above the mark: then no sender may send more.
 
-        What consumers hold is not in this: it flows to disk.
+        Messages in flight are not counted: they can be spilled.
         """
         return self.index + self.parked > self.mark + limits.UNFLOWABLE_SLACK_BYTES
 
     @property
     def held_bytes(self) -> int:
-        """Delivered and not settled, and in memory. Asked for only when memory is short."""
+        """Bytes in flight and in memory; computed only when memory is short."""
         deliveries = [queue.machine.contents.deliveries for queue in self._queues]
         return sum(each.bytes - each.evicted_bytes for each in deliveries)
 
     @property
     def head_bytes(self) -> int:
-        """What a queue keeps at its head while memory is short: all heads together fit into half the mark."""
+        """Bytes at its head that a queue keeps while memory is short: all heads fit into half the mark."""
         return max(1, min(limits.RESIDENT_HEAD_BYTES, self.mark // (2 * max(1, len(self._queues)))))
 
     @property
     def parked_max(self) -> int:
-        """How much may be parked: half of the mark is left for what is in the queues."""
+        """How much may be parked: half of the mark is left for messages in queues."""
         return min(limits.PARKED_BYTES_MAX, self.mark // 2)
 
     def commit_begun(self) -> None:
-        """What flows is in the commit that now runs."""
+        """A commit with all spilled bytes has begun."""
         self._committing = self.flowing
 
     def commit_ended(self) -> None:
@@ -104,7 +104,7 @@ class Memory:
             queue.index = index
 
     def remove(self, queue: "Queue") -> None:
-        """The queue is gone, with all it held."""
+        """Forgets a queue that was deleted."""
         self.resident -= queue.resident
         queue.resident = 0
         self.index -= queue.index

@@ -1,4 +1,4 @@
-"""Outcomes as the wire says them, for the machines of the queues."""
+"""Reads outcomes of wire frames for queue machines."""
 
 from lightrail.shard.queue import commands
 from lightrail.wire.bodies import SettleDetail
@@ -6,7 +6,7 @@ from lightrail.wire.frames import HEADER_SIZE
 
 
 def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:
-    """What the wire says of an outcome, for the machine."""
+    """The outcome of a frame."""
     return commands.Outcome(
         commands.OutcomeKind(code),
         detail.condition,

@@ -6,20 +6,20 @@ moves in three steps (docs/adr/0010-moving-queues.md): the destination fills a c
 freezes the queue (FROZEN), and the destination writes the placement with the next epoch. From then on the
 destination serves its copy as the queue, and the source deletes its own (MOVED).
 
-Only a frozen queue can have moved away, for nothing of it changes after the destination has everything. A
-shard that finds another owner in the placement, and did not freeze the queue, has messages that nobody else
+Only a frozen queue can have moved away, as it does not change after the destination has everything. A shard
+that finds another owner in the placement, and did not freeze the queue, has messages that no other shard
 has: an operator declared its disk lost, or the disk is an old copy. Such a queue is kept (UNOWNED) until a
-placement names this shard again. So is a queue whose name the directory does not know after a start: a
-directory that was lost must not take messages with it.
+placement names this shard again. So is a queue whose name the directory does not know after a start: a lost
+directory must not delete messages.
 
     COPYING --OPEN----> SERVING     the placement names this shard, in the epoch that the copy was made for
-    SERVING --FREEZE--> FROZEN      the destination asked for it, and the record of it is written
+    SERVING --FREEZE--> FROZEN      the destination asked for it, and the record of it is appended
     FROZEN  --THAW----> SERVING     the placement names this shard in a later epoch: the move was given up
-    UNOWNED --CLAIM---> SERVING     placement and name say again that the queue belongs here
+    UNOWNED --CLAIM---> SERVING     placement and name show again that the queue belongs here
     SERVING --RENEW---> SERVING     the placement names this shard in another epoch; so of UNOWNED, to UNOWNED
-    SERVING, FROZEN --DISOWN--> UNOWNED   the placement names another shard, which has not what is here
+    SERVING, FROZEN --DISOWN--> UNOWNED   the placement names another shard, which lacks messages of this one
     FROZEN  --LEAVE---> MOVED       the placement names another shard, which has everything
-    COPYING, SERVING, FROZEN, UNOWNED --DELETE--> DELETED   the name was deleted, or nobody needs the copy
+    COPYING, SERVING, FROZEN, UNOWNED --DELETE--> DELETED   the name was deleted, or the copy is not needed
 
 The module is pure. `Ownership` is the only writer of a queue's state and epoch. The modules that apply an
 event carry out what follows from it: shard/follower.py, moving/freezing.py and moving/arrivals.py.
@@ -39,17 +39,17 @@ class State(Enum):
     """What a shard does with a queue."""
 
     COPYING = "copying"
-    """It fills the queue from the shard that owns it, and serves it to nobody."""
+    """It copies the queue from the shard that owns it, and does not serve it."""
     SERVING = "serving"
     """It owns the queue: links attach, messages are stored and delivered."""
     FROZEN = "frozen"
     """It changes nothing, for another shard is about to own the queue."""
     UNOWNED = "unowned"
-    """It keeps the queue with its messages and serves it to nobody, until a person or a placement decides."""
+    """It keeps the queue with its messages and does not serve it, until a person or a placement decides."""
     MOVED = "moved"
     """It has deleted the queue: another shard owns it and has all of its messages."""
     DELETED = "deleted"
-    """It has deleted the queue, or what was copied of it."""
+    """It has deleted the queue, or the copy."""
 
 
 class Event(Enum):
@@ -141,16 +141,16 @@ class Placement(Protocol):
 
 
 class Verdict(Enum):
-    """What a shard has to do with a queue that it stores."""
+    """The verdict on a queue that a shard stores."""
 
     SERVE = 1
     """Serve it in the epoch of the placement."""
     STAY = 2
     """Nothing: it is as it should be."""
     CHANGE = 3
-    """Take over the policy of its name."""
+    """Apply the policy of its name."""
     KEEP = 4
-    """Keep it and serve it to nobody: it is unknown who owns it, or the owner does not have what is here."""
+    """Keep it and do not serve it: its owner is unknown, or does not have the messages that are here."""
     LEAVE = 5
     """Delete it: its owner has all of it, by a move from here."""
     DELETE = 6
@@ -158,7 +158,7 @@ class Verdict(Enum):
 
 
 def judge(state: State, epoch: int, placed: Placement | None, shard: int) -> Verdict:
-    """What the placement of a queue makes of it: SERVE, STAY, KEEP or LEAVE.
+    """The verdict of the placement on a queue: SERVE, STAY, KEEP or LEAVE.
 
     Args:
         state: one of COPYING, SERVING, FROZEN and UNOWNED.
@@ -182,7 +182,7 @@ def judge(state: State, epoch: int, placed: Placement | None, shard: int) -> Ver
 def judge_name(
     ownership: Ownership, stored: Named, found: Named, history: str, *, is_placed: bool
 ) -> Verdict:
-    """What a change of its name makes of a queue that is SERVING, FROZEN or UNOWNED.
+    """The verdict of a changed name on a queue that is SERVING, FROZEN or UNOWNED.
 
     Args:
         stored: the name as the queue was opened with it.
@@ -201,7 +201,7 @@ def judge_name(
         return Verdict.DELETE
     elif found.policy == stored.policy:
         return Verdict.STAY
-    # A frozen queue gets the policy where it is served next.
+    # A frozen queue gets the policy at the shard that serves it next.
     return Verdict.STAY if ownership.state is State.FROZEN else Verdict.CHANGE
 
 
@@ -213,7 +213,7 @@ def recovered(
     MOVED and DELETED are queues whose end could not be written before.
 
     Args:
-        declared: what the journal's last Queue record says.
+        declared: the journal's last Queue record.
         found: its name as the directory has it now.
         history: of the directory.
     """

@@ -1,4 +1,4 @@
-"""Pacing: a queue whose consumers keep up is handed out before it takes in more.
+"""Pacing: a queue whose consumers keep up is delivered before it stores more.
 
 Theory. Taking a message in costs less than handing it out. On a machine that is busy, senders therefore win:
 the queue grows, each message waits for all before it, and a stored message costs more than one that passes.
@@ -21,13 +21,13 @@ from lightrail.shard.queue.machine import Machine
 
 
 class Paced(Protocol):
-    """A sending link whose credit may be held; `lightrail.shard.peers.Producer` is one."""
+    """The link of a sender whose credit may be held; `lightrail.shard.peers.Producer` is one."""
 
     @property
     def is_open(self) -> bool: ...
 
     def free_credit(self, count: int) -> None:
-        """Give the sender credit that was held for so many messages; 0: all of it."""
+        """Gives the sender credit that was held for so many messages; 0: all of it."""
 
 
 class Pace:
@@ -51,7 +51,7 @@ class Pace:
         self.depth: int | None = None
         """Messages that may be ready before credit is held; None: senders are not paced."""
         self.held_credit: dict[Paced, int] = {}
-        """For how many messages credit is held, about, by producer; the one whose turn it is first."""
+        """For about how many messages credit is held, by producer; the next one is first."""
         self._since_ms = 0
         self._enqueued = 0
         self._delivered = 0
@@ -68,7 +68,7 @@ class Pace:
         self._delivery_rate = 0.0
 
     def is_full(self, machine: Machine) -> bool:
-        """Whether what is answered now is answered HELD."""
+        """Whether batches that are answered now are answered HELD."""
         return (
             self.depth is not None
             and machine.contents.ready.count > self.depth
@@ -76,11 +76,11 @@ class Pace:
         )
 
     def hold(self, producer: Paced, count: int) -> None:
-        """Credit for so many more messages of a producer is held."""
+        """Holds a producer's credit for so many more messages."""
         self.held_credit[producer] = self.held_credit.get(producer, 0) + count
 
     def step(self, machine: Machine, now_ms: int) -> list[tuple[Paced, int]]:
-        """The queue has delivered what it could.
+        """Frees held credit, after a dispatch of the queue.
 
         Returns:
             Producers and for how many messages their credit is free now; 0: for all.
@@ -98,7 +98,7 @@ class Pace:
             return freed
         self._expected = max(0, self._expected - (counters.enqueued - self._enqueued_before))
         self._enqueued_before = counters.enqueued
-        # In larger pieces than there is room: what goes through in small batches costs more.
+        # In larger pieces than there is room: small batches cost more per message.
         if machine.contents.ready.count < self.depth:
             self._delivered_before = counters.delivered
             room = self.depth - machine.contents.ready.count - self._expected

@@ -1,4 +1,4 @@
-"""Peeking: messages of a queue as they are now, ready, delayed or locked; what is on disk is read first."""
+"""Peeking: ready, delayed or locked messages of a queue as they are now; evicted ones are read first."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -36,7 +36,7 @@ class Peeking:
         self._missing = 0
 
     def begin(self) -> None:
-        """Chooses the messages; those on disk are asked for, and the answer waits for them."""
+        """Chooses the messages; reads those on disk, and answers when they are read."""
         left = self._bytes
         chosen: list[tuple[Run, str]] = []
         for run, state in self._runs():

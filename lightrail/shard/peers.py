@@ -1,4 +1,4 @@
-"""A frontend as the shard sees it: its producers, its consumers, and what waits to be sent to it."""
+"""A frontend as the shard sees it: its producers, its consumers, and the frames to send to it."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_S
 
 
 class NumberMissingError(Exception):
-    """Batches of a sending link did not come, and later ones do."""
+    """Batches of a sender's link are missing, and later ones arrived."""
 
 
 class Numbered:
@@ -32,10 +32,10 @@ class Numbered:
         self.ack_count = 0
 
     def missed(self, number: int) -> None:
-        """A batch came that is not the next.
+        """A batch arrived that is not the next one.
 
         Raises:
-            NumberMissingError: those before it would never be stored, as later numbers stand for them.
+            NumberMissingError: the batches before it would never be stored, as later numbers stand for them.
         """
         if self.next_number:
             raise NumberMissingError(
@@ -61,7 +61,7 @@ class Numbered:
             self.ack_count = 0
 
     def hold_credit(self) -> bool:
-        """Whether what is accepted now gives the sender no credit for more yet (pacing.py)."""
+        """Whether accepted batches give the sender no new credit yet (pacing.py)."""
         return False
 
 
@@ -76,16 +76,17 @@ class Producer(Numbered):
         self.entered = 0
         """Messages since it was answered last."""
         self.is_named = bool(id & IDENTITY)
-        """Its client goes on with its numbers from elsewhere: they outlive the link."""
+        """Whether its client named it: its numbers outlive the link, and the client may go on on another
+        one."""
         self.part = part
-        """How many messages of the last batch were taken, where not all were; else 0."""
+        """Number of messages stored from a partially accepted last batch, else 0."""
         self.goes_on = False
-        """The rest of it comes in the next turn: nothing else keeps it out."""
+        """Whether the rest of that batch is stored in the next turn."""
         self.stored: dict[int, int] | None = None
-        """First sequence by batch, of the latest ones, where the link asked for sequences."""
+        """The first sequence of each of the latest batches, if the link asked for sequences."""
 
     def hold_credit(self) -> bool:
-        """As above; what came since the last answer counts, though some of it may have none yet."""
+        """As above; batches since the last answer count, even if some have no answer yet."""
         count, self.entered = self.entered, 0
         pace = self.queue.pace
         if not pace.is_full(self.queue.machine):
@@ -99,7 +100,7 @@ class Producer(Numbered):
         return self.peer.producers.get(self.link) is self
 
     def free_credit(self, count: int) -> None:
-        """Give the sender credit that was held for so many messages; 0: all of it."""
+        """Gives the sender credit that was held for so many messages; 0: all of it."""
         self.peer.out.append(frame(Kind.FREED, link=self.link, count=count))
 
     def note(self, number: int, sequence: int) -> None:
@@ -110,7 +111,7 @@ class Producer(Numbered):
                 del self.stored[next(iter(self.stored))]
 
     def accept(self, number: int) -> None:
-        """See `Numbered.accept`; who asked for sequences is told each by itself."""
+        """See `Numbered.accept`; a link that asked for sequences gets an answer per batch."""
         if self.stored is None:
             super().accept(number)
             return
@@ -126,9 +127,9 @@ class RouteProducer(Numbered):
     def __init__(self, peer: "Peer", link: int, id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)
         self.abandoned = False
-        """Its client has gone: nothing waits for room any more."""
+        """Whether its client has left: its batches do not wait for room any more."""
         self.part = part
-        """How many messages of the last batch were taken, and the others refused; 0 where all were."""
+        """Number of messages stored from a partially accepted last batch, else 0."""
         self.sets: dict[int, list[Queue] | Refusal] = {}
 
 
@@ -155,14 +156,14 @@ class Consumer:
         """Who it is, for people."""
         self.since_ms = since_ms
         self.opened = opened
-        """What it asked for, should its queue move."""
+        """Its options, should its queue move."""
 
 
 class Settlement:
-    """A SETTLE that asked to be answered; a Waiter.
+    """A SETTLE that has to be answered; a Waiter.
 
     Args:
-        failures: gives how often the store has failed so far.
+        failures: returns how often the store has failed so far.
     """
 
     __slots__ = ("_before", "_count", "_failures", "_link", "_peer")
@@ -175,7 +176,7 @@ class Settlement:
         self._before = failures()
 
     def accept(self, number: int) -> None:
-        """What was said of deliveries from this number on is on disk, unless the store had no room for it."""
+        """The outcomes from this number on are on disk, unless the store had no room for them."""
         flags = 0 if self._failures() == self._before else UNCERTAIN
         self._peer.out.append(
             frame(Kind.SETTLED, flags=flags, link=self._link, count=self._count, number=number)
@@ -214,12 +215,13 @@ class Peer:
         self.routers: dict[int, RouteProducer] = {}
         self.consumers: dict[int, Consumer] = {}
         self.moved: dict[int, tuple[str, int]] = {}
-        """Consumers that were sent away: queue and epoch by link; what they settle comes back to them."""
+        """Queue and epoch of consumers that were sent to another shard, by link: their SETTLEs are
+        BOUNCED."""
         self.out: list[bytes] = []
         self.acking: list[Numbered] = []
 
     def send_away(self, link: int, queue: str, epoch: int, *, consumer: bool) -> None:
-        """A link is told to look again where its queue is."""
+        """Sends MOVED to a link, which then looks for the owner of its queue."""
         self.out.append(frame(Kind.MOVED, epoch=epoch, link=link))
         if consumer:
             self.moved.pop(link, None)
@@ -228,7 +230,7 @@ class Peer:
                 del self.moved[next(iter(self.moved))]
 
     def take(self) -> list[bytes]:
-        """What has to be sent now, in order."""
+        """Takes the frames to send now, in order."""
         if self.acking:
             for producer in self.acking:
                 producer.flush()

@@ -1,4 +1,4 @@
-"""The queues of one shard by name: made when first asked for, written down, restored after a start."""
+"""The queues of one shard by name: made on first use, declared in the journal, restored after a start."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -72,12 +72,12 @@ class Queues:
         self._next = 1
         self.deadlines = Deadlines()
         self.work = Work()
-        """Of all queues, in one step, beside deliveries and what frontends say."""
+        """The work of all queues in one step, beside deliveries and frames of frontends."""
         self.looks = Looks()
         """Of the consumers of all queues, in one step."""
         self._captures = store.captures
         self._uncaptured: set[str] = set()
-        """Queues that should be captured and can't be, which was said."""
+        """Queues that should be captured and can't be, which was logged."""
         self._retire = retire
         """Counts the figures of a queue that ends."""
 
@@ -110,7 +110,7 @@ class Queues:
         return list(self._copies)
 
     def open(self, name: str, now_ms: int, epoch: int = 0) -> Queue | Refusal:
-        """The queue that a link asks for, made where the directory says that it is one.
+        """The queue of a link; made if the name is one of a queue in the directory.
 
         Args:
             epoch: in which it expects the queue; 0 for any.
@@ -133,17 +133,17 @@ class Queues:
         return queue
 
     def _elsewhere(self, name: str, queue: Queue | None, epoch: int) -> Refusal | None:
-        """Why somebody has to look again where a queue is, or None where it may be opened here."""
+        """Why a queue can't be opened at this shard in an epoch, or None if it can."""
         if name in self._copies or (queue is not None and queue.is_frozen):
             return moved(f"{name} is on its way between shards")
         return self.tenancy.refusal(name, epoch)
 
     def is_absent_dead_letter(self, name: str) -> bool:
-        """Whether this is the dead-letter queue of a queue that is here, and has not come into being."""
+        """Whether this is a dead-letter queue that is not made yet, of a queue that is here."""
         return is_dead_letter(name) and name not in self._by_name and owner(name) in self._by_name
 
     def look(self, name: str) -> Queue | Refusal:
-        """The queue that somebody asks about; an empty one, kept nowhere, where it has yet to be made."""
+        """The queue of a request; an empty one, which is not kept, if it has yet to be made."""
         queue = self._by_name.get(name)
         if queue is not None and queue.is_serving:
             return queue
@@ -159,13 +159,13 @@ class Queues:
         """The queue of this name; made, and written down, where it is not there yet.
 
         None when the shard has as many queues as it may have, or can't write one more down. A dead-letter
-        queue comes with its queue and is not counted against the limit: what goes there has no other place.
+        queue does not count against the limit: dead letters have no other place.
         """
         queue = self._by_name.get(name)
         if queue is not None:
             return queue
         if name in self._copies:
-            # Opened in a moment, with the queue that it belongs to: what is to go there waits until then.
+            # It is opened in a moment, with the queue that it belongs to: dead letters wait until then.
             return None
         if len(self._by_name) >= limits.QUEUES_MAX and not is_dead_letter(name):
             return None
@@ -183,7 +183,7 @@ class Queues:
     def restore(self, found: RecoveredQueue, ownership: Ownership, now_ms: int) -> Queue:
         """A queue as recovery found it, with the policy that its name has now.
 
-        One that is MOVED or DELETED is not found by its name: it only shows what has to be released.
+        One that is MOVED or DELETED is not found by its name: its places have to be released.
         """
         queue = self._new(found.queue, self.names.get(found.name), ownership)
         if ownership.state not in (State.MOVED, State.DELETED):
@@ -196,7 +196,7 @@ class Queues:
     def _mark_restored(self, queue: Queue, found: RecoveredQueue) -> None:
         mark = self.marks.before(found.queue)
         if self.marks.is_exact:
-            # What is missing beyond them was transient: new messages get those sequences.
+            # Missing messages with higher sequences were transient: new messages get these sequences.
             mark = min(mark, found.next_sequence)
         elif mark > found.next_sequence + limits.DELIVERED_LOST_MAX:
             mark = found.next_sequence
@@ -208,7 +208,7 @@ class Queues:
             self.marks.note(queue.id, mark)
 
     def kept(self) -> list[Queue]:
-        """Queues that this shard keeps with their messages and serves to nobody; an operator decides."""
+        """Queues that this shard keeps with their messages and does not serve; an operator decides."""
         return [queue for queue in self._by_name.values() if queue.state is State.UNOWNED]
 
     # --- copies of queues of other shards ----------------------------------------------------------------
@@ -255,11 +255,11 @@ class Queues:
         return self.policy_of(found)
 
     def policy_of(self, found: Name) -> Policy:
-        """What the policy of a name is for a queue machine."""
+        """The policy of a name, for a queue machine."""
         return shard_policy(found, self._max_delivery_count)
 
     def remember(self, number: int) -> None:
-        """A number that the journal knows is not given again, not even after its queue has gone."""
+        """The number of a new queue; no number is used again, not even of deleted queues."""
         self._next = max(self._next, number + 1)
 
     def remove(self, queue: Queue) -> None:
@@ -271,7 +271,7 @@ class Queues:
             self.marks.forget(queue.id)
 
     def change(self, queue: Queue, found: Name, now_ms: int) -> list[Effect]:
-        """The name has another policy; the journal is told, too. What the machine wants done is returned."""
+        """Sets another policy of a queue and appends it to the journal; returns the machine's effects."""
         queue.record = found
         queue.captured = self._captured(found)
         policy = self.policy_of(found)
@@ -286,13 +286,14 @@ class Queues:
         return changed
 
     def figures(self, prefix: str) -> Sequence[tuple[str, Callable[[], QueueFigures]]]:
-        """(name, what reads its figures) of every queue whose name begins so, for a scrape."""
+        """(name, function that reads its figures) of every queue whose name begins so, for a scrape."""
         return [(name, queue.figures) for name, queue in self._by_name.items() if name.startswith(prefix)]
 
     def mark(self, queue: Queue, now_ms: int) -> None:
         """More of the queue was delivered than its delivery mark covers, or soon will be.
 
-        The faster it goes, the further ahead the mark is written, so that deliveries pay next to nothing.
+        The faster it delivers, the further ahead the mark is written, so that deliveries cost next to
+        nothing.
         """
         seen_to = queue.machine.contents.deliveries.seen_to
         if seen_to > queue.mark_due:
@@ -309,7 +310,7 @@ class Queues:
         queue.mark_asked = max(seen_to, min(queue.mark_due, there))
 
     def note(self, queue: Queue, now_ms: int) -> None:
-        """Write a record of what a queue is now. Raises StoreError."""
+        """Appends a record of a queue's policy and owner. Raises StoreError."""
         self._note(queue, queue.declared, now_ms)
 
     def note_frozen(self, queue: Queue, now_ms: int) -> None:
@@ -324,7 +325,8 @@ class Queues:
         return Queue(number, found, machine, ownership, captured=self._captured(found))
 
     def _captured(self, found: Name) -> bool:
-        """Whether what happens to its messages is written down: the policy says so, and the store can."""
+        """Whether the journal has all events of its messages: the policy asks for it, and the store can do
+        it."""
         wanted: bool = found.policy["capture"]
         if wanted and not self._captures and found.name not in self._uncaptured:
             self._uncaptured.add(found.name)

@@ -7,7 +7,7 @@ from lightrail.shard.queue.runs import Place, Run
 
 
 class Read:
-    """What to read for which queue; `runs` after `perform`."""
+    """A run to read from disk; `runs` has its messages after `perform`."""
 
     __slots__ = ("place", "queue", "queue_id", "run", "runs", "then")
 
@@ -20,7 +20,7 @@ class Read:
         self.place = place
         self.runs: list[Run] = []
         self.then = then
-        """Who wants them; None for the queue itself, which asked with Fetch."""
+        """Receives them; None for the queue itself, which requested them with Fetch."""
 
     @property
     def segment(self) -> int:

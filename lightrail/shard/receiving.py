@@ -31,11 +31,11 @@ Apply = Callable[[Peer, bytes, int], None]
 
 
 class Receiving:
-    """Gives each frame to the module that it is for.
+    """Hands each frame to the module that it is for.
 
     Args:
         boot: of this process of the shard.
-        position: of the store: says whether a frame has written a record.
+        position: of the store; shows whether a frame has written a record.
     """
 
     __slots__ = (
@@ -96,7 +96,7 @@ class Receiving:
         """Apply one message of a frontend.
 
         Returns:
-            What is left of it, where a part would take too long at once: to be received later, in its order.
+            The rest of a part that would take too long at once: to be received later, in its order.
         """
         frontends = self._frontends
         peer = frontends.find(identity)
@@ -143,7 +143,7 @@ class Receiving:
             except NumberMissingError as error:
                 frontends.ask_to_greet(peer, str(error), now_ms)
             except StoreBusyError:
-                # Its sender waits, and so does what comes behind it, until the commit under way has ended.
+                # Its sender waits, and so do later frames, until the commit under way has ended.
                 rest = parts[place:]
             except StoreBrokenError as error:
                 self._answers.fail(error)
@@ -160,7 +160,7 @@ class Receiving:
     def _not_applied(self, peer: Peer, part: bytes, error: Exception, is_stored: bool, now_ms: int) -> None:
         """A frame that was not understood, or met an error of this program, ends its link and no other.
 
-        The frontend gets GONE, so that no number is missing in silence; what the link had in flight returns.
+        The frontend gets GONE, so that no number is missing in silence; the deliveries of the link return.
 
         Args:
             is_stored: a record of the frame is in the store. Then only recovery knows what the queue has.

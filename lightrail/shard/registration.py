@@ -24,7 +24,8 @@ from lightrail.telemetry.process import CannotServeError
 
 
 async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start]:
-    """The directory of this shard and, where it was not told, its number; see data_directory.py and start.py.
+    """The directory of this shard and, unless it is configured, its number; see data_directory.py and
+    start.py.
 
     Raises CannotServeError, Stopped.
     """

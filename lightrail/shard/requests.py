@@ -1,7 +1,7 @@
-"""Requests: what frontends and gateways ask of a shard beside messages: figures, looking, purging.
+"""Requests of frontends and gateways to a shard: figures, peeking, purging, locks.
 
-Every operation is drawn in docs/formats/wire.md. What changes something is answered when the commit that
-holds it is on disk, as a producer is; what has to be read from disk first when the reader thread has it.
+Every operation is drawn in docs/formats/wire.md. An operation that changes a queue is answered when the
+commit that has it is on disk, as a batch is; one that reads from disk when the reader thread is done.
 """
 
 import logging
@@ -51,7 +51,7 @@ class RequestError(Exception):
 
 
 class Reply:
-    """An answer that waits for a commit, as those of producers do."""
+    """An answer that waits for a commit, as answers to producers do."""
 
     __slots__ = ("_body", "_number", "_peer")
 
@@ -69,7 +69,7 @@ class Requests:
     """Answers the requests of all peers.
 
     Args:
-        wait: takes what is to be told when everything so far is on disk.
+        wait: takes a waiter that is called when all records so far are on disk.
     """
 
     __slots__ = ("_links", "_operations", "_peeks", "_performer", "_queues", "_wait")
@@ -166,7 +166,7 @@ class Requests:
         }
 
     def _many(self, _peer: Peer, _number: int, fields: Fields, _now_ms: int) -> Fields:
-        """Many queues in brief: those of a list, or all of them in pages."""
+        """Figures of many queues: those of a list, or all of them in pages."""
         wanted = fields.get("names")
         if wanted is not None:
             if not isinstance(wanted, list) or len(wanted) > limits.QUEUES_SHOWN_MAX:
@@ -218,7 +218,7 @@ class Requests:
         return None
 
     def _purge(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """All ready messages go; what is with consumers stays."""
+        """Removes all ready messages; those in flight stay."""
         queue = self._named(fields)
         before = queue.machine.contents.counters.purged
         self._apply(queue, commands.Purge(), now_ms)
@@ -226,7 +226,8 @@ class Requests:
         self._performer.leaving.when_left(queue, lambda: self._wait(reply, 0))
 
     def _cancel(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """Delayed messages go before their time; those that are not delayed (any more) are passed over."""
+        """Removes delayed messages before their time; those that are not delayed (any more) are passed
+        over."""
         queue = self._named(fields)
         sequences = fields.get("sequences")
         if (
@@ -247,7 +248,7 @@ class Requests:
     # --- locks -----------------------------------------------------------------------------------------
 
     def _settle(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """A locked message gets its outcome, whoever took it; told when that is on disk."""
+        """Settles a locked message by its key, from any gateway; answered when that is on disk."""
         queue = self._named(fields)
         outcome = _outcome(fields)
         command = commands.SettleLocked(
@@ -283,7 +284,7 @@ class Requests:
         link = whole(fields, "link", 0, (1 << 63) - 1, None)
         consumer = peer.consumers.get(link)
         if consumer is None or consumer.queue is not queue:
-            # It comes with its queue, or is said anew: whoever asks again finds it then.
+            # It is made with its queue, or declared again: a later request finds it then.
             raise RequestError(
                 conditions.MOVED, f"no consumer of {queue.name} has the number {link} here now"
             )
@@ -326,7 +327,7 @@ def _lock(fields: Fields) -> tuple[str, int]:
 
 
 def _outcome(fields: Fields) -> commands.Outcome:
-    """What a locked message is settled with."""
+    """The outcome of a locked message."""
     name = fields.get("outcome", "accepted")
     kinds = {kind.name.lower(): kind for kind in commands.OutcomeKind}
     if not isinstance(name, str) or name not in kinds:

@@ -42,8 +42,8 @@ class Server:
     ) -> None:
         """
         Args:
-            clock: seconds, never goes back; commits are timed with it.
-            ask: asks the coordinator for what actions have expired, and wanted.
+            clock: monotonic seconds, for the times of commits.
+            ask: asks the coordinator for the deletes and moves that actions have.
         """
         self._loop = loop
         self._engine = engine
@@ -73,7 +73,7 @@ class Server:
         self.failed = asyncio.Event()
         """Set when the store can't be trusted any more: only a new start, with recovery, helps."""
         self._backlog: OrderedDict[bytes, deque[list[bytes]]] = OrderedDict()
-        """What frontends said that was too much for one turn, by frontend."""
+        """Received frames that were too much for one turn, by frontend."""
         self._going_on = False
         self._until_s: float | None = None
         """When this turn has received enough."""
@@ -81,7 +81,7 @@ class Server:
         self._admission = Admission(loop, self._context, key)
         socket = self._context.socket(zmq.ROUTER)
         self._admission.guard(socket)
-        # A ROUTER drops what does not fit; what may be under way is bounded by link credit instead.
+        # A ROUTER drops messages that do not fit; link credit bounds them instead.
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, limits.WIRE_MESSAGES_AHEAD)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -114,11 +114,11 @@ class Server:
             if rest:
                 self._wait_in_line(identity, rest)
         if self._store.is_crowded:
-            # What comes behind stays in the socket until the commit under way has ended.
+            # Later messages stay in the socket until the commit under way has ended.
             self._socket.is_paused = True
 
     def _apply(self, identity: bytes, parts: list[bytes]) -> list[bytes]:
-        """Frames of one frontend, so many as one turn may have; what is left of them is returned."""
+        """Applies as many frames of a frontend as one turn may have; returns the others."""
         try:
             rest = self._engine.receive(identity, parts[: limits.SHARD_PARTS], self.now_ms())
         except Exception as error:
@@ -138,7 +138,7 @@ class Server:
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """A turn for what waits: frontends take turns, each with its frames in their order."""
+        """A turn for frames that wait: frontends take turns, each with its frames in their order."""
         self._going_on = False
         if self._closed:
             return
@@ -156,12 +156,12 @@ class Server:
             if time.perf_counter() >= until_s:
                 break
         if backlog and not self._store.is_crowded:
-            # Else it goes on when the commit under way has ended.
+            # If not, it goes on when the commit under way has ended.
             self._go_on_soon()
         self._turn()
 
     def turn(self) -> None:
-        """The engine did something that came by no socket."""
+        """A turn for what the engine did without a frame."""
         self._turn()
 
     def look(self) -> None:
@@ -181,9 +181,9 @@ class Server:
         return self._engine.not_ready() or self.disk.silence(self._clock())
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing more is answered; whoever started this ends the process, and the next one recovers.
+        """Answers nothing any more; the caller ends the process, and the next one recovers.
 
-        The store failed, on whichever thread, or this program did where what the engine holds may be wrong.
+        The store failed, on any thread, or an internal error may have left the engine in a wrong state.
         """
         if not self.failed.is_set():
             log.critical("the shard can't go on: %s; it starts again and recovers what is on disk", error)
@@ -192,7 +192,7 @@ class Server:
             self.failed.set()
 
     def _turn(self) -> None:
-        """After a turn's messages are in: decide, send what need not wait, start a commit for the rest."""
+        """After the frames of a turn: steps the engine, sends, and begins a commit for the rest."""
         self._until_s = None
         if self._closed:
             return
@@ -204,7 +204,7 @@ class Server:
 
     def _turn_once(self) -> None:
         # To frontends a shard whose disk hangs is one that stands still: they give senders their messages
-        # back after shard_wait. What is to be sent now is sent when the disk has answered.
+        # back after shard_wait. These frames are sent when the disk has answered.
         is_silent = self._commit is not None and self.disk.is_silent(self._clock())
         actions = self._engine.step(self.now_ms(), is_silent=is_silent, is_closing=self._closing)
         if actions.failure is not None and not self.failed.is_set():
@@ -214,7 +214,8 @@ class Server:
             if actions.must_sync or self._closing:
                 self._begin_commit()
             elif self._lazy_timer is None:
-                # Only settlements and the like: nobody waits for them, and a little later they are more.
+                # Only settlements and the like: no answer waits for them, and a later commit has more of
+                # them.
                 self._lazy_timer = self._loop.call_later(limits.LAZY_COMMIT_MS / 1000, self._commit_lazily)
         for read in actions.reads:
             self._begin_read(read)
@@ -338,7 +339,7 @@ class Server:
         self._timer = self._loop.call_later(wait_ms / 1000, self._beat)
 
     def _look(self) -> None:
-        """Asks the directory what changed."""
+        """Follows changes of the directory."""
         if not self._closing:
             self.look()
             self._poll = self._loop.call_later(limits.DIRECTORY_POLL_MS / 1000, self._look)
@@ -346,7 +347,7 @@ class Server:
     # --- the end ---------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends in order: what was accepted is on disk, answers have left."""
+        """Ends in order: accepted batches are on disk, answers are sent."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -354,7 +355,7 @@ class Server:
             self._poll.cancel()
         self._turn()
         while not self._idle.is_set():
-            # What comes while the last commit ends may have begun one more before this goes on.
+            # Frames that arrive while the last commit ends may have begun one more before this goes on.
             await self._idle.wait()
         self._closed = True
         self._socket.close(linger_ms=500)

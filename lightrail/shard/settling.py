@@ -16,7 +16,7 @@ from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, Kind
 
 
 class Settling:
-    """Applies what consumers send."""
+    """Applies the frames of consumers."""
 
     __slots__ = ("_answers", "_awaited", "_counts", "_freezing", "_performer", "_relays")
 
@@ -50,7 +50,7 @@ class Settling:
         self._performer.touched[queue] = None
 
     def settle(self, peer: Peer, part: bytes, now_ms: int) -> bytes | None:
-        """Settle a range of deliveries; returns the frame of what is left where there are too many."""
+        """Settles a range of deliveries; returns a frame for the rest if there are too many."""
         _kind, code, asked, _epoch, link, count, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
         if consumer is None:
@@ -68,7 +68,7 @@ class Settling:
         most = min(limits.SETTLE_SLICE_MESSAGES, max(1, limits.SETTLE_SLICE_BYTES // len(part)))
         if count > (min(most, limits.SETTLE_SLICE_REWRITTEN) if code else limits.SETTLE_SLICE):
             rest, count = _sliced(queue, consumer.id, part, code, number, count, most)
-        # It counts what the store fails to write from here on.
+        # It counts failures of the store from here on.
         answer = self._settlement(peer, link, count) if asked else None
         deferred = queue.machine.contents.deferred.number
         command = commands.Settle(consumer.id, number, number + count, outcome)
@@ -79,7 +79,7 @@ class Settling:
         return rest
 
     def stray(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """A frame for a consumer that is not here: the consumer is awaited, or was sent away."""
+        """A frame for a consumer that is not here: it is awaited, or was sent to another shard."""
         if not self._awaited.said(peer, part, now_ms):
             self._freezing.bounce(peer, part)
 
@@ -114,10 +114,10 @@ class Settling:
 def _sliced(
     queue: Queue, consumer: int, part: bytes, code: int, number: int, count: int, messages: int
 ) -> tuple[bytes | None, int]:
-    """A frame that settles what a piece of the range leaves over, and the size of the piece.
+    """A frame that settles the range behind a piece, and the size of the piece.
 
     Args:
-        messages: most delivery numbers of a piece whose messages may have to be written anew.
+        messages: most delivery numbers of a piece whose messages may have to be rewritten.
     """
     found = queue.machine.contents.consumers.by_id.get(consumer)
     if found is None:
@@ -131,7 +131,7 @@ def _sliced(
     index = first + most
     left = line.keys[index] if index < len(line.keys) else end
     if code and first < len(line.keys):
-        # Each of them may have to be written anew, as a dead letter or with annotations.
+        # Each of them may have to be rewritten, as a dead letter or with annotations.
         left = min(left, max(number, line.keys[first]) + messages)
     if left >= end:
         return None, count

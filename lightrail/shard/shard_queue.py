@@ -62,7 +62,7 @@ class Queue:
         self.id = id
         self.name = record.name
         self.record = record
-        """What the directory said of the name when it was last asked."""
+        """The name's record in the directory, as last read."""
         self.machine = machine
         self.pace = Pace()
         self.captured = captured
@@ -83,11 +83,11 @@ class Queue:
         """Sequences below it may have been delivered by a shard or frontend that died: delivering them is a
         redelivery, whatever their attempts are."""
         self.mark_asked = 0
-        """Once a sequence from here on was delivered, it is looked whether the file has the mark for it."""
+        """When a sequence from here on is delivered, the mark in the file has to be checked."""
         self.mark_due = 0
-        """Once a sequence from here on was delivered, the delivery mark of the queue is noted anew."""
+        """When a sequence from here on is delivered, a new delivery mark of the queue is noted."""
         self.mark_ahead = 0
-        """Messages by which the mark was ahead of what was delivered when it was noted last."""
+        """Messages by which the mark was ahead of the deliveries when it was last noted."""
         self.marked_ms = 0
         """When that was."""
         self.unanswered: list[tuple[int, Waiter, int]] = []
@@ -96,7 +96,7 @@ class Queue:
 
     @property
     def state(self) -> State:
-        """What this shard does with the queue."""
+        """The state of ownership."""
         return self.ownership.state
 
     @property
@@ -172,7 +172,7 @@ class Queue:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the queue wants a Tick: what is in it, or the first that waits for room."""
+        """When the queue needs a Tick, for its messages or for the first batch that waits for room."""
         due = self.machine.next_deadline_ms
         if self.parked:
             until_ms = self.parked[0].until_ms

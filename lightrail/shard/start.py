@@ -1,13 +1,13 @@
 """Start: one start of a shard on its directory, from the question whether it may serve to its orderly end.
 
     start = Start(joining, data_directory, cluster)
-    await start.until_alone()          # nobody who lives is registered, and the directory is no copy
-    store.judge = start.judge          # recovery: the journal goes as far as the coordinator knows
+    await start.until_alone()          # no living process is registered, and the directory is no copy
+    store.judge = start.judge          # recovery: the journal reaches as far as the coordinator knows
     await start.begin(extent)          # from here on every other directory of this shard is a copy
-    ... start.keep(store) beside it    # reports how far the journal comes
+    ... start.keep(store) beside it    # reports how far the journal reaches
     await start.close(extent)          # after an orderly end a copy is as good as the original
 
-The rules are in cluster/generations.py, and docs/adr/0017 says why they are so.
+The rules are in cluster/generations.py, their reasons in docs/adr/0017.
 """
 
 import asyncio
@@ -53,14 +53,14 @@ class Start:
         self._last: Generation | None = None
         self._revision = 0
         self._mark: Mark | None = None
-        """What the directory had before this start."""
+        """The generation of the directory before this start."""
         self._own: Generation | None = None
         self._superseded = False
 
     # --- before the store is opened ----------------------------------------------------------------------
 
     async def until_alone(self) -> None:
-        """Waits for whoever may live under this number.
+        """Waits until no other process may live under this number.
 
         Raises MemberRefusedError, StoreRefusedError, CannotServe, Stopped.
         """
@@ -68,7 +68,7 @@ class Start:
         dead = None
         lock = self._data_directory.lock_id
         if self._last is not None and lock and self._last.lock == lock:
-            # Whoever had this very lock has ended, for it is ours now.
+            # The process with this very lock has ended, as this process has the lock now.
             dead = self._last.boot
         await self._joining.until_free(f"{SHARDS}{self._shard}", dead)
         if self._lasting:
@@ -94,7 +94,7 @@ class Start:
         )
 
     def judge(self, found: Extent) -> None:
-        """Whether the journal goes as far as it once did. Raises StoreRefusedError."""
+        """Checks that the journal reaches as far as it once did. Raises StoreRefusedError."""
         try:
             check_extent(
                 self._shard,
@@ -142,7 +142,7 @@ class Start:
                 # It was written by an attempt whose answer was lost.
                 self._own = own
                 return
-            # Somebody else was faster: an earlier start on this directory that had seemed to fail, or on
+            # Another start was faster: an earlier one on this directory that had seemed to fail, or on
             # another one.
             self._check()
             self.judge(extent)
@@ -159,7 +159,7 @@ class Start:
         return True
 
     async def keep(self, store: Store) -> None:
-        """Reports how far the journal has come, for as long as the shard serves."""
+        """Reports how far the journal reaches, as long as the shard serves."""
         if not self._lasting or not isinstance(store, Journal):
             return
         while not self._superseded:
@@ -188,7 +188,7 @@ class Start:
             if found != new:
                 await self._written(new)
         except CoordinatorError as error:
-            # The next report says it all.
+            # The next report has all of it.
             log.debug("how far the journal has come was not reported: %s", error)
 
     def _supersede(self, found: Generation) -> None:

@@ -1,7 +1,7 @@
 """Tenancy: which names the placements assign to this shard, and in which epoch.
 
 `Places` is the port to the map of the cluster. `EverythingHere` is the one in memory: every name is at this
-shard in epoch 1. What a placement means for a queue that this shard stores is in ownership.py.
+shard in epoch 1. The rules for a queue that this shard stores are in ownership.py.
 """
 
 from collections.abc import Callable
@@ -16,20 +16,20 @@ from lightrail.wire.frames import EPOCHS
 
 
 class Places(Protocol):
-    """What a shard asks of the map of the cluster; `lightrail.cluster.map.Map` is one."""
+    """The map of the cluster as a shard uses it; `lightrail.cluster.map.Map` is one."""
 
     @property
     def moves(self) -> dict[str, Move]:
         """Queues on their way to another shard; not to be changed."""
 
     def refresh(self) -> None:
-        """Takes in what changed, and tells who listens. Raises CoordinatorError."""
+        """Follows changes, and calls the listeners. Raises CoordinatorError."""
 
     def placed(self, queue: str) -> Placed | None:
         """Where a queue is, or None; ``NAME/$dlq`` is where NAME is."""
 
     def listen(self, listener: Callable[[MapChanges], None]) -> None:
-        """Be told what changes from here on."""
+        """Adds a listener for later changes."""
 
 
 class EverythingHere:
@@ -51,7 +51,7 @@ class EverythingHere:
 
 
 class Tenancy:
-    """What this shard owns."""
+    """The queues that this shard owns by their placement."""
 
     __slots__ = ("_names", "places", "shard")
 
@@ -66,7 +66,7 @@ class Tenancy:
         return placed if placed is not None and placed.shard == self.shard else None
 
     def epoch_of(self, name: str) -> int:
-        """The epoch of a queue that comes into being here."""
+        """The epoch of a queue that is made here."""
         placed = self.placed_here(name)
         return 1 if placed is None else placed.epoch
 
@@ -74,7 +74,7 @@ class Tenancy:
         """Why a name that is not served here can't be opened, or None where it is this shard's.
 
         Args:
-            epoch: as who asks knows it; 0 where it does not say.
+            epoch: that the request has; 0 without one.
         """
         placed = self.places.placed(name)
         if placed is None:
@@ -90,5 +90,5 @@ class Tenancy:
 
 
 def moved(description: str) -> Refusal:
-    """What somebody is told who asks at the wrong shard, or in another epoch."""
+    """The refusal of a request at the wrong shard, or in another epoch."""
     return Refusal(conditions.MOVED, description)

@@ -1,4 +1,4 @@
-"""One thread that does what would hold up the loop, in order: commits, or reads.
+"""One thread for jobs that would block the loop, in order: commits, or reads.
 
 An executor of the standard library makes a future, a lock and several wake-ups a call; at a few hundred
 small commits a second that was a fifth of the shard's CPU. Here a call costs one queue and one wake-up.

@@ -1,6 +1,6 @@
-"""Journals: what a shard's journal and its archive have for readers, up to what is committed and synced.
+"""Journals: the segments of a shard's journal and archive for readers, up to the last synced commit.
 
-A record that a crash could still cut never leaves, nor half of a group of records.
+A record that a crash could still cut is never sent, nor half of a group of records.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ class NoSegmentError(Exception):
 
 
 class BeyondCommittedError(Exception):
-    """Bytes were asked for that are not committed yet, or never were."""
+    """The requested bytes are not committed yet, or never were."""
 
 
 @dataclass(slots=True)
@@ -53,14 +53,14 @@ class Journals:
         self._contents = contents
 
     def journals(self) -> list[tuple[Incarnation, list[SegmentIndex]]]:
-        """Each with its segments in order; the journal that is written comes first.
+        """Each journal with its segments in order; the current one first.
 
         Of a segment that only the archive has the index here is without blocks and queues; its `encode` has
         them.
         """
         journal, contents = self._journal, self._contents
         own = journal.incarnation
-        # In this order: what leaves the journal meanwhile is in the archive by then.
+        # In this order: a segment that leaves the journal meanwhile is in the archive by then.
         live = self._live()
         kept = contents.listed()
         found = {each.segment: each for each in self._filed(own.disk, kept.pop(own.disk, []))}

@@ -1,7 +1,7 @@
-"""The archiver: brings sealed segments into the archive, and removes from it what is kept no longer.
+"""The archiver: brings sealed segments into the archive, and removes those that are kept no longer.
 
 The loop calls `tick` and `begin`, which decide, and `end`; a thread performs a Round in between, at most one
-at a time. The journal asks `holds` before it lets a segment go, and `relieve` where its disk is full.
+at a time. The journal calls `holds` before it drops a segment, and `relieve` on a full disk.
 """
 
 import logging
@@ -26,7 +26,7 @@ Readers = Callable[[], Mapping[str, Holder]]
 
 
 class Round:
-    """What the thread does at once."""
+    """One job of the thread."""
 
     __slots__ = (
         "_archiver",
@@ -60,10 +60,10 @@ class Round:
         """Of those, the latter."""
         self.verdict: Verdict | None = None
         self.error: OSError | None = None
-        """What kept the archive from taking more."""
+        """The error that kept the archive from storing more."""
 
     def perform(self) -> None:
-        """Called once, in a thread. What the disk refuses is in `error`."""
+        """Called once, in a thread. An error of the disk is in `error`."""
         contents = self._archiver.contents
         try:
             if not contents.loaded:
@@ -130,21 +130,21 @@ class Archiver:
         self.rule: Final = rule
         self.counts: Final = counts or ArchiveCounts()
         self.spare: deque[tuple[str, Kept]] = deque()
-        """What may go where the disk is full, the oldest first."""
+        """Segments that may be removed on a full disk, the oldest first."""
         self._seal_ms = seal_ms
         self._readers = readers
         self._done: set[int] = set()
         """Numbers of segments of the journal that are in the archive, were, or need not be."""
         self._round: Round | None = None
         self._seen = (-1, False)
-        """The journal's segment, and whether there were readers, when all sealed ones were looked at last."""
+        """The current segment, and whether there were readers, when all sealed ones were last judged."""
         self._judged_ms: int | None = None
         self._again_ms = 0
         """After a failure: not before then."""
         self._errno: int | None = None
         """Of the last failure; None after a success."""
         self._behind: set[str] = set()
-        """Readers of which it was said that they were passed over."""
+        """Readers that were logged as passed over."""
         self._ending = threading.Event()
         self._relieved = threading.Lock()
         journal.holds = self.holds
@@ -153,7 +153,7 @@ class Archiver:
     # --- on the loop -----------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Seals what is old, and has synced what readers wait for; a commit should follow."""
+        """Seals an old segment, and has records synced that readers wait for; a commit should follow."""
         journal = self.journal
         readers = self._readers()
         if not (journal.is_capturing or readers or journal.current.captured):
@@ -164,10 +164,10 @@ class Archiver:
             if journal.has_captured or (readers and journal.has_records):
                 journal.seal(now_ms)
             else:
-                current.begun_ms = now_ms  # Asked again after as long.
+                current.begun_ms = now_ms  # Tried again after the same time.
 
     def begin(self, now_ms: int, *, timed: bool = False) -> Round | None:
-        """What there is to do in the thread; `timed` is every second or so, otherwise after a commit."""
+        """The next job of the thread; `timed` is every second or so, otherwise after a commit."""
         if self._round is not None or now_ms < self._again_ms or self._ending.is_set():
             return None
         journal = self.journal
@@ -201,7 +201,7 @@ class Archiver:
         self._done.update(round.kept)
         counts, contents = self.counts, self.contents
         if round.too_old and self.rule.hours:
-            # With 0 hours nobody is promised more than what readers hold.
+            # With 0 hours the archive keeps only what readers hold.
             counts.given_up += len(round.too_old)
             log.warning(
                 "segments %s were not archived, as they are older than the %d hours that the archive keeps "
@@ -288,16 +288,16 @@ class Archiver:
     # --- in any thread ---------------------------------------------------------------------------------
 
     def relieve(self, size: int) -> bool:
-        """The journal's disk is full: what no reader holds goes, the oldest first, until so much is free."""
+        """Removes the oldest segments that no reader holds until so much of the journal's disk is free."""
         if not self.contents.folders.shares(self.journal.files):
             return False
         there = {segment.number for segment in self.journal.segments()}
         own = self.journal.incarnation.disk
-        # What the journal has as well takes no space here.
+        # Segments that the journal has as well use no space here.
         return self._free(size, lambda disk, number: disk != own or number not in there)
 
     def make_room(self) -> bool:
-        """The archive's own disk is full: the oldest that no reader holds goes."""
+        """Removes the oldest segment that no reader holds, as the archive's disk is full."""
         return self._free(1, lambda _disk, _number: True)
 
     def _free(self, size: int, frees: Callable[[str, int], bool]) -> bool:
@@ -320,9 +320,9 @@ class Archiver:
         return freed > 0
 
     def goes_on(self) -> bool:
-        """Whether what takes long should go on."""
+        """Whether a long copy should go on."""
         return not self._ending.is_set()
 
     def close(self) -> None:
-        """No further round begins, and one that copies gives up."""
+        """Begins no more jobs, and ends one that copies."""
         self._ending.set()

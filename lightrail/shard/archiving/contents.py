@@ -1,4 +1,4 @@
-"""Contents: what an archive has of one shard's journals, and every step that changes it.
+"""Contents: the files of one shard's journals in an archive, and every step that changes them.
 
 Each step leaves the archive right wherever the machine stops. A segment is there when its file has its name;
 before that come its identity and its index, and what a crash left of those without a segment goes at the
@@ -32,7 +32,7 @@ log = logging.getLogger("lightrail.shard.archiving.archive")
 
 
 def kept_of(index: SegmentIndex) -> Kept:
-    """What is remembered of a segment in the archive."""
+    """A segment in the archive."""
     return Kept(index.segment, index.first_lsn, index.next_lsn, index.end, index.messages, index.last_ms)
 
 
@@ -72,7 +72,7 @@ class Contents:
     # --- at the start ----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Finds what is there, and removes what a crash left half-made.
+        """Finds the segments, and removes files that a crash left half-made.
 
         Raises:
             OSError: the disk refused; call it again.
@@ -99,7 +99,7 @@ class Contents:
             return
         else:
             for left in names:
-                files.remove(left)  # begun by a start that did not come further, or nearly gone
+                files.remove(left)  # begun by a start that crashed, or nearly removed
             self.folders.remove(name)
             return
         if incarnation.folder != name:
@@ -118,7 +118,7 @@ class Contents:
         self.kept[incarnation.disk] = found
 
     def _index(self, files: Files, number: int, there: bool) -> SegmentIndex | None:
-        """The index of a segment, made anew where it is missing."""
+        """The index of a segment, made again if it is missing."""
         if there:
             try:
                 return decode_index((files.load(index_name(number)) or b"").decode(errors="replace"))
@@ -146,7 +146,7 @@ class Contents:
 
         Args:
             name: of its file, which stays as it is from now on.
-            goes_on: asked while the file is copied, which may take long.
+            goes_on: called while the file is copied, which may take long.
 
         Raises:
             OSError: the disk refused; call it again.
@@ -196,7 +196,7 @@ class Contents:
     # --- what goes -------------------------------------------------------------------------------------
 
     def remove(self, disk: str, number: int) -> int:
-        """A segment goes; returns its bytes, 0 where it was gone already.
+        """Removes a segment; returns its bytes, 0 if it was removed already.
 
         Raises:
             OSError: the disk refused.
@@ -211,7 +211,7 @@ class Contents:
                 try:
                     folder.remove(name)
                 except FileNotFoundError:
-                    continue  # Somebody else did.
+                    continue  # Another thread did.
         except OSError:
             self._add(disk, kept)
             raise

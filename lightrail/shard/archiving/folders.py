@@ -13,19 +13,19 @@ class Folders(Protocol):
     """A directory of folders. Any thread may call."""
 
     def names(self) -> list[str]:
-        """Those that are called as folders of an archive are; none where the directory is not there."""
+        """Directories with names of an archive's folders; none if the directory is missing."""
 
     def open(self, name: str) -> Files:
         """One of them, made when it is not there."""
 
     def remove(self, name: str) -> None:
-        """One that is empty goes."""
+        """Removes an empty folder."""
 
     def shares(self, files: Files) -> bool:
-        """Whether what is removed here is room for that directory."""
+        """Whether removing files here makes room for that directory."""
 
     def close(self) -> None:
-        """Lets go of all of them."""
+        """Closes all of them."""
 
 
 class RealFolders:

@@ -1,8 +1,8 @@
-"""Retention: which segments of an archive go, and which readers hold some of them back. Pure.
+"""Retention: which segments of an archive are removed, and which readers hold some of them back. Pure.
 
-What is older than the archive's hours goes, and the oldest while there are more than its bytes. A reader
-holds back what it has not read: what is no older than its hours, and of that the newest that are within its
-bytes. What goes although it was not read is told: the reader is passed over.
+Segments older than the archive's hours are removed, and the oldest while there are more than its bytes. A
+reader holds back segments that it has not read: those no older than its hours, and of these the newest
+within its bytes. A reader whose unread segments are removed is reported as passed over.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,16 +37,16 @@ class Holder(Protocol):
 
     @property
     def hold_hours(self) -> float:
-        """What was sealed longer ago is not held back for it."""
+        """Segments that were sealed longer ago are not held back for it."""
 
     @property
     def hold_bytes(self) -> int:
-        """No more than this is held back for it."""
+        """At most so much is held back for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How long an archive keeps what no reader holds."""
+    """How long an archive keeps segments that no reader holds."""
 
     hours: int = 168
     """0: no longer than readers hold it."""
@@ -62,26 +62,26 @@ class Standing:
     """Age of the oldest that it has not read."""
     unread_bytes: int = 0
     held_bytes: int = 0
-    """Of what would have gone, were it not for it."""
+    """Segments that are kept only for it."""
     passed: list[Place] = field(default_factory=list)
-    """What goes now without having been read."""
+    """Segments that are removed now and that it has not read."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What a look at the archive comes to."""
+    """The verdict on the segments of an archive."""
 
     go: list[Place] = field(default_factory=list)
     """The oldest first."""
     spare: list[tuple[str, Kept]] = field(default_factory=list)
-    """What may go where the disk is full: held by no reader, the oldest first."""
+    """Segments that may be removed on a full disk: held by no reader, the oldest first."""
     standings: dict[str, Standing] = field(default_factory=dict)
 
 
 def judge(
     kept: Mapping[str, Iterable[Kept]], readers: Mapping[str, Holder], rule: Rule, now_ms: int
 ) -> Verdict:
-    """What goes of the segments, by disk in order of their numbers."""
+    """Judges the segments, by disk in the order of their numbers."""
     line = _by_age(kept)
     wanted = _not_wanted_any_more(line, rule, now_ms)
     verdict = Verdict()
@@ -118,7 +118,7 @@ def judge(
 
 
 def unread_by_any(disk: str, next_lsn: int, readers: Mapping[str, Holder]) -> bool:
-    """Whether a reader has not read what ends there."""
+    """Whether a reader has not read a segment that ends there."""
     return any(reader.positions.get(disk, 0) < next_lsn for reader in readers.values())
 
 

@@ -1,6 +1,6 @@
 """Holding: routed batches that wait until each queue of their set has room, in order per sending link.
 
-One full queue whose policy lets senders wait holds up the link that feeds it and nobody else: what comes
+One full queue whose policy lets senders wait holds up the link that feeds it and no other: what comes
 behind on the link waits as well, nothing of it is answered, and the sender runs out of credit. A batch that
 is larger than the queue waits until the queue is empty, and is taken in part then.
 """
@@ -49,7 +49,7 @@ def wait_of(targets: list[Queue], batch: Batch, now_ms: int, memory: Memory) -> 
 
 
 def looks_and_full(queue: Queue, memory: Memory) -> bool:
-    """Whether a queue looks into its messages, and there is no memory for what it keeps of more of them."""
+    """Whether a queue reads its messages, and there is no memory for a larger index."""
     special = queue.machine.contents.special
     return special is not None and special.singles and memory.index_is_full
 
@@ -64,7 +64,7 @@ class Holding:
         self.lines: dict[RouteProducer, deque[Held]] = {}
 
     def add(self, producer: RouteProducer, part: bytes, wait: Wait | None) -> bool:
-        """Takes a frame in, at the end of its line; False when too much waits already."""
+        """Adds a frame at the end of its line; False if too much waits already."""
         memory = self._memory
         if memory.parked + len(part) > memory.parked_max:
             return False
@@ -78,14 +78,14 @@ class Holding:
         line[0] = Held(line[0].part, wait)
 
     def take(self, producer: RouteProducer) -> None:
-        """The head of a line goes."""
+        """Removes the head of a line."""
         line = self.lines[producer]
         self._memory.park(-len(line.popleft().part))
         if not line:
             del self.lines[producer]
 
     def drop(self, producer: RouteProducer) -> list[Held]:
-        """Takes a whole line out: its link is gone, or what was before it was refused."""
+        """Removes a whole line: its link is closed, or a batch before it was refused."""
         line = list(self.lines.pop(producer, ()))
         self._memory.park(-sum(len(held.part) for held in line))
         return line

@@ -29,7 +29,7 @@ class Parked:
 
 
 class Parking:
-    """What waits before each queue. `Queue.parked` shows the same batches."""
+    """The batches that wait for each queue; `Queue.parked` has the same ones."""
 
     __slots__ = ("_by_queue", "_memory")
 
@@ -38,7 +38,7 @@ class Parking:
         self._by_queue: dict[Queue, deque[Parked]] = {}
 
     def park(self, queue: Queue, entry: Parked) -> None:
-        """The batch waits behind those that were received before."""
+        """Parks a batch behind those that were received before."""
         self._of(queue).append(entry)
         self._memory.park(entry.batch.size)
 

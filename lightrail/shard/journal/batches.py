@@ -8,7 +8,7 @@ from lightrail.shard.queue.runs import Batch, Place, Run, shifted
 
 
 def columns(batch: Batch, first: int, last: int) -> tuple[int, bytes | memoryview, memoryview]:
-    """Size, ends and blob of messages `first` to before `last`, as an Append record holds them.
+    """Size, ends and blob of messages `first` to before `last`, as in an Append record.
 
     The messages are not copied; their ends only when they have to move, or may change.
 
@@ -79,7 +79,7 @@ def runs_of(found: Found, segment: int, queue: int, first: int, last: int) -> li
 
 
 def lay_over(runs: list[Run], run: Run) -> None:
-    """Puts a run among sorted ones in its place; what is there with the same sequences gives way."""
+    """Inserts a run among sorted ones; it replaces messages with the same sequences."""
     if not runs or run.sequence >= runs[-1].end:
         runs.append(run)
         return

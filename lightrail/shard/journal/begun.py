@@ -1,6 +1,6 @@
-"""Which segments of a journal were begun: those whose header is on the disk, and not in memory alone.
+"""The begun segments of a journal: those whose header is on disk, and not in memory alone.
 
-After a failed sync the kernel counts what was written as clean although the disk does not have it, so a new
+After a failed sync the kernel counts written pages as clean although the disk does not have them, so a new
 process may read a header that the next machine will not find. Only the newest segment can be in this state: a
 segment is synced before anything is written to the next one.
 """
@@ -23,7 +23,7 @@ from lightrail.shard.journal.store import JournalDamagedError, StoreRefusedError
 def begun(opened: Mapping[int, DiskFile], salt: int) -> list[tuple[int, SegmentHeader]]:
     """The segments that were begun, in order, with every one between the first and the last.
 
-    The last of them is synced, and what is read of it from now on is what the disk has.
+    The last of them is synced, and reads of it from now on show what is on disk.
 
     Raises:
         JournalDamagedError: a header between the first and the last is missing or another journal's.
@@ -47,9 +47,9 @@ class _Headers:
         opened = self._opened
         for number in sorted(opened, reverse=True):
             if self._header(number) is not None:
-                # What was written before a power cut or a failed sync may be in memory only: nothing may be
-                # believed that is not on the disk. A segment whose header goes by this was never begun, and
-                # the one before it is looked at in the same way.
+                # Bytes that were written before a power cut or a failed sync may be in memory only: nothing
+                # may be believed that is not on the disk. A segment whose header goes by this was never
+                # begun, and the one before it is looked at in the same way.
                 opened[number].sync()
                 opened[number].forget()
                 if self._header(number) is not None:
@@ -78,7 +78,7 @@ class _Headers:
         return header
 
     def _unused(self, number: int, following: SegmentHeader) -> SegmentHeader:
-        """The header of a segment that holds nothing, written again.
+        """Writes the header of an empty segment again.
 
         Earlier programs believed a header that was in memory only, cut its segment to the length of a header,
         which the disk did not have, and began the next segment. A file too short for any record has lost

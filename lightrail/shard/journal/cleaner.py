@@ -1,7 +1,7 @@
-"""When the oldest segment is worth cleaning: the rule that keeps disk use within a factor of what lives.
+"""The rule that decides when the oldest segment is cleaned: disk use stays within a factor of live bytes.
 
 Only the oldest may go: a settlement refers to messages in its own segment or an older one, so that when the
-oldest segment goes, nothing that its settlements took away can come back.
+oldest segment is dropped, no message that its settlements removed can return.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from lightrail.shard.journal.segment import Segment
 def oldest_to_clean(
     segments: Sequence[Segment], segment_bytes: int, spare_bytes: int, room: int | None
 ) -> int | None:
-    """The oldest segment, if it has nothing alive or too much of the disk is taken by what is not.
+    """The oldest segment, if it has no live messages, or too much of the disk is used by dead ones.
 
     Args:
         segments: in order; the last one is being written.

@@ -16,18 +16,18 @@ Entry = tuple[int, bytes, bytes | memoryview | None, bytes | memoryview | None]
 
 @dataclass(slots=True)
 class Part:
-    """What goes to one segment, without a gap from `start` on."""
+    """Bytes for one segment, without a gap from `start` on."""
 
     segment: Segment
     start: int
     entries: list[Entry] = field(default_factory=list)
     end: int = 0
     sealed: bool = False
-    """The segment takes no more after this; it is synced before anything is written to the next."""
+    """Whether these are the segment's last bytes; it is synced before the next one is written."""
 
 
 class Reached(NamedTuple):
-    """How far the journal goes, at the end of a commit."""
+    """How far the journal reaches at the end of a commit."""
 
     segment: int
     end: int
@@ -106,7 +106,7 @@ class JournalCommit:
         self.reached: Final = reached
         self.drops: Final = drops
         self.extent: Callable[[], None] | None = None
-        """Writes down how far the journal has come (extent.py), before anybody is answered."""
+        """Writes how far the journal reaches (extent.py), before any answer is sent."""
         self.bytes = 0
         self.syncs = 0
         self.sync_seconds = 0.0
@@ -114,7 +114,7 @@ class JournalCommit:
         self._afterwards = afterwards
 
     def perform(self) -> None:
-        """Writes and syncs; then, in the same thread, what can wait until nobody waits for it."""
+        """Writes and syncs; then, in the same thread, does what no answer waits for."""
         for part in self.parts:
             if part.entries:
                 self.bytes += part.segment.file.write(part.start, pieces_of(part.entries, self._salt))

@@ -1,9 +1,9 @@
-"""How far a journal has come: a small file beside the segments that knows what must be there at least.
+"""The extent of a journal: a small file beside the segments that has how far the journal reaches at least.
 
 The newest segment can be deleted, or lose its end, without any other segment showing it. So the commit that
-begins a segment writes down that it did, after its sync and before anybody is answered; later commits add how
-far they came when they are asked to, without a sync of its own. What is written here is on disk already, so
-a journal that is shorter than this has lost something, whatever a crash may have done.
+begins a segment writes down that it did, after its sync and before anybody is answered; later commits add
+how far they came when they are asked to, without a sync of its own. The extent written here is on disk
+already, so a journal that is shorter than this has lost something, whatever a crash may have done.
 """
 
 import struct
@@ -22,20 +22,20 @@ SLOT_BYTES: Final = 512
 SYNCED_SLOTS: Final = 2
 """Written in turn, each with a sync, so that one of them is whole at any instant."""
 SLOTS: Final = SYNCED_SLOTS + 1
-"""The last one is for what is written without a sync."""
+"""The last one is for extents that are written without a sync."""
 _HEAD: Final = struct.Struct("<8sHHI")
 _BODY: Final = struct.Struct("<QQQ")
 
 
 class Extent(NamedTuple):
-    """How far a journal goes."""
+    """How far a journal reaches."""
 
     segment: int
     """The newest that was begun; 0 for none."""
     first_lsn: int
     """Of that segment."""
     next_lsn: int
-    """The record that comes next: all before it are there."""
+    """The number of the next record: all before it are there."""
 
 
 NOTHING: Final = Extent(0, 1, 1)
@@ -68,7 +68,7 @@ def decode(slot: bytes, salt: int) -> Extent | None:
 
 
 def load(files: Files, salt: int) -> Extent:
-    """The furthest that was written down; NOTHING where nobody did, as in journals of older programs.
+    """The furthest extent in the file; NOTHING without one, as in journals of older programs.
 
     Raises StoreRefusedError for a newer format.
     """
@@ -98,7 +98,7 @@ class ExtentFile:
     __slots__ = ("_file", "_files", "_next", "_salt", "written")
 
     def __init__(self, files: Files, salt: int, written: Extent) -> None:
-        """`written`: what `load` found."""
+        """`written`: the result of `load`."""
         self._files = files
         self._salt = salt
         self._file: DiskFile | None = None
@@ -148,7 +148,7 @@ class ExtentFile:
         return self._file
 
     def _older(self) -> int:
-        """The slot to write next: the one that says less."""
+        """The slot to write next: the one with the lower extent."""
         data = self._files.load(FILE) or b""
         slots = [data[number * SLOT_BYTES : (number + 1) * SLOT_BYTES] for number in range(SYNCED_SLOTS)]
         reach = [(decode(slot, self._salt) or NOTHING).next_lsn for slot in slots]

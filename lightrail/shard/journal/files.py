@@ -27,7 +27,7 @@ _JOIN_BYTES: Final = 64 * 1024
 
 
 class DiskFile(Protocol):
-    """An open file. Reads may come from any thread; everything else from one at a time."""
+    """An open file. Any thread may read; only one at a time may do anything else."""
 
     def size(self) -> int:
         """Bytes."""
@@ -36,13 +36,13 @@ class DiskFile(Protocol):
         """Up to `length` bytes; fewer only at the end of the file."""
 
     def write(self, offset: int, pieces: Sequence[Buffer]) -> int:
-        """Writes the pieces one after another and gives the number of bytes; all of them or OSError."""
+        """Writes the pieces one after another and returns the number of bytes; all of them or OSError."""
 
     def sync(self) -> None:
         """Returns when everything that was written is on disk, with the size."""
 
     def allocate(self, size: int) -> None:
-        """Takes space for `size` bytes, so that writing there needs no more.
+        """Allocates space for `size` bytes, so that writing there needs no more.
 
         Raises:
             OSError: with an errno of NO_SPACE when there is none.
@@ -52,10 +52,10 @@ class DiskFile(Protocol):
         """Cuts the file."""
 
     def links(self) -> int:
-        """How many names it has. One with another name is somebody else's as well: never change it."""
+        """Number of its links. A file with another name is used elsewhere as well: never change it."""
 
     def forget(self) -> None:
-        """Drops what is cached in memory, so that the next read shows what the disk has."""
+        """Drops cached pages, so that the next read shows what is on disk."""
 
     def close(self) -> None:
         """No call may follow."""
@@ -77,7 +77,7 @@ class Files(Protocol):
         """Moves a file to a name that is free."""
 
     def supersede(self, old: str, new: str) -> None:
-        """Moves a file to a name that is taken: who looks sees the one or the other, never none."""
+        """Replaces a file atomically by another one."""
 
     def link(self, name: str, to: "Files") -> None:
         """The file is in that directory as well, under the same name.
@@ -88,7 +88,7 @@ class Files(Protocol):
         """
 
     def remove(self, name: str) -> None:
-        """Takes the name away; who has the file open may still read it."""
+        """Removes the name; the file can still be read where it is open."""
 
     def sync(self) -> None:
         """Returns when all names are on disk as they are now."""
@@ -100,17 +100,17 @@ class Files(Protocol):
         """Writes a small file whole or not at all, and syncs it."""
 
     def lock(self) -> bool:
-        """Takes the directory for this process; False when another has it."""
+        """Locks the directory for this process; False if another one has it."""
 
     def unlock(self) -> None:
-        """Gives it back."""
+        """Unlocks it."""
 
     def random(self) -> bytes:
-        """16 bytes nobody can guess."""
+        """16 random bytes."""
 
 
 def copy(source: DiskFile, to: Files, name: str, goes_on: Callable[[], bool] = lambda: True) -> None:
-    """Copies a file whole or not at all: under another name, synced, then renamed, over what is there.
+    """Copies a file whole or not at all: under another name, synced, then renamed, replacing an older one.
 
     Raises:
         OSError: the disk refused, or `goes_on` said no (ECANCELED); nothing is left of it.
@@ -137,7 +137,7 @@ def copy(source: DiskFile, to: Files, name: str, goes_on: Callable[[], bool] = l
 
 
 def own_copy(files: Files, name: str, file: DiskFile) -> DiskFile:
-    """A file that has another name elsewhere is copied, so that it may be changed; gives the copy, opened."""
+    """Copies a file that has another name elsewhere, so that it may be changed; returns the copy, opened."""
     copy(file, files, name)
     file.close()
     return files.open(name)

@@ -1,4 +1,4 @@
-"""Whose journal a directory holds: a small file beside the segments, checked before anything is read."""
+"""The identity of a journal: a small file beside the segments, checked before anything is read."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ class Identity:
     cluster: str
     shard: int
     disk: str
-    """Drawn by chance: tells two disks of the same shard apart."""
+    """Random: distinguishes two disks of the same shard."""
     salt: int
     """Start value of all checksums of this journal."""
 

@@ -1,13 +1,13 @@
 """The journal: an append-only log in segments behind the store port, one commit thread behind the loop's.
 
-A record gets its number and its place at once, at the tail (tail.py), which keeps only references to its
+A record gets its number and its place at once at the tail (tail.py), which keeps only references to its
 bytes; checksums, writes and syncs happen in `perform` (commit.py). See docs/formats/journal.md for the bytes
 and recovery.py for the rules that the order of writes and syncs has to uphold:
 
 - a segment's file is made, allocated and its name synced before it is begun;
 - a segment is synced before anything is written to the next one;
 - a segment is removed only after everything appended before `drop` is synced, one at a time, oldest first;
-- that a segment was begun is written down (extent.py) before anybody hears that a record of it is on disk.
+- the extent file has a new segment (extent.py) before any answer for a record in it is sent.
 """
 
 import contextlib
@@ -70,11 +70,12 @@ class Journal:
         self._tail: Tail
         self._small: SmallRecords
         self.committed = Reached(0, 0, 1, 0, 0, True)
-        """How far it is on disk, groups whole: what may be shown to others. Any thread may look."""
+        """How far it is on disk, in whole groups: readers may see records up to here. Any thread may read
+        it."""
         self.holds: Callable[[Segment], bool] | None = None
         """Whether a segment must not go yet, as it is wanted in the archive and not there."""
         self.judge: Callable[[Extent], None] = lambda _: None
-        """Asked at recovery how far the journal goes, before anything is changed; raises StoreError."""
+        """Called by recovery before anything is changed; raises StoreError if the journal is too short."""
         self._extent = ExtentFile(files, 0, NOTHING)
         self._extent_wanted = False
         self._space = Space(files, segment_bytes, 1)
@@ -85,7 +86,7 @@ class Journal:
     # --- opening and closing ---------------------------------------------------------------------------
 
     def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
-        """See `Store.recover`. A new segment is begun; what was cut is cut on disk when this returns."""
+        """See `Store.recover`. Begins a new segment; a torn tail is cut on disk when this returns."""
         files = self.files
         if not files.lock():
             raise StoreRefusedError(
@@ -159,7 +160,7 @@ class Journal:
             self.files.unlock()
 
     def flush(self) -> None:
-        """Commits what has gathered here and now: for opening, closing, and tools.
+        """Commits the gathered records in this thread: for opening, closing, and tools.
 
         Raises:
             OSError: the disk refused.
@@ -185,7 +186,7 @@ class Journal:
                 return self._tail.append(record, now_ms)
             self._small.append(record, now_ms)
         except OSError as error:
-            # Of the files of the next segment; what this one holds is not in doubt, but the disk is.
+            # The files of the next segment failed; this one is whole, but the disk can't be trusted.
             self._refuse(error)
             raise StoreBrokenError(f"the journal takes no records: {self.failure}") from error
         return None
@@ -242,7 +243,7 @@ class Journal:
         return self._extent_of(self.committed)
 
     def write_extent(self) -> None:
-        """With the next commit, or one of its own, it is written down how far the journal has come."""
+        """Writes the extent with the next commit, or one of its own."""
         if not self.failure and self.extent.next_lsn > self._extent.written.next_lsn:
             self._extent_wanted = True
 
@@ -253,7 +254,7 @@ class Journal:
 
     @property
     def full(self) -> bool:
-        """The disk had no room for the next segment when it was asked last."""
+        """Whether the disk had no room for the next segment at the last try."""
         return self._space.full
 
     @property
@@ -272,9 +273,9 @@ class Journal:
         return self._tail
 
     def relieve_by(self, free: Callable[[int], bool]) -> None:
-        """Where the disk is full, `free` is asked for room for so many bytes; any thread calls it.
+        """Sets `free`, which is called on a full disk to make room for so many bytes, by any thread.
 
-        It says whether it has removed anything.
+        It returns whether it has removed anything.
         """
         self._relief = free
         self._space.free = free
@@ -282,7 +283,7 @@ class Journal:
     # --- for readers of the journal and the archive ------------------------------------------------------
 
     def want_sync(self) -> None:
-        """What was written without a sync is synced with the next commit, if there is anything."""
+        """Has the next commit sync records that were written without a sync, if there are any."""
         tail = self._tail
         if tail.synced_lsn < tail.lsn and not self.failure and tail.segment.capacity:
             tail.sync_wanted = True
@@ -325,7 +326,7 @@ class Journal:
 
     @property
     def has_captured(self) -> bool:
-        """Whether the segment that is written now says anything of a captured queue."""
+        """Whether the current segment has records of a captured queue."""
         segment = self._tail.segment
         if segment.touched:
             return True
@@ -374,7 +375,7 @@ class Journal:
         try:
             self._small.move_ids(segment, now_ms)
         except StoreFullError:
-            return  # It is asked for again with the next commit.
+            return  # The next commit tries it again.
         except OSError as error:
             self._refuse(error)
             raise StoreBrokenError(f"the journal takes no records: {self.failure}") from error
@@ -395,5 +396,5 @@ class Journal:
 
 
 def _shows(commit: JournalCommit) -> bool:
-    """Whether all records are on disk after this commit, and none of them in a group that goes on."""
+    """Whether all records are on disk after this commit, in whole groups."""
     return bool(commit.synced and commit.reached.whole and commit.parts)

@@ -1,4 +1,4 @@
-"""Which messages of a queue are still in it, and where: what recovery learns from appends and settlements.
+"""The live messages of a queue and their places, as recovery learns them from appends and settlements.
 
 It knows runs of sequences, not messages, and joins neighbours, so that ten million messages cost a few
 thousand spans.
@@ -75,7 +75,8 @@ class LiveSpans:
         self._starts: list[int] = []
         self._spans: list[Span] = []
         self._head = 0
-        # Spans before this index are gone: settlements come from the head, and cutting a list there is slow.
+        # Spans before this index are removed: settlements begin at the head, and cutting a list there is
+        # slow.
 
     def spans(self) -> list[Span]:
         """All of them, in order."""
@@ -111,7 +112,7 @@ class LiveSpans:
         attributes: Attributes,
         enqueued_at_ms: int,
     ) -> None:
-        """Messages were appended, or appended again: then the new ones replace what was there."""
+        """Adds appended messages, which replace those with the same sequences."""
         spans = self._spans
         if len(spans) > self._head:
             tail = spans[-1]
@@ -140,7 +141,7 @@ class LiveSpans:
         spans.append(Span(first, last, segment, offset, end, size, attempts, attributes, enqueued_at_ms))
 
     def remove(self, first: int, last: int) -> None:
-        """These messages are gone, as far as they were there."""
+        """Removes those of these messages that are there."""
         low, high = self._bounds(first, last)
         if low == high:
             return
@@ -162,7 +163,7 @@ class LiveSpans:
         starts[low:high] = [span.first for span in kept]
 
     def set_attempts(self, first: int, last: int, attempts: int) -> None:
-        """These messages came back to the queue, having failed so often."""
+        """Sets the number of failed deliveries of returned messages."""
         low, high = self._bounds(first, last)
         if low == high:
             return

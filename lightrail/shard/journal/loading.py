@@ -1,4 +1,4 @@
-"""After the replay: the heads of the queues come into memory, the rest stays on disk as evicted runs."""
+"""After the replay: reads the heads of the queues into memory; the rest stays on disk as evicted runs."""
 
 from array import array
 from typing import Final
@@ -48,7 +48,7 @@ def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQ
 
 
 def _shares(spans: dict[int, list[Span]], memory_bytes: int) -> dict[int, int]:
-    """Up to which sequence each queue is loaded: equal shares, and what one leaves goes to the others."""
+    """Up to which sequence each queue is loaded: equal shares; unused parts go to the other queues."""
     sizes = sorted((sum(span.size for span in list_), queue) for queue, list_ in spans.items())
     until: dict[int, int] = {}
     left = memory_bytes
@@ -114,7 +114,7 @@ class _Joiner:
         self.next = sequence + fixed.messages
 
     def flush(self) -> None:
-        """What gathered becomes a run."""
+        """Makes a run of the gathered messages."""
         if self._pieces:
             attributes, priority, expires_at_ms, message_format = self.attributes
             first, offset, end, enqueued_at_ms = self._batch
@@ -172,7 +172,7 @@ def _load_record(
     loaded: dict[int, list[Run]],
     joiners: dict[int, _Joiner],
 ) -> None:
-    """What counts of one Append record: a sequence does where a span says that it lies in this area."""
+    """The live messages of one Append record: those whose span has this area."""
     head, targets, column = decode_append_head(found.view, found.start, found.length)
     pieces: list[tuple[int, int, int, int]] = []
     low, high = head.messages, 0
@@ -201,7 +201,7 @@ def _load_record(
 
 
 def _with_evicted(loaded: list[Run], spans: list[Span]) -> list[Run]:
-    """The loaded runs in order, and between and after them what stays on disk."""
+    """The loaded runs in order, and between and after them the evicted ones."""
     runs: list[Run] = []
     loaded.sort(key=lambda run: run.sequence)
     index = 0

@@ -1,6 +1,6 @@
-"""A store of which nothing survives: for tests, and for users who want speed more than their messages.
+"""A store in memory, of which nothing survives: for tests, and for users who prefer speed to durability.
 
-It holds the messages of every Append until they are released, so that the queue may let go of its own and
+It keeps the messages of every Append until they are released, so that the queue may evict its own and
 read them back. Places count records: `offset` is the number of the first, `length` how many.
 """
 
@@ -54,7 +54,7 @@ class MemoryStore:
         self._usage = Usage()
 
     def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
-        """See `Store.recover`: nothing is left."""
+        """See `Store.recover`: it is empty."""
         return Recovered()
 
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
@@ -102,7 +102,7 @@ class MemoryStore:
 
     @property
     def is_crowded(self) -> bool:
-        """See `Store.is_crowded`: memory takes everything at once."""
+        """See `Store.is_crowded`: memory has no commit to wait for."""
         return False
 
     @property
@@ -166,7 +166,7 @@ class MemoryStore:
                 self._appends.pop(number, None)
 
     def oldest_to_clean(self) -> int | None:
-        """See `Store.oldest_to_clean`: memory comes back by itself."""
+        """See `Store.oldest_to_clean`: released memory needs no cleaning."""
         return None
 
     def drop(self, segment: int, now_ms: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""What the shard appends: batches of messages, and every other record (lightrail/journal/record.py)."""
+"""The records that a shard appends: batches of messages, and those of lightrail/journal/record.py."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Append:
     targets: Sequence[tuple[int, int]]
     """(queue number, sequence of the first message there)."""
     producer: int
-    """Who sent the batch; 0 for nobody (copies made by the broker): then `number` means nothing."""
+    """The producer of the batch; 0 for copies made by the broker: then `number` means nothing."""
     number: int
     """The producer's number of this batch."""
     batch: Batch
@@ -31,7 +31,7 @@ class Append:
 
 
 Record = Append | Settle | Delivered | Queue | Ids | Taken | Numbers | Seal | Epoch
-"""What the engine may append."""
+"""Every record that the engine may append."""
 
 
 def encode_append_head(record: Append, lsn: int, unsynced: int, now_ms: int, size: int) -> bytes:

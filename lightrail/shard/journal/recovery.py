@@ -1,4 +1,4 @@
-"""Recovery: from the segment files to what the shard knew, cutting what a crash left half-written.
+"""Recovery: reads the segment files, and cuts what a crash left half-written.
 
 The rules, in the order in which they are applied:
 
@@ -10,10 +10,10 @@ The rules, in the order in which they are applied:
 3. In every other segment, anything but the exact sequence of records up to the next segment's first is
    damage: a segment is synced before the next one is written.
 4. A group (flag CONTINUED) whose last record is missing is cut whole.
-5. What was cut is cut on disk too, and synced, before anything is written: stale records beyond the end must
+5. The cut is made on disk too, and synced, before anything is written: stale records beyond the end must
    never come to follow new ones.
-6. Before anything is cut, the end is compared with what else is known of it (extent.py): a journal that is
-   shorter than it once was on disk is not gone on with.
+6. Before anything is cut, the end is compared with the extent file (extent.py): a journal that is
+   shorter than it once was on disk is refused.
 """
 
 import contextlib
@@ -62,12 +62,12 @@ from lightrail.shard.journal.store import JournalDamagedError
 from lightrail.shard.journal.tables import Tables
 
 Check = Callable[[Extent, int], None]
-"""Raises StoreError where a journal that goes so far, to this offset of its last segment, is too short."""
+"""Raises StoreError if a journal that reaches to this offset of its last segment is too short."""
 
 
 @dataclass(slots=True)
 class Replay:
-    """What the segments say, before any message is brought into memory."""
+    """The result of reading the segments, before any message is in memory."""
 
     tables: Tables
     segments: list[Segment] = field(default_factory=list)
@@ -92,7 +92,7 @@ class _Cut:
 
 
 class _Replayer:
-    """Goes through the segments once."""
+    """Reads the segments once."""
 
     __slots__ = ("_check", "_cut", "_files", "_group", "_replay", "_salt")
 
@@ -146,7 +146,7 @@ class _Replayer:
             try:
                 if group or flags & CONTINUED:
                     if code == SNAPSHOT:
-                        continue  # A segment began within the group; its tables hold the group's beginning.
+                        continue  # A segment began within the group; its tables have the group's beginning.
                     if not group:
                         self._cut = _Cut(index, found.offset, found.lsn, last_ms)
                     group.append((segment, found))
@@ -256,7 +256,7 @@ class _Replayer:
             self._append(segment, found)
             return
         if found.code in (CLOSE, DELIVERED):
-            # Who had messages for a while changes nothing about where they are.
+            # Deliveries do not change where messages are.
             return
         replay = self._replay
         record = decode_small(found.view, found.start, found.length)
@@ -317,7 +317,7 @@ class _Replayer:
         return Extent(last.number, last.index.first_lsn, next_lsn)
 
     def _end(self, opened: dict[int, DiskFile]) -> None:
-        """Cuts what is half-written, in memory and on disk."""
+        """Cuts half-written records, in memory and on disk."""
         replay, files = self._replay, self._files
         segments = replay.segments
         for number, file in opened.items():
@@ -342,7 +342,7 @@ class _Replayer:
             del segments[cut.index + 1 :]
             keep = segments[-1].number
         gone = [number for number in opened if number > keep]
-        # From the end, so that what remains is always a prefix of what was there.
+        # From the end, so that the rest is always a prefix of the journal.
         for number in reversed(gone):
             opened.pop(number).close()
             files.remove(name_of(number))
@@ -353,7 +353,7 @@ class _Replayer:
             if size > last.end:
                 replay.cut_bytes += self._written_after(last, size)
                 if last.file.links() > 1:
-                    # No crash leaves one in the archive that has to be cut; what is there stays as it is.
+                    # No crash leaves one in the archive that has to be cut; an archived file stays as it is.
                     last.file = opened[last.number] = own_copy(files, name_of(last.number), last.file)
                 last.file.truncate(last.end)
                 last.file.sync()
@@ -375,7 +375,7 @@ class _Replayer:
 
 
 def replay(files: Files, salt: int, producers_max: int, check: Check = lambda *_: None) -> Replay:
-    """Reads all segments of a journal; `check` is asked before anything is changed.
+    """Reads all segments of a journal; `check` is called before anything is changed.
 
     Raises:
         JournalDamagedError: bytes that no crash explains.

@@ -1,7 +1,7 @@
-"""Repair: sets damaged bytes of a journal aside, says what they held, and puts a Gap record in their place.
+"""Repair: sets damaged bytes of a journal aside, describes them, and puts a Gap record in their place.
 
-It changes nothing that can be read. A shard starts afterwards with the messages that are left: appends that
-were in the gap are lost, settlements that were in it are forgotten, so that such messages come again.
+It changes no readable record. A shard starts afterwards with the messages that are left: appends that were
+in the gap are lost, settlements that were in it are forgotten, so that such messages are delivered again.
 """
 
 import os
@@ -73,7 +73,7 @@ class Damage:
     aside: str
     """File with the bytes as they were; empty when there were none."""
     held: list[str] = field(default_factory=list)
-    """What can still be told of them, one line each."""
+    """Descriptions of records in them, one line each."""
 
     def __str__(self) -> str:
         lost = self.next_lsn - self.first_lsn
@@ -86,7 +86,7 @@ class Damage:
 
 @dataclass(slots=True)
 class Report:
-    """What a repair found and did."""
+    """The result of a repair."""
 
     segments: int = 0
     damages: list[Damage] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Report:
 
 
 def repair(directory: str | os.PathLike[str]) -> Report:
-    """Repairs the journal in a directory; nobody else may have it open.
+    """Repairs the journal in a directory, which no process may have open.
 
     Raises:
         StoreRefusedError: it is in use, or is no journal of this format.
@@ -121,7 +121,7 @@ def repair(directory: str | os.PathLike[str]) -> Report:
 
 
 def repair_files(files: Files) -> Report:
-    """See `repair`; the caller holds the lock."""
+    """See `repair`; the caller has the lock."""
     known = identity.load(files)
     salt = known.salt if known is not None else recovery.salt_of(files)
     if salt is None:
@@ -130,7 +130,7 @@ def repair_files(files: Files) -> Report:
 
 
 class _Repairer:
-    """Goes through the segments once."""
+    """Reads the segments once."""
 
     __slots__ = ("_extent", "_files", "_lsn", "_opened", "_report", "_salt")
 
@@ -184,7 +184,7 @@ class _Repairer:
         return header
 
     def _end(self, file: DiskFile, header: SegmentHeader | None) -> int:
-        """The record that would follow those that can be read from the beginning of a segment."""
+        """The number of the record after those that can be read from the beginning of a segment."""
         assert header is not None
         scan = Scan(file, self._salt, SEGMENT_HEADER_SIZE, file.size(), header.first_lsn)
         for _ in scan:
@@ -192,7 +192,7 @@ class _Repairer:
         return scan.lsn or header.first_lsn
 
     def _was_begun(self, file: DiskFile, lsn: int) -> bool:
-        """Whether a file without a header holds records that say that `lsn` had been synced (recovery.py)."""
+        """Whether a file without a header has records that prove that `lsn` had been synced (recovery.py)."""
         records = next_whole(file, self._salt, 0, file.size(), lsn)
         return any(found.lsn - found.unsynced > lsn for found in records)
 
@@ -205,7 +205,7 @@ class _Repairer:
         return first.lsn if first is not None else None
 
     def _owned(self, number: int) -> DiskFile:
-        """The file of a segment, to be changed: what the archive has of it stays as it is."""
+        """The file of a segment, to be changed: a file in the archive stays as it is."""
         file = self._opened[number]
         if file.links() > 1:
             file = self._opened[number] = own_copy(self._files, name_of(number), file)
@@ -220,7 +220,7 @@ class _Repairer:
         file.sync()
 
     def _segment(self, number: int, lsn: int, stop: int | None, last: bool) -> None:
-        """Goes through one segment; `stop` is the next one's first record, None when nobody knows."""
+        """Reads one segment; `stop` is the number of the next one's first record, None if it is unknown."""
         offset = SEGMENT_HEADER_SIZE
         while True:
             file = self._opened[number]
@@ -285,7 +285,7 @@ class _Repairer:
 
 
 def held_by(data: bytes, salt: int) -> list[str]:
-    """What can be told of damaged bytes: every record whose header looks like one, right checksum or not."""
+    """Describes damaged bytes: every record whose header looks like one, whatever its checksum."""
     lines = []
     position = 0
     while position + HEADER_SIZE <= len(data):

@@ -1,4 +1,4 @@
-"""A segment: one file of the journal, with what is known of its space and of who reads it."""
+"""A segment: one file of the journal, with the figures of its space and its readers."""
 
 import threading
 from typing import Final
@@ -53,42 +53,42 @@ class Segment:
         self.number: Final = number
         self.file = file
         self.capacity = capacity
-        """Bytes the file takes on disk."""
+        """Bytes of the file on disk."""
         self.index = SegmentIndex(number, 0, 0, SEGMENT_HEADER_SIZE)
         """Its blocks and queues grow with every record; the rest is set when it is sealed."""
         self.mark = 0
         """The record at this offset, or the first one behind it, begins a block of the index."""
         self.messages_before = 0
-        """What the journal had counted when this segment began."""
+        """The counts of the journal when this segment began."""
         self.begun_ms = 0
         self.captured = False
         """A captured queue was there while this segment was written."""
         self.captured_from: dict[int, int] = {}
         """The next sequence of each when it was begun, or captured first."""
         self.touched = False
-        """What was in a captured queue had an end, or was given to somebody."""
+        """Whether it has deliveries or ends of messages of a captured queue."""
         self.end = SEGMENT_HEADER_SIZE
-        """Where the next record goes."""
+        """The offset of the next record."""
         self.written = 0
         """Up to here the file can be read; beyond, records wait for a commit."""
         self.append_bytes = 0
-        """Of Append records, as they take space on disk."""
+        """Bytes of Append records on disk."""
         self.appended = 0
         """Of the messages in them, once per queue."""
         self.live = 0
-        """Of those that are still in their queue."""
+        """Bytes of messages that are still in their queue."""
         self._readers = 0
         self._closing = False
         self._lock = threading.Lock()
 
     def holds_ids(self, record: Ids) -> None:
-        """Message-ids were written here: they take space as messages do. The caller counts them as live."""
+        """Counts message-ids in this segment, as messages are counted. The caller counts them as live."""
         size = len(record.digests)
         self.append_bytes += HEADER_SIZE + IDS_FIXED.size + size
         self.appended += size
 
     def note(self, lsn: int, offset: int, messages: int, now_ms: int) -> None:
-        """A block of the index begins at this record; `messages` are those of the journal before it."""
+        """Begins a block of the index at this record; `messages` is the journal's count before it."""
         self.index.blocks.append(Block(lsn, offset, messages - self.messages_before, now_ms))
         self.mark = offset + BLOCK_BYTES
 
@@ -100,7 +100,7 @@ class Segment:
         index.sealed = True
 
     def cut(self, lsn: int, last_ms: int) -> None:
-        """The records from this one on, up to the end, are cut; those of messages were not counted yet."""
+        """Cuts the records from this one to the end; their messages were not counted yet."""
         index = self.index
         index.blocks = [block for block in index.blocks if block.lsn < lsn]
         index.queues = [offset for offset in index.queues if offset < self.end]

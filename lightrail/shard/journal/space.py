@@ -1,14 +1,15 @@
 """The space ahead: the spare segment that is kept ready, and what happens when the disk is full.
 
-Messages are taken only while there is a spare segment, or while one can still be made; what is left of the
+Messages are appended only while there is a spare segment, or while one can be made; the rest of the
 current segment then belongs to settlements, whose number is bounded by the messages that are there. A
 segment that the cleaner freed becomes the spare at once when the disk is full.
 
 Both threads come here: the loop to begin a segment, the commit thread to prepare the next. The commit thread
-may stand in a call of the disk for as long as that hangs; the loop takes what is ready and never waits for
-it. While a commit is under way the loop leaves it to that thread to make a segment and to ask a full disk
-again. It makes one itself only between commits, or where one message needs more than the quarter of a segment
-that is left when new messages begin to wait (`Tail.is_crowded`), and the commit thread is not at it.
+may stand in a call of the disk for as long as that hangs; the loop uses a segment that is ready and never
+waits for it. While a commit is under way the loop leaves it to that thread to make a segment and to ask a
+full disk again. It makes one itself only between commits, or where one message needs more than the quarter
+of a segment that is left when new messages begin to wait (`Tail.is_crowded`), and the commit thread is not
+at it.
 """
 
 import threading
@@ -48,7 +49,7 @@ class Space:
         self._segment_bytes = segment_bytes
         self._next = next_number
         self._making = threading.Lock()
-        """Held while files are made and removed; the loop never waits for it."""
+        """A lock over making and removing files; the loop never waits for it."""
         self._is_wanted = False
         """The loop needs a spare segment, which the commit under way makes at its end."""
         self._asked_at_ms = -limits.FULL_RETRY_MS
@@ -59,12 +60,12 @@ class Space:
         """The last attempt to make a spare found no space."""
         self.made = 0
         self.free: Callable[[int], bool] | None = None
-        """Asked for room before the disk counts as full; True when it has removed something."""
+        """Called to make room before the disk counts as full; returns whether it has removed something."""
 
     def ensure(self, now_ms: int) -> None:
-        """Makes sure that a spare segment is there; a full disk is asked every FULL_RETRY_MS.
+        """Makes sure that a spare segment is there; tries again on a full disk every FULL_RETRY_MS.
 
-        Where a commit is under way, its thread makes one, and what is left of the current segment is used.
+        While a commit is under way, its thread makes one, and the rest of the current segment is used.
 
         Raises:
             StoreFullError: it is not, and can't be made.
@@ -109,7 +110,8 @@ class Space:
         return spare
 
     def tidy(self, drops: list[Segment]) -> None:
-        """In the commit thread, after the sync: these segments go, the oldest first, and the spare comes."""
+        """In the commit thread, after the sync: removes these segments, the oldest first, and makes the
+        spare."""
         with self._making:
             for segment in drops:
                 if not (self.full and self._recycle(segment)):
@@ -121,7 +123,7 @@ class Space:
                 self._prepare()
 
     def close(self) -> None:
-        """Lets go of the spare's file; the next start removes it."""
+        """Closes the spare's file; the next start removes it."""
         if self.spare is not None:
             self.spare.close()
             self.spare = None
@@ -156,7 +158,7 @@ class Space:
         self.full = False
 
     def _allocate(self, file: DiskFile, size: int) -> None:
-        """As `DiskFile.allocate`; what others can spare of a full disk goes first."""
+        """As `DiskFile.allocate`; on a full disk, calls `free` first."""
         while True:
             try:
                 file.allocate(size)
@@ -166,9 +168,9 @@ class Space:
                     raise
 
     def _recycle(self, segment: Segment) -> bool:
-        """The file of a segment that goes becomes the spare, unless it is too small or somebody else's too.
+        """Makes the file of a dropped segment the spare, unless it is too small or in the archive too.
 
-        What it holds has lower record numbers than anything that will be written there, so that recovery
+        Its records have lower numbers than any that will be written there, so that recovery
         never takes it for the segment's own.
         """
         if self.spare is not None or segment.capacity * 2 < self._segment_bytes:

@@ -1,4 +1,4 @@
-"""The tables of the SQLite store, and what each record does to them."""
+"""The tables of the SQLite store, and the changes of each record to them."""
 
 import sqlite3
 import time
@@ -28,7 +28,7 @@ CREATE INDEX IF NOT EXISTS live_record ON live (record);
 """
 
 Job = tuple[Any, ...]
-"""A record on its way to the tables: what to do, and its figures."""
+"""The change of one record: its kind, and its values."""
 
 
 def signed(number: int) -> int:
@@ -101,9 +101,9 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
 def take_out(
     connection: sqlite3.Connection, queue: int, first: int, last: int, keep: bool = False
 ) -> list[tuple[int, int, int, int]]:
-    """Takes sequences out of the live ones: (first, last, attempts, record) of each piece taken.
+    """Removes sequences from the live ones; returns (first, last, attempts, record) of each piece.
 
-    A record without live messages goes, unless the caller keeps it to put the pieces back.
+    A record without live messages is deleted, unless the caller keeps it to add the pieces again.
     """
     run = connection.execute
     rows = run(

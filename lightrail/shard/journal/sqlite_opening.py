@@ -1,4 +1,4 @@
-"""Opening a SQLite store: whether its file is this shard's, and what rows say of queues and messages."""
+"""Opens a SQLite store: checks that the file is this shard's, and reads queues and messages."""
 
 import os
 import sqlite3
@@ -14,11 +14,11 @@ from lightrail.shard.queue.runs import Batch, Place, Run
 
 
 def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int) -> dict[str, str]:
-    """Makes what is missing and removes what was only spilled; returns the table `meta`.
+    """Makes missing tables and removes spilled messages; returns the table `meta`.
 
     Raises:
         StoreRefusedError: another shard's, or of a newer format.
-        sqlite3.Error: held by another process, or damaged.
+        sqlite3.Error: locked by another process, or damaged.
     """
     run = connection.execute
     run("PRAGMA locking_mode=EXCLUSIVE")

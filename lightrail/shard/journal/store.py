@@ -4,12 +4,12 @@ One thread (the event loop's) calls everything except `Commit.perform` and `read
 life of a group:
 
     if store.pending and nothing is being committed:
-        commit = store.begin_commit()           # loop: takes all that gathered
+        commit = store.begin_commit()           # loop: takes all gathered records
         commit.perform()                        # commit thread: writes, syncs; may raise OSError
         store.end_commit(commit)                # loop: now its records are durable
         (or store.fail_commit(commit, error))   # loop: the store refuses everything from now on
 
-`append` goes on gathering the next group meanwhile. At most one commit is under way.
+`append` gathers the next group meanwhile. At most one commit is under way.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from lightrail.shard.queue.runs import Place, Run
 
 
 class StoreError(Exception):
-    """What a store may raise; the message says what was expected, what was found, and what to do."""
+    """The error of a store; its message has what was expected, what was found, and what to do."""
 
 
 class StoreFullError(StoreError):
@@ -29,15 +29,15 @@ class StoreFullError(StoreError):
 
 
 class StoreBusyError(StoreFullError):
-    """There is room when the commit under way has ended; until then the store says that it `is_crowded`."""
+    """There is room when the commit under way has ended; until then the store `is_crowded`."""
 
 
 class StoreBrokenError(StoreError):
-    """A write or sync failed, so nobody knows what is on disk: only a restart, with recovery, helps."""
+    """A write or sync failed, so it is unknown what is on disk: only a restart, with recovery, helps."""
 
 
 class StoreRefusedError(StoreError):
-    """The directory belongs to another shard or cluster, to a newer format, or is held by another process."""
+    """The directory is another shard's or cluster's, has a newer format, or is locked by another process."""
 
 
 class JournalDamagedError(StoreError):
@@ -71,7 +71,7 @@ class RecoveredQueue:
 
 @dataclass(slots=True)
 class Recovered:
-    """What a store held when it was opened."""
+    """The contents of a store when it was opened."""
 
     queues: list[RecoveredQueue] = field(default_factory=list)
     producers: dict[int, int] = field(default_factory=dict)
@@ -80,13 +80,13 @@ class Recovered:
     lsn: int = 0
     """Number of the last record."""
     sealed: bool = False
-    """The last word of this store was that another owner goes on with its queues."""
+    """Whether the last record of this store is a Seal: another owner goes on with its queues."""
     cut_bytes: int = 0
     """Bytes of a half-written end that were cut off; never of anything that had been committed."""
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranges of records (first, before last) that a repair gave up."""
     parts: dict[int, int] = field(default_factory=dict)
-    """By producer: how many messages of its last batch were taken, where not all were."""
+    """Number of messages stored from each partially accepted last batch, by producer id."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Usage:
 
     segments: int = 0
     total_bytes: int = 0
-    """Taken on disk."""
+    """Bytes on disk."""
     live_bytes: int = 0
     """Of messages that are still in a queue."""
     full: bool = False
@@ -141,14 +141,14 @@ class Commit(Protocol):
 
 
 class Position(Protocol):
-    """How far a store has come; looked at with every frame, so it is a plain attribute."""
+    """The number of the last record of a store; read with every frame, so it is a plain attribute."""
 
     lsn: int
     """Number of the last record that was appended; a process may count from any number."""
 
 
 class Store(Protocol):
-    """Keeps records and gives them back after a crash. See the module's text for who calls what."""
+    """Stores records and recovers them after a crash. The module's text has the order of calls."""
 
     failure: str
     """Why the store takes nothing any more, for good: a write, a sync or another call of the disk failed, by
@@ -156,10 +156,10 @@ class Store(Protocol):
 
     @property
     def captures(self) -> bool:
-        """Whether records stay readable for others: only then what happens to messages can be captured."""
+        """Whether readers can read its records: only then queues can be captured."""
 
     def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
-        """Opens the store and says what it holds; called once, before anything else.
+        """Opens the store and returns its contents; called once, before anything else.
 
         Args:
             memory_bytes: of messages to bring into memory, shared by all queues, the heads first.
@@ -171,7 +171,7 @@ class Store(Protocol):
 
     @property
     def no_room(self) -> str:
-        """Why there was no room for messages when it was looked for last; empty where there was."""
+        """Why there was no room for messages at the last try; empty if there was."""
 
     @property
     def is_crowded(self) -> bool:
@@ -198,7 +198,7 @@ class Store(Protocol):
         """Whether something has gathered for a commit."""
 
     def begin_commit(self) -> Commit:
-        """Takes everything that has gathered."""
+        """Takes all gathered records."""
 
     def end_commit(self, commit: Commit) -> None:
         """The commit was performed."""
@@ -225,9 +225,9 @@ class Store(Protocol):
         """The segment whose live messages should be appended again, flagged REWRITTEN, and then dropped."""
 
     def drop(self, segment: int, now_ms: int = 0) -> None:
-        """No live message is in this segment any more; its file goes with the next commit.
+        """Drops a segment without live messages; its file is removed with the next commit.
 
-        What was appended before this call is on disk before the file goes.
+        All records before this call are on disk before the file is removed.
 
         Raises:
             StoreBrokenError: the disk failed: see `failure`.
@@ -237,7 +237,7 @@ class Store(Protocol):
         """The figures as they are now."""
 
     def close(self, now_ms: int = 0) -> None:
-        """Commits what has gathered and lets go of the files. No commit may be under way.
+        """Commits the gathered records and closes the files. No commit may be under way.
 
         Raises:
             OSError: the last commit failed.
@@ -245,12 +245,12 @@ class Store(Protocol):
 
 
 def only_tells(record: Record) -> bool:
-    """Whether recovery learns nothing from it: then it must not take the last of the space from others."""
+    """Whether recovery does not need the record: then it must not use the last of the space."""
     return type(record) is Delivered or (type(record) is Settle and record.outcome == Outcome.RELEASED)
 
 
 def needs_sync(record: Record) -> bool:
-    """Whether the record must be on disk before anybody is told.
+    """Whether the record must be on disk before any answer is sent.
 
     Spilled messages, and deliveries, which are for readers of the journal only, are written without.
     """

@@ -1,4 +1,4 @@
-"""The tables that a snapshot holds: queues by number, producers' last batches, message-ids, the epoch."""
+"""The tables of a snapshot: queues by number, producers' last batches, message-ids, the epoch."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _CAPTURE: Final = re.compile(r'"capture":\s*true')
 
 
 def is_captured(declared: str) -> bool:
-    """Whether the text of a Queue record says that all that happens to the queue's messages is kept."""
+    """Whether the queue of a Queue record with this text is captured."""
     if _CAPTURE.search(declared) is None:
         return False
     try:
@@ -25,7 +25,7 @@ def is_captured(declared: str) -> bool:
 
 
 class Group:
-    """Message-ids that came to a queue together, in the segment that says so last."""
+    """Message-ids of one batch, in the last segment that has them."""
 
     __slots__ = ("digests", "segment", "until_ms")
 
@@ -54,7 +54,7 @@ class Groups:
         self.size += group.size
 
     def forget(self, now_ms: int) -> list[Group]:
-        """Forgets what is out of its window, and the oldest where there are too many; returns those."""
+        """Drops groups that are out of their window, and the oldest if there are too many; returns them."""
         gone = []
         groups = self.groups
         while groups and (
@@ -66,17 +66,17 @@ class Groups:
 
 
 class Tables:
-    """Kept by the journal as it appends, and by recovery as it replays: both must come to the same."""
+    """Kept by the journal as it appends, and by recovery as it replays: both must have the same result."""
 
     __slots__ = ("captured", "epoch", "ids", "parts", "producers", "producers_max", "queues", "sealed")
 
     def __init__(self, producers_max: int) -> None:
         self.queues: dict[int, QueueEntry] = {}
         self.captured: set[int] = set()
-        """Queues whose declaration says so."""
+        """Captured queues."""
         self.producers: dict[int, int] = {}
         self.parts: dict[int, int] = {}
-        """By producer: how many messages of its last batch were taken, where not all were."""
+        """Number of messages stored from each partially accepted last batch, by producer id."""
         self.ids: dict[int, Groups] = {}
         """By queue: the message-ids inside its window of duplicates."""
         self.producers_max = producers_max
@@ -105,7 +105,7 @@ class Tables:
             self.captured.discard(record.queue)
 
     def produced(self, producer: int, number: int) -> None:
-        """A producer's last batch; the longest silent producer goes when there are too many."""
+        """Sets a producer's last batch; drops the longest silent producer if there are too many."""
         producers = self.producers
         producers.pop(producer, None)
         producers[producer] = number
@@ -117,12 +117,12 @@ class Tables:
             self.parts.pop(silent, None)
 
     def take(self, record: Taken) -> None:
-        """The producer's last batch was not taken whole."""
+        """Notes that a producer's last batch was partially accepted."""
         if self.producers.get(record.producer) == record.number:
             self.parts[record.producer] = record.taken
 
     def learn(self, record: Numbers) -> list[tuple[int, int, int]]:
-        """A queue came from elsewhere; returns what is newer of it than what is known here.
+        """Adds the numbers of a queue that moved here; returns those that are newer than the known ones.
 
         Raises:
             KeyError: the queue is not there.
@@ -137,7 +137,7 @@ class Tables:
         return newer
 
     def remember(self, record: Ids, segment: int, now_ms: int) -> list[Group]:
-        """Message-ids came to a queue; returns the older ones that are forgotten now."""
+        """Adds message-ids of a queue; returns older ones that are dropped now."""
         known = self.ids.get(record.queue)
         if known is None:
             known = self.ids[record.queue] = Groups()
@@ -152,7 +152,7 @@ class Tables:
     def snapshot(self) -> Snapshot:
         """The tables as a record; it refers to them, so encode it before they change.
 
-        Message-ids are not in it: like messages they stay where they are until the cleaner comes.
+        Message-ids are not in it: like messages they stay where they are until the cleaner moves them.
         """
         return Snapshot(self.epoch, list(self.queues.values()), self.producers, self.parts)
 

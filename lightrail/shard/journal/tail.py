@@ -1,4 +1,4 @@
-"""The tail of a journal: records get their number and their place here, and gather until a commit takes them.
+"""The tail of a journal: records get their number and their place, and gather until a commit takes them.
 
 Only references to their bytes are kept; checksums, writes and syncs are those of the commit (commit.py). The
 loop's thread is the only one here, but for `waiting`.
@@ -80,13 +80,14 @@ class Tail:
         salt: int,
         segment_bytes: int,
     ) -> None:
-        """`segments` are those of the journal, in order, whose last record is `lsn`; new ones are added."""
+        """`segments` are those of the journal, in order, to which new ones are added; the last record is
+        `lsn`."""
         self._segments: Final = segments
         self._tables: Final = tables
         self._space: Final = space
         self._salt: Final = salt
         self._segment_bytes: Final = segment_bytes
-        # A segment of no size at the end of what is there: the first roll leaves it for a real one.
+        # An empty segment behind the last one, until the first roll begins a real one.
         self.segment = Segment(max(segments, default=0), _NoFile(), 0)
         """The one that is written now."""
         self.segment.end = 0
@@ -144,7 +145,7 @@ class Tail:
             segment = self.segment
             offset = segment.end
         elif space.spare is None and (offset + length) * 4 > segment.capacity * 3 and not space.full:
-            space.ensure(now_ms)  # What is left is for settlements until the next segment is sure.
+            space.ensure(now_ms)  # The rest is for settlements until there is a next segment.
 
         lsn = self.lsn + 1
         if offset >= segment.mark:
@@ -207,7 +208,7 @@ class Tail:
         return offset
 
     def roll(self, length: int, now_ms: int) -> None:
-        """Leaves this segment and begins the next, with room for a record of `length`.
+        """Ends this segment and begins the next one, with room for a record of `length`.
 
         Raises:
             StoreFullError: there is no space; nothing has changed.
@@ -278,7 +279,7 @@ class Tail:
             flags, last_ms = last_of(part.entries)
             self._last_ms = max(self._last_ms, last_ms)
             self._whole = not flags & CONTINUED
-        # A group without anything to sync may be followed by a drop: then what it wrote is synced first.
+        # A drop may follow a group that is not synced: then the group is synced first.
         parts = [*self._parts, part] if part.segment.capacity else self._parts
         commit = JournalCommit(
             parts,
@@ -325,7 +326,8 @@ class Tail:
         self._space.is_committing = False
 
     def waiting(self, segment: Segment) -> list[Part]:
-        """What is not on disk yet, from the newest to the oldest: a reader must not miss what moves on.
+        """Records that are not on disk yet, from the newest to the oldest, so that a reader misses none that
+        moves.
 
         Any thread may ask.
         """

@@ -1,4 +1,4 @@
-"""What a shard answers to another one that copies a queue from it.
+"""The requests of a shard that copies a queue from this one.
 
 The destination of a move asks for `export` and `seal`, through a connection like any frontend's.
 """
@@ -23,7 +23,7 @@ SEQUENCE_MAX: Final = (1 << 63) - 1
 
 
 class Later:
-    """An answer that is made when what it tells of is on disk."""
+    """A call that waits until all records so far are on disk; a Waiter."""
 
     __slots__ = ("_make",)
 
@@ -31,7 +31,7 @@ class Later:
         self._make = make
 
     def accept(self, _: int) -> None:
-        """It is on disk."""
+        """All of them are on disk."""
         self._make()
 
 
@@ -101,7 +101,7 @@ class MoveRequests:
         self._when_synced(Later(synced), 0)
 
     def _owned(self, fields: Fields, now_ms: int) -> Queue | None:
-        """The queue that is asked for, where this shard has it in that epoch. Raises RequestError."""
+        """The queue of a request, if this shard has it in that epoch. Raises RequestError."""
         name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
         queue = self._queues.find(name)
         if queue is not None and queue.is_frozen and queue.epoch == epoch:

@@ -1,4 +1,4 @@
-"""Arrivals: queues that come to this shard, each with its dead-letter queue; copies until they are opened."""
+"""Arrivals: queues that move to this shard, each with its dead-letter queue; copies until they are opened."""
 
 import logging
 from typing import Any
@@ -29,9 +29,9 @@ class Arrival:
         self.parts: dict[str, Importing] = {}
         """The copies: of the queue, and of its dead-letter queue where there is one."""
         self.keys: list[Key] = []
-        """Links whose consumers come with it."""
+        """The links of its consumers at the source."""
         self.complete = False
-        """Everything that the source has at its seal is here."""
+        """Whether everything that the source has when it is frozen is here."""
 
     @property
     def next(self) -> dict[str, int]:
@@ -73,7 +73,7 @@ class Arrivals:
         self._counts = counts
         self._by_name: dict[str, Arrival] = {}
         self._recovered: set[str] = set()
-        """Names of those that the journal had, as long as nothing is decided on them."""
+        """Names of copies that the journal had, until they are opened or dropped."""
 
     def find(self, name: str) -> Arrival | None:
         """The one of this name, or None: it was dropped, is open, or never began."""
@@ -105,12 +105,12 @@ class Arrivals:
     def take(
         self, arrival: Arrival, name: str, header: dict[str, Any], blob: bytes, now_ms: int
     ) -> int | None:
-        """Takes in a piece of one of its queues; gives what to go on from, or None at the end."""
+        """Adds a piece of one of its queues; returns the sequence to go on from, or None at the end."""
         self._counts.move_bytes += len(blob)
         return arrival.parts[name].take(header, blob, now_ms)
 
     def expect(self, arrival: Arrival, keys: list[Key]) -> None:
-        """Links whose consumers come with it: what they say from now on is kept for them."""
+        """Keeps frames of these links, whose consumers move with the queue, until it is opened."""
         arrival.keys += keys
         self._awaited.expect(keys)
 
@@ -123,7 +123,7 @@ class Arrivals:
     # --- the end ---------------------------------------------------------------------------------------
 
     def recovered(self, queue: Queue) -> Arrival:
-        """A copy that the journal had; whether it is complete is for the placement to say."""
+        """Adds a copy that the journal had; the placement decides whether it is opened."""
         owner = rules.owner(queue.name)
         arrival = self._by_name.get(owner)
         if arrival is None:
@@ -137,13 +137,13 @@ class Arrivals:
         return arrival
 
     def take_recovered(self) -> list[str]:
-        """Names of those that the journal had, once: the caller decides on them."""
+        """Takes the names of copies that the journal had; the caller opens or drops them."""
         found = sorted(self._recovered)
         self._recovered.clear()
         return found
 
     def open(self, arrival: Arrival, now_ms: int) -> list[Queue]:
-        """The placement says that the queue is this shard's: it is served, its consumers are awaited."""
+        """Serves a queue that is placed here now; its consumers are awaited."""
         del self._by_name[arrival.name]
         self._counted()
         self._counts.moves_in += 1
@@ -159,7 +159,7 @@ class Arrivals:
         return opened
 
     def drop(self, arrival: Arrival, now_ms: int) -> None:
-        """It does not come (this time)."""
+        """Drops the copies of a queue, as its move ended or begins anew."""
         if self._by_name.get(arrival.name) is not arrival:
             return
         del self._by_name[arrival.name]

@@ -1,6 +1,6 @@
-"""Columns: what one shard tells another of a queue, as arrays one after another, and a checksum over them.
+"""Columns: the figures of a queue that moves, as arrays one after another, and a checksum over them.
 
-A queue may hold a hundred thousand messages that are each for themselves; an object of JSON for each of them
+A queue may hold a hundred thousand single messages; an object of JSON for each of them
 would take longer than a move may stop a queue. The JSON beside a blob says which columns are in it:
 `{"columns": [[name, type, items], ...], "crc": CRC-32 of the blob}`; types are those of Python's array
 (B, I, Q, q: 1, 4, 8, 8 bytes, little-endian), and `b` for plain bytes.
@@ -20,7 +20,7 @@ Columns = dict[str, Any]
 
 
 class ColumnsError(Exception):
-    """A blob is not what its JSON says, or not what was sent."""
+    """A blob does not match its JSON, or is damaged."""
 
 
 def table(types: str, rows: Iterable[tuple[int, ...]]) -> list["Column[int]"]:

@@ -36,7 +36,7 @@ class Frozen:
     def __init__(self, queue: Queue, now_ms: int) -> None:
         self.queue = queue
         self.again_ms = now_ms + limits.MOVE_SEALED_MS
-        """When this shard asks for the queue (again), so that it can serve it."""
+        """When this shard takes the queue back (tries again), to serve it."""
         self.asked = False
         self.reads: list[Read] = []
         """Messages that were read from disk since. They wait, because nothing of the queue changes."""
@@ -80,7 +80,7 @@ class Freezing:
     def freeze(self, name: str, epoch: int, now_ms: int) -> list[Queue] | Refusal:
         """Freeze a queue and its dead-letter queue, where it has one.
 
-        To repeat it in the same epoch changes nothing. The answer may leave when the records are on disk.
+        To repeat it in the same epoch changes nothing. The answer may be sent when the records are on disk.
 
         Returns:
             The queues; a refusal where this shard does not own the queue in that epoch, or can't freeze it
@@ -126,7 +126,7 @@ class Freezing:
 
     def _write(self, queues: list[Queue], now_ms: int) -> Refusal | None:
         for queue in queues:
-            # What left the queue in this step is written before the queue is frozen.
+            # Settlements of this step are appended before the queue is frozen.
             self._performer.journal_removed(queue, now_ms)
         for queue in queues:
             try:
@@ -158,7 +158,8 @@ class Freezing:
     # --- meanwhile -------------------------------------------------------------------------------------
 
     def bounce(self, peer: Peer, part: bytes) -> None:
-        """Return a SETTLE or CONSUMER_CLOSE for a consumer that was sent away; else it would be lost."""
+        """Returns a SETTLE or CONSUMER_CLOSE for a consumer that was sent to another shard, to its
+        frontend."""
         link = HEADER.unpack_from(part)[4]
         known = (peer.moved.get(link), self._away.get((peer.boot, link)))
         away = [each for each in known if each is not None]
@@ -218,7 +219,7 @@ class Freezing:
             self._counts.moves_out += 1
 
     def forget(self, queue: Queue) -> None:
-        """The queue is deleted here, or nobody knows who owns it."""
+        """Forgets the freeze of a queue that is deleted here, or whose owner is unknown."""
         if self._by_queue.pop(queue, None) is not None:
             self._links.forget_sent_away(queue)
             self._counted()

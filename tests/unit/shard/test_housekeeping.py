@@ -85,7 +85,7 @@ def test_many_queues_share_the_mark() -> None:
 def test_memory_is_taken_from_the_largest_first() -> None:
     class Fake:
         def __init__(self, size: int) -> None:
-            self.machine = self
+            self.machine = self.contents = self
             self.size = size
             self.resident = 0
             self.index = 0

@@ -1,4 +1,4 @@
-"""What all commands of lightrail-spark have in common: their options, their errors, the session of Spark."""
+"""The common part of all commands of lightrail-spark: options, errors, the session of Spark."""
 
 import argparse
 import os
@@ -20,23 +20,24 @@ NOBODY_ANSWERS: Final = 3
 INTERRUPTED: Final = 130
 
 Subparsers = Any
-"""What add_subparsers gives; argparse keeps its type to itself."""
+"""The result of add_subparsers, whose type argparse does not publish."""
 
 
 class Failed(Exception):
-    """Refused, failed, or what was checked is not so; the message says what and how to go on. Exit 1."""
+    """Refused or failed, or a check found errors; the message says how to go on. Exit 1."""
 
 
 class Usage(Exception):
-    """The command's words don't go together; the message says how they would. Exit 2."""
+    """The command line is wrong; the message says what was expected. Exit 2."""
 
 
 class Missing(Exception):
-    """Something has to be installed first; the message says what and how. Exit 2."""
+    """A required package is missing; the message says how to install it. Exit 2."""
 
 
 class Unreachable(Exception):
-    """A gateway, a broker or a folder does not answer; the message says which and what to look at. Exit 3."""
+    """A gateway, a broker or a store does not answer; the message says which one and what to check. Exit
+    3."""
 
 
 def add_command(
@@ -47,7 +48,7 @@ def add_command(
     Args:
         help: one line for the list of commands.
         description: what it does, in a sentence or three.
-        examples: lines as one would type them, each with two spaces before it.
+        examples: command lines, each indented by two spaces.
     """
     lines = examples.strip("\n")
     parser: argparse.ArgumentParser = subparsers.add_parser(
@@ -56,7 +57,7 @@ def add_command(
         description=description,
         epilog=f"examples:\n{lines}\n\n{STATUSES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        # --password SECRET would be taken for --password-file SECRET.
+        # An abbreviation would read --password SECRET as --password-file SECRET.
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -66,13 +67,13 @@ def add_command(
 
 
 STATUSES: Final = (
-    "Exit status: 0 done, 1 failed, or what was checked is not so, 2 wrong use, or something is\n"
-    "not installed, 3 nobody answers."
+    "Exit status: 0 done, 1 failed, or a check found errors, 2 wrong use, or a package is\n"
+    "missing, 3 nobody answers."
 )
 
 
 def add_spark(parser: argparse.ArgumentParser) -> None:
-    """The options of a command that starts Spark."""
+    """Adds the options of a command that starts Spark."""
     group = parser.add_argument_group("Spark")
     group.add_argument(
         "--master",
@@ -86,7 +87,7 @@ def add_spark(parser: argparse.ArgumentParser) -> None:
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """The options that say what is read: see `source_options`."""
+    """Adds the options of the journals to read, see `source_options`."""
     group = parser.add_argument_group("what is read")
     group.add_argument(
         "--from",
@@ -107,14 +108,14 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def add_allow_loss(group: Any, then: str) -> None:
-    """The option of a command that may go on without some records; `then` says how one learns which."""
+    """Adds the option to go on without lost records; `then` says how to find them."""
     group.add_argument(
         "--allow-loss", action="store_true", help=f"go on over records that are gone or damaged; {then}"
     )
 
 
 def add_gateway_user(group: Any) -> None:
-    """Who asks the gateway; secrets are in files, never on command lines."""
+    """Adds the options of the gateway's credentials; secrets are in files, never on command lines."""
     group.add_argument("--user", metavar="NAME", default=os.environ.get("LIGHTRAIL_USER"))
     group.add_argument(
         "--password-file",
@@ -134,7 +135,7 @@ def add_gateway_user(group: Any) -> None:
 
 
 def source_options(args: argparse.Namespace) -> dict[str, str]:
-    """The options of the data source `lightrail` that those of `add_source` and `add_allow_loss` stand for.
+    """The options of the data source `lightrail` for those of `add_source` and `add_allow_loss`.
 
     Raises:
         Usage: neither an archive nor a gateway is named.
@@ -156,16 +157,16 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 def listed(options: Mapping[str, str], streaming: bool = False) -> "dict[str, Journal]":
-    """The journals that there are, by disk.
+    """The existing journals, by disk.
 
-    Asked before Spark starts: that takes seconds, and what is wrong would be in the middle of a traceback.
+    Listed before Spark starts, which takes seconds and reports errors inside tracebacks.
 
     Args:
         options: of the data source.
 
     Raises:
         Unreachable: a place does not answer.
-        Usage: an option is not as it should be.
+        Usage: an option has a wrong value.
     """
     from lightrail.spark.places.listing import Places
     from lightrail.spark.places.sources import PlaceError
@@ -187,7 +188,7 @@ def session(args: argparse.Namespace, name: str) -> "SparkSession":
         name: of the application, as Spark's pages show it.
 
     Raises:
-        Missing: there is no Java that Spark could run on.
+        Missing: there is no Java for Spark.
         Usage: a --conf is not KEY=VALUE.
     """
     from pyspark.sql import SparkSession

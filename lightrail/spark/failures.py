@@ -1,4 +1,4 @@
-"""What failed in Spark's workers: Spark tells it as text, and here it is an error of a command again."""
+"""Failures in Spark's workers, which Spark reports as text: turned into errors of commands again."""
 
 import re
 from typing import Final
@@ -14,14 +14,14 @@ _KINDS: Final[dict[str, type[Failed] | type[Unreachable]]] = {
     "SinkError": Failed,
     "OptionError": Failed,
 }
-"""By the names of exceptions that say what was expected, what came, and what to do."""
+"""By name of the exceptions whose messages are meant for users."""
 
 _SAID: Final = re.compile(rf"(?:^|[\s.])({'|'.join(_KINDS)}): (.*\S)")
 _NO_STORE: Final = "No FileSystem for scheme"
 
 
 def told(error: Exception) -> Failed | Unreachable | None:
-    """The error in its own words and of its kind; None where it is not meant for people."""
+    """The original error; None where it is not meant for users."""
     if isinstance(error, Failed | Unreachable):
         return error
     kind = _KINDS.get(type(error).__name__)
@@ -40,7 +40,7 @@ def told(error: Exception) -> Failed | Unreachable | None:
 
 
 def named(error: Exception) -> Failed | Unreachable:
-    """The same, or else the first line of what was said: Spark's log has the rest."""
+    """The same, or else the first line of the text; Spark's log has the rest."""
     return told(error) or _first_line(error)
 
 

@@ -25,18 +25,18 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every task of a capture does; sent to executors."""
+    """The task of a capture, which is sent to executors."""
 
     wanted: Wanted
     table: str
     fail_on_loss: bool
 
     def run(self, pieces: Iterable[Piece]) -> Written:
-        """Read the pieces, write files below the table. What is written belongs to no commit yet.
+        """Reads the pieces and writes files below the table, which belong to no commit yet.
 
         Raises:
-            Damage: a record is damaged, and nothing may be lost.
-            DataLoss: a segment is gone, and nothing may be lost.
+            Damage: a record is damaged, and losses are not allowed.
+            DataLoss: a segment is missing, and losses are not allowed.
             PlaceError: a place does not answer.
         """
         writer = FileWriter(Folder(self.table))

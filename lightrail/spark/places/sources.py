@@ -1,4 +1,4 @@
-"""A source: one segment in one place, that can say what is where in it and give its bytes."""
+"""Source: one segment in one place, with its index and its bytes."""
 
 from typing import Protocol
 
@@ -6,15 +6,16 @@ from lightrail.journal.index import SegmentIndex
 
 
 class Gone(Exception):
-    """The segment is not there any more: retention, or somebody, has removed it."""
+    """The segment no longer exists: retention, or somebody, has removed it."""
 
 
 class PlaceError(Exception):
-    """A place does not answer as it should: what was expected, what came, what to do."""
+    """A place answered unexpectedly or not at all; the message says what was expected, what was found, what
+    to do."""
 
 
 class NoArchive(PlaceError):
-    """There is no such folder, or none yet: a shard makes it with the first segment."""
+    """The folder does not exist, or not yet: a shard creates it with the first segment."""
 
 
 class File(Protocol):
@@ -29,14 +30,14 @@ class File(Protocol):
         """
 
     def close(self) -> None:
-        """No call may follow."""
+        """Closes the file; no call may follow."""
 
 
 class Source(Protocol):
     """A segment in a place; small, and sent to executors as it is."""
 
     def index(self) -> SegmentIndex:
-        """What is where in the segment.
+        """The index of the segment.
 
         Raises:
             Gone: there is no such segment any more.
@@ -44,7 +45,7 @@ class Source(Protocol):
         """
 
     def open(self) -> File:
-        """Its bytes.
+        """Opens the bytes of the segment.
 
         Raises:
             Gone: there is no such segment any more.

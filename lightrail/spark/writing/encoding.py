@@ -19,9 +19,9 @@ from lightrail.spark.columns import FIELDS
 TEXTS: Final = ("message_id", "correlation_id", "subject", "reply_to", "content_type", "group_id")
 MAPS: Final = ("application_properties", "message_annotations")
 WRITTEN: Final = frozenset({"message", "body", "queue", "durable", "priority", "ttl", *TEXTS, *MAPS})
-"""Columns that say something about a message."""
+"""Columns of a message's fields."""
 PASSED_OVER: Final = frozenset(name for name, _ in FIELDS) - WRITTEN
-"""Columns of what was read from a journal: where a message was, and what became of it there."""
+"""Columns of the data source about a message's place and its events."""
 TTL_MAX: Final = (1 << 32) - 1
 _OPEN: Final = b"\x00\x53"
 _ANNOTATIONS, _APPLICATION, _DATA, _VALUE = (_OPEN + bytes((code,)) for code in (0x72, 0x74, 0x75, 0x77))
@@ -30,18 +30,18 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class BadColumns(ValueError):
-    """A table that can't be written: which column, what was expected, what it is."""
+    """A table that can't be written; the message has the column, its expected and its actual type."""
 
 
 class BadRow(ValueError):
-    """A row that is no message: which column, what was expected, what it has."""
+    """A row that is no message; the message has the column, what was expected, and its value."""
 
 
 class Encoder:
     """Encodes the rows of batches of one schema.
 
     Args:
-        schema: of the batches; columns of a journal's source that say nothing about a message may be there.
+        schema: of the batches; columns of the data source that are no fields of a message are allowed.
 
     Raises:
         BadColumns: a column that is not known, of another type than expected, or none for the contents.
@@ -59,7 +59,7 @@ class Encoder:
         self._queues = queues
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
-        """(queue, encoded message) of each row, in order; the queue is empty where no column says it.
+        """(queue, encoded message) of each row, in order; the queue is empty where there is no such column.
 
         Raises BadRow.
         """
@@ -195,7 +195,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _converter(type: pa.DataType) -> Callable[[Any], dict[str, Any]]:
-    """From what Arrow gives for a map (pairs) or a struct (a dict) to a dict; nulls stay out of it."""
+    """A dict of Arrow's value of a map (pairs) or a struct (a dict), without nulls."""
     if pa.types.is_map(type):
         convert = _value_of(type.item_type)
         assert convert is not None, "the schema was checked"

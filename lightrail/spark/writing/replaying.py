@@ -1,8 +1,8 @@
-"""Replaying: messages that were enqueued once are sent again, in the order of each queue, marked as replayed.
+"""Replaying: archived messages are sent again, in the order of each queue, marked as replayed.
 
-What is read is pinned before anything is sent: offsets of journals, or the version of a table. So a run that
-was killed reads the same rows when it goes on, its tasks make the same numbers, and the broker stores nothing
-twice. The pin is a small file, which must outlive the driver.
+The source is pinned before anything is sent: offsets of journals, or the version of a table. So a run that
+was killed reads the same rows when it continues, its tasks make the same numbers, and the broker stores
+nothing twice. The pin is a small file, which must outlive the driver.
 """
 
 import json
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 ORDER: Final = ("queue", "epoch", "sequence", "journal", "lsn")
-"""Sequences of a queue rise through all its moves. One that was deleted and made again begins anew."""
+"""Sequences of a queue rise through all its moves. A queue that was deleted and created again starts anew."""
 COLUMNS: Final = (*ORDER, "event", "event_time", "message")
-"""What is read where no condition asks for more."""
+"""Columns that are read without a condition."""
 
 
 @dataclass
@@ -30,9 +30,9 @@ class Run:
     """What one replay is about, from its first start to its end.
 
     Attributes:
-        asked: what was asked for, as the command was given; a run goes on only with the same.
-        pin: of what is read: options of the data source, or the version of a table.
-        tasks: that send at a time; rows are dealt out to them by queue.
+        asked: options of the command; a run continues only with the same ones.
+        pin: of the source: options of the data source, or the version of a table.
+        tasks: number of concurrent tasks; rows are assigned to them by queue.
         began_ms: milliseconds since 1970.
     """
 
@@ -48,20 +48,20 @@ class Run:
 
     @property
     def producer(self) -> str:
-        """The option `id` of the sink: this run's and no other's."""
+        """The option `id` of the sink, which is unique to this run."""
         return f"replay-{self.id}-{self.nonce}"
 
 
 def new_run(
     id: str, asked: dict[str, Any], pin: dict[str, Any], tasks: int, rate: float, began_ms: int
 ) -> Run:
-    """A run that begins. Its batches are small enough for its rate: a second's worth at most."""
+    """Begins a run, with batches of at most a second's messages at its rate."""
     batch = max(1, min(1_000, int(rate / tasks)))
     return Run(id, asked, pin, tasks, batch, began_ms, nonce=uuid.uuid4().hex[:12])
 
 
 def state_file(folder: str, id: str) -> Path:
-    """Where the pin of a run is. Raises Usage for a name that makes no file name."""
+    """Path of the file of a run. Raises Usage for a name that is no file name."""
     if not (id and id.isascii() and id.replace("-", "").replace("_", "").replace(".", "").isalnum()):
         raise Usage(f"--id {id!a}: expected letters, digits, and - _ . between them")
     if id.startswith(".") or len(id) > 100:
@@ -73,8 +73,7 @@ def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
     """The run that began under this name, or None.
 
     Raises:
-        Usage: it is about something else.
-        Failed: the file can't be read.
+        Usage: the run has other options. Failed: the file can't be read.
     """
     try:
         fields = json.loads(path.read_text())
@@ -97,7 +96,7 @@ def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
 
 
 def save(path: Path, run: Run) -> None:
-    """Writes the run down, whole or not at all. Raises Failed."""
+    """Writes the file of the run atomically. Raises Failed."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(fresh, "w", encoding="utf-8") as file:
@@ -110,7 +109,7 @@ def save(path: Path, run: Run) -> None:
 
 
 def pinned_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of the data source, with the offsets between which there is something now.
+    """The options of the data source, with the present offsets.
 
     Raises PlaceError, DataLoss.
     """
@@ -139,7 +138,7 @@ def of_table(spark: "SparkSession", uri: str, version: int) -> "DataFrame":
     table = open_table(uri)
     try:
         table.load_as_version(version)
-    except Exception as error:  # whatever kind the library makes of it
+    except Exception as error:  # the library raises various classes
         raise Failed(
             f"version {version} of {uri} is not there any more: {error}. What was sent stays; begin anew "
             "with another --id and a --where that leaves it out"
@@ -156,7 +155,7 @@ def selected(
     queues: list[str] | None = None,
     pattern: str | None = None,
 ) -> "DataFrame":
-    """The messages that are meant, as they were enqueued. Raises Usage for a condition that is none."""
+    """The selected messages, as enqueued. Raises Usage for an invalid condition."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
 
@@ -193,10 +192,10 @@ def counts(found: "DataFrame") -> list[dict[str, Any]]:
 
 
 def send(found: "DataFrame", run: Run, options: Mapping[str, str], rate: float) -> None:
-    """Sends what was selected: each queue's messages in their order, all tasks together at a rate.
+    """Sends the selected messages: each queue's in order, all tasks together at the rate.
 
     Args:
-        options: of the sink: gateway, who asks, and target unless messages go back where they were.
+        options: of the sink: gateway, credentials, and target unless messages return to their queues.
     """
     dealt = found.select(*ORDER, "message").repartition(run.tasks, "queue").sortWithinPartitions(*ORDER)
     writer = dealt.write.format("lightrail").options(**options)

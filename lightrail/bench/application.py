@@ -1,4 +1,4 @@
-"""Messages as applications send them: what most client libraries fill in, and bodies of many sizes.
+"""Messages as applications send them, with the fields of most client libraries and bodies of many sizes.
 
 ::
 
@@ -20,12 +20,12 @@ from typing import Final
 from lightrail.bench.values import NULL, listed, text
 
 SIZES: Final = (50, 750)
-"""Bytes of a body: the least and the most."""
+"""Smallest and largest body, in bytes."""
 FORMS: Final = 256
-"""Messages of different sizes that take turns."""
+"""Number of different sizes, which are sent in turn."""
 _TIMESTAMP: Final = struct.Struct(">q")
 _JMS: Final = b"\x00\x53\x72\xc1\x29\x04\xa3\x12x-opt-jms-msg-type\x51\x03\xa3\x0ex-opt-jms-dest\x51\x00"
-"""A message of bytes, to a queue, as Qpid JMS says so."""
+"""Annotations of Qpid JMS for a message of bytes to a queue."""
 
 
 def sizes(origin: int) -> list[int]:
@@ -36,7 +36,7 @@ def sizes(origin: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When a message expires, and when it was made, as JMS clients write them for each message.
+    """Times of expiry and creation, as JMS clients write them into each message.
 
     Two timestamps of nine octets each, the first of them at ``at``.
     """
@@ -53,7 +53,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """The sections before the body, and where in them is what each message has of its own; 0 for nowhere."""
+    """The sections before the body, and the offsets of the parts that differ between messages; 0 for none."""
 
     octets: bytes
     priority_at: int
@@ -70,7 +70,7 @@ def sections(
         priority: whether the header has one.
         ttl_ms: of the header; 0: none.
         jms: with annotations as JMS clients write them, and with a ttl absolute-expiry-time.
-        id: what the message-id begins with; `digits` zeros follow.
+        id: beginning of the message-id; `digits` zeros follow.
         wide: lists as list32.
     """
     head = [b"\x41" if durable else b"\x42"]

@@ -1,7 +1,7 @@
-"""What arrived, per sender: loss, duplicates and order, by one byte per sequence number.
+"""Arrivals per sender, with one byte per sequence number, to find loss, duplicates and disorder.
 
-A link notes runs of consecutive sequence numbers, so that the cost is per run and not per message.
-A message that the broker calls redelivered may be one that was there before; it is counted apart.
+A link notes runs of consecutive sequence numbers, so that the cost is per run and not per message. A message
+that the broker marks as redelivered may have arrived before; it is counted separately.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,25 +16,25 @@ _ONLY_FRESH: Final = bytes([0, 1]) + bytes(254)
 EXAMPLES_MAX: Final = 10
 
 Ranges = list[tuple[int, int]]
-"""Sequence numbers as (first, last), both of them in."""
+"""Sequence numbers as (first, last), both included."""
 
 
 @dataclass(slots=True)
 class Arrivals:
-    """What the receivers of one process, or of all, saw."""
+    """Messages that arrived at the receivers of one process, or of all."""
 
     ordered: bool = True
     """Whether the messages of one sender are expected in their order."""
     seen: dict[int, bytearray] = field(default_factory=dict)
     """By origin: at each sequence number 0, FRESH or REDELIVERED."""
     duplicates: int = 0
-    """Arrived again without the broker saying that it is a redelivery."""
+    """Messages that arrived again without the mark of a redelivery."""
     redelivered: int = 0
-    """Arrived marked as redelivered."""
+    """Messages marked as redelivered."""
     redelivered_duplicates: int = 0
-    """Arrived again, and one of the two was marked."""
+    """Messages that arrived twice, once of them marked."""
     disordered: int = 0
-    """Fresh messages that came after a later one of the same sender on the same link."""
+    """Fresh messages that arrived after a later one of the same sender on the same link."""
     misdirected: int = 0
     """Replies to another requester, or with the correlation-id of another request."""
     examples: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Arrivals:
             last_of[origin] = end - 1
 
     def note_redelivered(self, origin: int, sequence: int) -> None:
-        """Count one message that the broker marked as redelivered; it may be late and it may be again."""
+        """Count one message that the broker marked as redelivered; it may be late or a duplicate."""
         seen = self._of(origin, sequence + 1)
         self.redelivered += 1
         if seen[sequence]:
@@ -76,7 +76,7 @@ class Arrivals:
         self._example(f"misdirected: reply {sequence} of {origin:#x} went to {requester:#x}")
 
     def merge(self, other: "Arrivals") -> None:
-        """Add what another process saw."""
+        """Add the arrivals of another process."""
         self.duplicates += other.duplicates
         self.redelivered += other.redelivered
         self.redelivered_duplicates += other.redelivered_duplicates

@@ -1,6 +1,6 @@
-"""Numbers that all processes of a run share, without a message: counters up, commands down.
+"""Board: shared memory of a run's processes, with counters of the workers and commands of the parent.
 
-A memory of 64-bit words; each word has one writer.
+It consists of 64-bit words, each with one writer.
 """
 
 from ctypes import c_uint64
@@ -10,7 +10,7 @@ from typing import Any, Final
 MEASURE_FROM: Final = 0
 """Monotonic ns; messages sent before are warm-up. 0: not yet known."""
 SENDERS_STOP: Final = 1
-"""1: send no more; 2: and do not wait for outcomes."""
+"""1: stop sending; 2: stop without waiting for outcomes."""
 RECEIVERS_STOP: Final = 2
 START: Final = 3
 """Monotonic ns at which sending begins."""
@@ -22,14 +22,14 @@ RECEIVED: Final = 2
 LAST_NS: Final = 3
 """Monotonic ns of the worker's last message."""
 ANSWERED: Final = 4
-"""Requests that a responder took."""
+"""Requests that a responder has received."""
 
 
 class Board:
-    """The shared words; may be handed to a process when it is started."""
+    """The shared words; can be passed to a process when it starts."""
 
     def __init__(self, workers: int, slow: int = 0) -> None:
-        """``slow`` is how many of the workers, the last ones, have slow links."""
+        """``slow`` is the number of workers with slow links, which are the last ones."""
         self.workers = workers
         self.slow = slow
         self._memory: Any = RawArray(c_uint64, _HEAD + workers * _WORKER)

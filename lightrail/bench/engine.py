@@ -1,7 +1,7 @@
-"""One AMQP connection: a socket by hand, and python-qpid-proton's C engine by its cffi layer.
+"""One AMQP connection: a plain socket, and python-qpid-proton's C engine through cffi.
 
-No wrapper object is made per message or event: no collector is attached, states are asked for once per
-read. Measured with both halves in one process, the C engine and the calls into it cost 0.9 µs per
+There is no wrapper object per message or event: no collector is attached, states are read once per read of
+the socket. Measured with both halves in one process, the C engine and the calls into it cost 0.9 µs per
 100-byte message for each side.
 """
 
@@ -44,11 +44,11 @@ _push, _pending, _peek, _pop = (
 
 
 class PeerError(Exception):
-    """The broker refused, failed or went away; the text says what was expected and what was found."""
+    """The broker refused, failed or disconnected; the text says what was expected and what was found."""
 
 
 class Connection:
-    """An open connection with one session; raises PeerError from whatever it does."""
+    """An open connection with one session; all methods raise PeerError."""
 
     __slots__ = ("connection", "fileno", "frozen", "links", "session", "socket", "transport", "unsent", "url")
 
@@ -56,7 +56,7 @@ class Connection:
         self.url = url
         self.links: list[Any] = []
         self.unsent = b""
-        """Bytes that the socket did not take."""
+        """Bytes that the socket did not accept yet."""
         self.connection = lib.pn_connection()
         self.transport = lib.pn_transport()
         lib.pn_connection_set_container(self.connection, container.encode())
@@ -108,7 +108,7 @@ class Connection:
         return found
 
     def attach_sender(self, name: str, address: str | None, settled: bool) -> Any:
-        """A link that sends to ``address``; None: to where each message says, the anonymous terminus."""
+        """A link that sends to ``address``, or to the anonymous terminus for None."""
         link = lib.pn_sender(self.session, name.encode())
         lib.pn_link_set_snd_settle_mode(link, lib.PN_SND_SETTLED if settled else lib.PN_SND_UNSETTLED)
         return self._attach(link, address)
@@ -203,7 +203,7 @@ class Connection:
         return lib.pn_connection_state(self.connection) & lib.PN_REMOTE_CLOSED
 
     def reason(self) -> str:
-        """Why the connection ended, as the broker or the engine said; empty when nobody said."""
+        """The broker's or the engine's reason for the end of the connection; may be empty."""
         return _condition(lib.pn_connection_remote_condition(self.connection)) or _condition(
             lib.pn_transport_condition(self.transport)
         )
@@ -224,7 +224,7 @@ class Connection:
             self.receive()
 
     def close(self) -> None:
-        """Close in order, as far as the broker goes along."""
+        """Close in order, as far as the broker answers."""
         try:
             lib.pn_connection_close(self.connection)
             self.wait(self._remote_closed, "close", CLOSING_TIME_S)

@@ -1,4 +1,4 @@
-"""A receiving link: its credit, and its messages whole, however many reads of the engine they take."""
+"""A receiving link with its credit and whole messages, however many reads of the engine they need."""
 
 from typing import Any, Final
 
@@ -6,13 +6,13 @@ from lightrail.bench.engine import ACCEPTED, Connection, ffi, lib
 from lightrail.bench.plan import Options
 
 NO_LENGTH: Final = -2
-"""In place of the length of a message: no read of the engine has this size."""
+"""Stands for an unknown length: no read of the engine has this size."""
 ROOM_BYTES: Final = 65_536
-"""Of the buffer, for what is around a body."""
+"""Bytes of the buffer beyond a body."""
 
 
 class Incoming:
-    """The link; messages are accepted as they are taken."""
+    """The link; messages are accepted when they are read."""
 
     __slots__ = (
         "buffer",
@@ -36,25 +36,25 @@ class Incoming:
         self.buffer = bytearray(self.capacity)
         self.start: Any = ffi.from_buffer("char[]", self.buffer)
         self.length = NO_LENGTH
-        """Bytes of a message of the learned form; NO_LENGTH: none learned, or one is only partly here."""
+        """Bytes of a message of the known form; NO_LENGTH: unknown, or a message has arrived in part."""
         self.pieces = bytearray()
-        """The part of a message that is here."""
+        """The part of a message that has arrived."""
         self.owed = 0
-        """Messages since credit was last given back."""
+        """Messages since the last grant of credit."""
 
     def open_credit(self) -> None:
-        """Let the broker begin."""
+        """Grant the first credit."""
         lib.pn_link_flow(self.link, self.credit)
 
     def give_back(self, taken: int) -> None:
-        """Give credit for what was taken, once it is half of the credit."""
+        """Grant credit for the messages read, once they are half of the credit."""
         self.owed += taken
         if self.owed * 2 >= self.credit:
             lib.pn_link_flow(self.link, self.owed)
             self.owed = 0
 
     def gather(self, size: int) -> bytearray | None:
-        """Complete the message of which ``size`` bytes were just read; None when there is nothing to take."""
+        """Complete the message of which ``size`` bytes were just read; None when there is none."""
         link = self.link
         while True:
             handle = lib.pn_link_current(link)

@@ -1,8 +1,8 @@
-"""What the kernel counts of processes and their descendants: voluntary context switches and system calls.
+"""Counters of the kernel for processes and their descendants: voluntary context switches and system calls.
 
 Switches are those of proc(5), `voluntary_ctxt_switches`: each is a thread that waited for something. System
 calls are counted by the trace point raw_syscalls:sys_enter through perf_event_open(2), which needs root (or
-CAP_PERFMON) and a kernel with tracefs, and makes each call a little dearer: hence only where asked for.
+CAP_PERFMON) and a kernel with tracefs, and makes each call slower, so it is optional.
 """
 
 import ctypes
@@ -46,12 +46,12 @@ def switches(pids: Iterable[int]) -> dict[int, int]:
 
 
 def more(before: dict[int, int], after: dict[int, int]) -> int:
-    """Switches between two looks; of threads that ended in between nothing is known."""
+    """Switches between two readings, without those of threads that ended in between."""
     return sum(count - before.get(thread, 0) for thread, count in after.items())
 
 
 class SystemCalls:
-    """Counts the system calls of processes and their descendants, from when it is made until it is closed."""
+    """Counts the system calls of processes and their descendants, from its creation until it is closed."""
 
     def __init__(self, pids: tuple[int, ...]) -> None:
         """Raises NotCountedError."""
@@ -83,7 +83,7 @@ class SystemCalls:
         return sum(struct.unpack("<Q", os.read(file, 8))[0] for file in self._files)
 
     def close(self) -> None:
-        """Counts no more."""
+        """Stops counting."""
         for file in self._files:
             os.close(file)
         self._files.clear()

@@ -1,4 +1,4 @@
-"""The message that bench sends: its bytes are built once, and 24 of them are stamped in place.
+"""The message that bench sends: its bytes are built once, and 24 of them are overwritten for each message.
 
 ::
 
@@ -7,8 +7,8 @@
     00 53 75 a0 len | 00 53 75 b0 len4   data section (spec 3.2.6)
     origin u64 | sequence u64 | intended send time u64 (ns of the monotonic clock) | padding
 
-The origin says which sender of which run it was; the marker in its upper 16 bits tells our own messages
-from others that were in the queue.
+The origin identifies the sender and the run; the marker in its upper 16 bits distinguishes messages of bench
+from others in the queue.
 """
 
 import struct
@@ -22,7 +22,7 @@ SIZE_MIN: Final = STAMP.size
 SIZE_MAX: Final = 1 << 30
 MARKER: Final = 0x4C42
 SEQUENCE_MAX: Final = 1 << 36
-"""Larger ones are not ours: one byte of memory is kept per sequence number."""
+"""Larger sequence numbers are not from bench, which needs one byte of memory for each."""
 SENDER_BITS: Final = 20
 RUN_BITS: Final = 28
 _SMALL_DATA: Final = bytes.fromhex("005375a0")
@@ -34,7 +34,7 @@ class MalformedMessageError(Exception):
 
 
 def origin_of(run: int, sender: int) -> int:
-    """The number that sets one sender of one run apart from all others."""
+    """The number that identifies one sender of one run."""
     return MARKER << 48 | (run & (1 << RUN_BITS) - 1) << SENDER_BITS | sender
 
 
@@ -45,7 +45,7 @@ def run_of(origin: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """An encoded message, where its stamp is, and the digits that are written anew for every message."""
+    """An encoded message, the offset of its stamp, and the digits that are overwritten for every message."""
 
     buffer: bytearray
     stamp_at: int
@@ -53,7 +53,7 @@ class Template:
 
 
 def data_section(size: int) -> bytes:
-    """What of a data section is before its ``size`` bytes."""
+    """The head of a data section of ``size`` bytes."""
     return _SMALL_DATA + bytes([size]) if size < 256 else _LARGE_DATA + size.to_bytes(4, "big")
 
 
@@ -68,7 +68,7 @@ def build(size: int, durable: bool, numbered: Numbered = PLAIN, origin: int = 0)
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Where the body of a message is, and what its header says about earlier deliveries."""
+    """The body of a message in its bytes, and whether the header marks it as redelivered."""
 
     body: int
     size: int
@@ -78,8 +78,8 @@ class Parsed:
 def parse(message: bytes | bytearray) -> Parsed:
     """Find the first data section; raises MalformedMessageError.
 
-    A message counts as redelivered when its delivery-count is above zero, or when first-acquirer is
-    there and false: our header has no such field, so it was a broker that wrote it (RabbitMQ does).
+    A message counts as redelivered when its delivery-count is above zero, or when first-acquirer is there and
+    false: bench writes no such field, so a broker has added it (RabbitMQ does).
     """
     position, end = 0, len(message)
     redelivered = False

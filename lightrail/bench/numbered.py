@@ -1,4 +1,4 @@
-"""Sections of a message in which numbers change with every message: they are written in place.
+"""Numbered sections: sections of a message with numbers that change with every message, overwritten in place.
 
 ::
 
@@ -6,7 +6,7 @@
     00 53 73 c0|d0 …   properties: message-id, group-id (spec 3.2.4)
     00 53 74 c1 len 02 | name | value            application-properties with one text (spec 3.2.5)
 
-All values have the same length for all messages, so that only their octets are written anew.
+All values have the same length in all messages, so that only their octets are overwritten.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _PROPERTIES: Final = bytes.fromhex("005373")
 _APPLICATION_PROPERTIES: Final = bytes.fromhex("005374")
 _REPLY_TO_FIELD: Final = 4
 _GROUP_FIELD: Final = 10
-"""Where group-id is in the list of properties; message-id is the first."""
+"""Index of group-id in the list of properties; message-id is the first."""
 
 
 def message_id(origin: int, sequence: int) -> str:
@@ -61,33 +61,33 @@ class Octet:
 
 
 Field = Digits | Octet | application.Times
-"""What is written anew for every message."""
+"""A part that is overwritten for every message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """What of a message is numbered."""
+    """The numbered parts of a message."""
 
     priorities: int = 0
-    """Priorities that take turns; 0: none is said."""
+    """Priorities that are sent in turn; 0: none."""
     message_ids: bool = False
     groups: int = 0
-    """Group-ids that take turns; 0: none."""
+    """Group-ids that are sent in turn; 0: none."""
     property: tuple[str, int] | None = None
-    """Name of an application property, and how many values of it take turns."""
+    """Name of an application property, and how many values of it are sent in turn."""
     application: bool = False
     """Messages as applications send them (application.py), with a message-id of its own for each."""
     list32: bool = False
-    """Lists of the sections of those are encoded as list32."""
+    """Lists of such messages are encoded as list32."""
     ttl_ms: int = 0
-    """Of the header of those; 0: none."""
+    """Time to live in the header of such messages; 0: none."""
     jms: bool = False
-    """Those have annotations as JMS clients write them, and with a ttl an absolute-expiry-time each."""
+    """Such messages have the annotations of JMS clients, and with a ttl an absolute-expiry-time."""
     reply_to: str | None = None
     """The address at which the sender waits for a reply to each."""
 
     def sections(self, durable: bool, origin: int) -> tuple[bytes, tuple[Field, ...]]:
-        """The sections before the body, and what is written anew in them; empty when nothing is asked."""
+        """The sections before the body, and their parts that are overwritten; empty when there are none."""
         if self.application:
             return self._application(durable, origin)
         found = _DURABLE_HEADER if durable else b""

@@ -18,7 +18,7 @@ LINKS_MAX: Final = 1_000_000
 CREDIT_MAX: Final = 1 << 30
 DAY_MS: Final = 24 * 3_600_000
 PASSWORD_BYTES_MAX: Final = 1_025
-"""What is read of a file: the longest password that a broker here takes, and the end of its line."""
+"""Bytes that are read of a file: the longest password of a LightRail broker, and the end of its line."""
 
 EXAMPLES: Final = """\
 examples:
@@ -88,7 +88,7 @@ def parse_options(argv: Sequence[str]) -> Options:
 
 
 def _check_requests(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    """What does not go with requests."""
+    """Refuses options that contradict --requests."""
     if not given.requests:
         return
     if given.application:
@@ -100,7 +100,7 @@ def _check_requests(parser: argparse.ArgumentParser, given: argparse.Namespace) 
 
 
 def _check_slow(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    """What does not go with slow links, and what only they have."""
+    """Refuses options that contradict --slow, or need it."""
     if not given.slow:
         for name, option in ("slow_rate", "--slow-rate"), ("slow_time_s", "--slow-time"):
             if getattr(given, name) is not None:

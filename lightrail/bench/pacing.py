@@ -1,4 +1,4 @@
-"""Rates: when each message should go, and waiting for it with less error than a timer has."""
+"""Pacing: the time of each message, and waiting for it with less error than a timer."""
 
 import ctypes
 import select
@@ -6,12 +6,12 @@ import time
 from typing import Final
 
 SPIN_NS: Final = 80_000
-"""The end of a wait for a moment is spent asking the clock: timers wake late by about this much."""
+"""The last part of a wait polls the clock, because timers wake late by about this much."""
 _PR_SET_TIMERSLACK: Final = 29
 
 
 class Pace:
-    """Even intervals of one sender; senders are shifted against each other."""
+    """Even intervals of one sender; the intervals of senders are shifted against each other."""
 
     __slots__ = ("interval_ns", "sent", "shift_ns", "start_ns")
 
@@ -26,7 +26,7 @@ class Pace:
         return self.start_ns + int(self.shift_ns + sequence * self.interval_ns)
 
     def due(self, now_ns: int) -> int:
-        """Messages that should have been sent by now and were not."""
+        """Messages that are due and not sent yet."""
         past = now_ns - self.start_ns - self.shift_ns
         return int(past / self.interval_ns) + 1 - self.sent if past >= 0 else 0
 
@@ -41,7 +41,7 @@ class Waiter:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
     def register(self, fileno: int, events: int = select.EPOLLIN) -> None:
-        """Listen on a socket, or change what for."""
+        """Watch a socket, or change the events."""
         if fileno in self._registered:
             self._epoll.modify(fileno, events)
         else:
@@ -49,7 +49,8 @@ class Waiter:
             self._epoll.register(fileno, events)
 
     def wait(self, wake_ns: int, spin_ns: int = SPIN_NS) -> list[tuple[int, int]]:
-        """Sockets with news, (file number, events); at ``wake_ns`` at the latest, at once when it is past."""
+        """Sockets with events, as (file number, events); returns at ``wake_ns`` at the latest, at once when
+        it is past."""
         left = wake_ns - time.monotonic_ns() if wake_ns else 0
         if left <= 0:
             return self._epoll.poll(0)

@@ -1,4 +1,4 @@
-"""What a run is to do, and what each of its processes gets of it and gives back."""
+"""Plan of a run: its options, the shares of its processes, and their results."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,7 +9,7 @@ from lightrail.bench.numbered import Numbered
 from lightrail.bench.url import Url
 
 SLOW_CREDIT: Final = 10
-"""Of a slow receiver, at most: what it lets the broker send ahead waits in it, unsettled."""
+"""Largest credit of a slow receiver, in which messages that the broker sends ahead wait unsettled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Options:
     duration_s: float = 10.0
     """Measured time when no count is given."""
     rate: float | None = None
-    """Messages per second in all, without those of slow senders; None: as fast as possible."""
+    """Messages per second in total, without those of slow senders; None: as fast as possible."""
     slow: int = 0
     """Of the senders and of the receivers: pairs on queues of their own that are slow."""
     slow_rate: float = 5.0
     """Messages per second of each slow sender."""
     slow_time_s: float = 0.1
-    """What a slow receiver needs for each message."""
+    """Time that a slow receiver needs for each message."""
     size: int = 100
     durable: bool = False
     priorities: int = 0
@@ -44,7 +44,7 @@ class Options:
     numbered_property: tuple[str, int] | None = None
     """Name of an application property, and how many values of it take turns."""
     application: bool = False
-    """Messages as applications send them, with bodies of random sizes."""
+    """Messages as applications send them (application.py), with bodies of random sizes."""
     list32: bool = False
     """Their sections are encoded as list32."""
     ttl_s: float = 0.0
@@ -93,7 +93,7 @@ class Options:
 
     @property
     def numbered(self) -> Numbered:
-        """What of each message is numbered."""
+        """The numbered parts of each message."""
         return Numbered(
             self.priorities,
             self.message_ids or self.requests,
@@ -119,18 +119,18 @@ class Share:
 
     options: Options
     worker: int
-    """Its place on the board."""
+    """Its index on the board."""
     run: int
     links: tuple[int, ...]
     """Numbers of its senders or receivers."""
     connections: int
     slow: bool = False
-    """Whether these are the slow ones: they have a process of each side, and delay no others."""
+    """Whether these links are slow; slow links have processes of their own, so that they delay no others."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """What became of the messages of one sender."""
+    """Outcomes of the messages of one sender."""
 
     sent: int
     outcomes: dict[str, Ranges] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, a line a second without one."""
+"""Progress of a run: a bar on a terminal, else a line per second."""
 
 from typing import Final, TextIO
 
@@ -9,7 +9,7 @@ PLAIN_EVERY_S: Final = 1.0
 
 
 class Progress:
-    """Rates since it was last shown, and how much of the run is done."""
+    """Rates since the last line, and the part of the run that is done."""
 
     def __init__(self, options: Options, out: TextIO | None = None) -> None:
         self.options = options
@@ -18,7 +18,7 @@ class Progress:
         self._last = (0, 0)
 
     def update(self, elapsed_s: float, sent: int, received: int) -> None:
-        """Draw when it is time to."""
+        """Draw if it is due."""
         if self.options.quiet or elapsed_s <= 0 or not self._shown.due(elapsed_s):
             return
         passed = elapsed_s - self._last_s
@@ -28,7 +28,7 @@ class Progress:
         self._shown.show(elapsed_s, text, self._part(elapsed_s, sent if self.options.send_only else received))
 
     def finish(self) -> None:
-        """Take the bar away."""
+        """Clear the bar."""
         self._shown.finish()
 
     def _part(self, elapsed_s: float, counted: int) -> float:

@@ -30,11 +30,11 @@ from lightrail.bench.plan import ReceiverResult, Share
 
 _NONE: Final = -1
 QUIET_NS: Final = 100_000_000
-"""The longest wait for news; the board is asked at least so often."""
+"""The longest wait for events; the board is read at least this often."""
 
 
 class Receiver(Incoming):
-    """One link and what came by it."""
+    """One link and its arrivals."""
 
     __slots__ = ("arrivals", "foreign", "histogram", "last_of", "layout", "prefix", "received", "run")
 
@@ -47,7 +47,7 @@ class Receiver(Incoming):
         histogram: Histogram,
         credit: int | None = None,
     ) -> None:
-        """``credit`` is that of the options unless it is given."""
+        """``credit`` replaces that of the options."""
         options = share.options
         super().__init__(connection, link, options, credit or options.credit)
         self.run = None if options.drain_only else share.run
@@ -60,7 +60,7 @@ class Receiver(Incoming):
         self.histogram = histogram
 
     def take(self, now_ns: int, measure_from_ns: int) -> int:
-        """Receive and accept what is here; the number of messages (also foreign ones)."""
+        """Receive and accept the messages that have arrived; their number, foreign ones included."""
         read, current, settle = lib.pn_link_recv, lib.pn_link_current, lib.pn_delivery_settle
         update = lib.pn_delivery_update
         link, start, capacity, buffer = self.link, self.start, self.capacity, self.buffer
@@ -109,7 +109,7 @@ class Receiver(Incoming):
         return taken
 
     def _rare(self, whole: bytearray, now_ns: int, measure_from_ns: int) -> None:
-        """Take a message that does not look like the one before, and learn its form."""
+        """Read a message that differs in form from the one before, and remember its form."""
         found = self.stamp_of(whole)
         if found is None:
             return
@@ -125,7 +125,7 @@ class Receiver(Incoming):
         self.layout = struct.Struct(f">{parsed.body}sQQQ")
 
     def stamp_of(self, whole: bytearray) -> tuple[Parsed, int, int, int] | None:
-        """Where the body is, origin, sequence number and time of a message of this run.
+        """The offset of the body, origin, sequence number and time of a message of this run.
 
         None, and counted as foreign, for any other.
         """
@@ -149,7 +149,7 @@ class Receiving:
     """The loop."""
 
     counter = words.RECEIVED
-    """Field of the board that counts what was taken."""
+    """Field of the board that counts received messages."""
     spin_ns = SPIN_NS
 
     def __init__(self, share: Share, board: Board) -> None:
@@ -184,15 +184,15 @@ class Receiving:
         return Receiver(connection, link, self.share, self.arrivals, self.histogram)
 
     def wake_ns(self, now_ns: int) -> int:
-        """When to look again if no socket has news."""
+        """When to check again if no socket has events."""
         return now_ns + QUIET_NS
 
     def take_due(self, now_ns: int, measure_from_ns: int) -> int:
-        """Take what receivers had put off until now; the number of messages."""
+        """Receive messages that receivers had postponed until now; their number."""
         return 0
 
     def run(self) -> ReceiverResult:
-        """Receive until the board says stop."""
+        """Receive until the board asks for the end."""
         shared = self.board.words
         received_at = self.board.place(self.share.worker, self.counter)
         last_at = self.board.place(self.share.worker, words.LAST_NS)

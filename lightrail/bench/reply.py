@@ -25,7 +25,7 @@ _PROPERTIES: Final = bytes.fromhex("005373")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A message and where it goes."""
+    """A message and its address."""
 
     address: str
     octets: bytes

@@ -83,7 +83,7 @@ def _kind_of_message(options: Options) -> str:
 
 
 def _nouns(options: Options) -> tuple[str, str, str]:
-    """What is counted, who sends and who receives."""
+    """The nouns for a counted unit, a sender and a receiver."""
     if options.requests:
         return "round trip", "requester", "responder"
     return "message", "sender", "receiver"
@@ -100,7 +100,7 @@ def as_text(options: Options, outcome: Outcome) -> str:
 
 
 def _load(options: Options, value: Mapping[str, Any]) -> Iterable[str]:
-    """What was asked for, and the rates."""
+    """The options and the rates."""
     message, sending, receiving = _nouns(options)
     traits = [
         _kind_of_message(options),
@@ -168,7 +168,7 @@ def _checks(options: Options, outcome: Outcome, value: Mapping[str, Any]) -> Ite
 
 
 def _notes(outcome: Outcome) -> Iterable[str]:
-    """What the reader has to know to judge the figures."""
+    """Reservations about the figures."""
     window = outcome.window
     growth = window.sent - window.received
     if window.received and window.sent and abs(growth) > UNEVEN * window.received:

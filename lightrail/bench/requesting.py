@@ -1,7 +1,7 @@
 """A process of requesters: each sends a request, waits for the reply to it, and sends the next one.
 
-A reply belongs to a request when its correlation-id is the request's message-id, as in applications; that its
-body is the request's, too, is what is checked.
+A reply belongs to a request when its correlation-id is the request's message-id, as in applications; the
+check is that its body is the request's as well.
 """
 
 import time
@@ -19,7 +19,7 @@ from lightrail.bench.reply import CORRELATION_ID, properties, text_of
 from lightrail.bench.sending import Sender, Sending
 
 LATE_DUPLICATES_NS: Final = 100_000_000
-"""How long requesters go on after all replies have arrived, to see what arrives again."""
+"""How long requesters go on after all replies have arrived, to find duplicates."""
 
 
 class Replies(Receiver):
@@ -37,7 +37,7 @@ class Replies(Receiver):
         """The request whose reply is waited for."""
 
     def _rare(self, whole: bytearray, now_ns: int, measure_from_ns: int) -> None:
-        """Take a reply; each has a form of its own."""
+        """Read a reply; each has a form of its own."""
         found = self.stamp_of(whole)
         if found is None:
             return
@@ -70,7 +70,7 @@ class Requester(Sender):
         replies.origin = self.origin
 
     def send(self, now_ns: int, most: int) -> int:
-        """Hand a request to the engine if none is open; the number of them."""
+        """Pass a request to the engine if none is open; the number of requests."""
         if self.replies.awaited is not None:
             return 0
         number = super().send(now_ns, min(most, 1))
@@ -79,7 +79,7 @@ class Requester(Sender):
         return number
 
     def may_send(self) -> bool:
-        """Whether nothing but its pace keeps it from sending."""
+        """Whether only its pace delays the next message."""
         return self.replies.awaited is None and super().may_send()
 
     def _is_final(self, handle: Any, sequence: int) -> bool:
@@ -91,7 +91,7 @@ class Requester(Sender):
 
 
 class Requesting(Sending):
-    """The loop, and what came in it besides outcomes."""
+    """The loop, with the replies."""
 
     def __init__(self, share: Share, board: Board) -> None:
         self.arrivals = Arrivals()
@@ -111,7 +111,7 @@ class Requesting(Sending):
         return Requester(connection, number, share, self.accepted_after, replies)
 
     def take_replies(self, connection: Connection, now_ns: int) -> None:
-        """Take the replies that are here, and count them on the board."""
+        """Read the replies that have arrived, and count them on the board."""
         shared, worker = self.board.words, self.share.worker
         taken = 0
         for replies in self.replies[connection]:
@@ -129,7 +129,8 @@ class Requesting(Sending):
         return all(one.awaited is None for several in self.replies.values() for one in several)
 
     def run(self) -> RequesterResult:
-        """Send requests until the count is reached or the board says stop, then wait for the replies."""
+        """Send requests until the count is reached or the board asks for the end, then wait for the
+        replies."""
         requests = super().run()
         foreign = self._foreign()
         replies = ReceiverResult(self.arrivals, self.received - foreign, foreign, self.round_trips)

@@ -1,4 +1,4 @@
-"""A process of responders: each receives requests, accepts them, and sends the replies to where they ask."""
+"""A process of responders: each receives requests, accepts them, and sends replies to their reply-to."""
 
 import struct
 from collections import deque
@@ -19,7 +19,7 @@ _TAG: Final = struct.Struct(">I")
 
 
 class Replier:
-    """Sends the replies of one responder, and looks at their outcomes.
+    """Sends the replies of one responder, and counts their outcomes.
 
     As client libraries do: by the anonymous terminus where the broker has it, else by a link for each queue.
     """
@@ -49,7 +49,7 @@ class Replier:
         return self.links.get(address) if self.anonymous is None else self.anonymous
 
     def send(self) -> None:
-        """Hand replies to the engine as far as there is credit."""
+        """Pass replies to the engine as far as there is credit."""
         while self.waiting:
             reply = self.waiting[0]
             link = self.link_to(reply.address)
@@ -68,7 +68,7 @@ class Replier:
                 lib.pn_link_advance(link)
 
     def collect(self) -> None:
-        """Take the outcomes that came for the oldest replies."""
+        """Settle the oldest replies that have outcomes."""
         while self.unsettled:
             handle = self.unsettled[0]
             state = lib.pn_delivery_remote_state(handle)
@@ -99,14 +99,15 @@ class Responder(Receiver):
         self.replier = replier
 
     def take(self, now_ns: int, measure_from_ns: int) -> int:
-        """Receive, accept and answer what is here; the number of messages (also foreign ones)."""
+        """Receive, accept and answer the requests that have arrived; the number of messages, foreign ones
+        included."""
         taken = super().take(now_ns, measure_from_ns)
         self.replier.collect()
         self.replier.send()
         return taken
 
     def _rare(self, whole: bytearray, now_ns: int, measure_from_ns: int) -> None:
-        """Put its reply behind those that wait; each request has a form of its own."""
+        """Queue the reply to a request; each request has a form of its own."""
         found = self.stamp_of(whole)
         if found is None:
             return
@@ -132,7 +133,7 @@ class Responding(Receiving):
         return Responder(connection, link, self.share, self.arrivals, self.histogram, replier)
 
     def run(self) -> ResponderResult:
-        """Answer until the board says stop."""
+        """Answer until the board asks for the end."""
         done = super().run()
         not_accepted: dict[str, int] = {}
         for receiver in self.receivers:

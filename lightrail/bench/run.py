@@ -1,4 +1,4 @@
-"""One run from start to verdict: its processes, the measured part, what is still under way, the checks."""
+"""One run from start to verdict: its processes, the measured window, draining, the checks."""
 
 import multiprocessing
 import secrets
@@ -27,7 +27,7 @@ from lightrail.bench.worker import work
 POLL_S: Final = 0.01
 START_AFTER_NS: Final = 50_000_000
 LATE_DUPLICATES_S: Final = 0.1
-"""How long the receivers go on after all has arrived, to see what arrives again."""
+"""How long the receivers go on after all messages have arrived, to find duplicates."""
 ENDING_TIME_S: Final = 15.0
 CONNECTING_TIME_S: Final = 120.0
 
@@ -37,7 +37,7 @@ class RunError(Exception):
 
 
 class Watcher(Protocol):
-    """Told about the run while it goes on."""
+    """Observer of the run."""
 
     def update(self, elapsed_s: float, sent: int, received: int) -> None:
         """Called about a hundred times a second."""
@@ -48,7 +48,7 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class Window:
-    """The measured part."""
+    """The measured part of a run."""
 
     elapsed_s: float = 0.0
     sent: int = 0
@@ -60,13 +60,13 @@ class Window:
     """Voluntary context switches of the server's threads."""
     system_calls: int | None = None
     slow_sent: int = 0
-    """Of the slow senders, whose messages are not in ``sent``; likewise with the slow receivers."""
+    """Messages of the slow senders, which are not in ``sent``; the slow receivers' are likewise apart."""
     slow_received: int = 0
 
 
 @dataclass(slots=True)
 class Outcome:
-    """All that a run found."""
+    """The result of a run."""
 
     window: Window
     sent: int = 0
@@ -80,7 +80,7 @@ class Outcome:
     arrivals: Arrivals = field(default_factory=Arrivals)
     latency: Histogram = field(default_factory=Histogram)
     slow_latency: Histogram = field(default_factory=Histogram)
-    """Until a slow receiver began with a message."""
+    """Latency until a slow receiver began with a message."""
     accepted_after: Histogram = field(default_factory=Histogram)
     interrupted: bool = False
 
@@ -176,7 +176,7 @@ class Run:
     # --- the measured part -----------------------------------------------------------------------------
 
     def _measure(self, start: int, window: Window) -> bool:
-        """Fill the window; whether it was interrupted."""
+        """Measure the window; whether it was interrupted."""
         options, board = self.options, self.board
         count = options.count
         field_counted = words.SETTLED if options.send_only else words.RECEIVED
@@ -282,7 +282,7 @@ class Run:
             self._collect(0.1)
 
     def _finish(self, window: Window) -> Outcome:
-        """Let senders end, wait for what is under way, then let the receivers end."""
+        """Stop the senders, wait for messages under way, then stop the receivers."""
         board, options = self.board, self.options
         shared = board.words
         shared[words.SENDERS_STOP] = 1
@@ -301,7 +301,7 @@ class Run:
         return self._outcome(window)
 
     def _quiet_until(self, condition: Any, field: int) -> None:
-        """Until the condition holds or the counter stood still for the drain time."""
+        """Wait until the condition holds or the counter has not changed for the drain time."""
         last, since = -1, time.monotonic()
         while not condition():
             self._collect(POLL_S)

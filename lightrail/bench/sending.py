@@ -19,16 +19,17 @@ from lightrail.bench.pacing import SPIN_NS, Pace, Waiter
 from lightrail.bench.plan import Options, SenderResult, Sent, Share
 
 BATCH_MESSAGES: Final = 128
-"""Sent by one sender in one turn."""
+"""Messages sent by one sender in one turn."""
 BATCH_BYTES: Final = 256 * 1024
 BACKLOG_POLL_NS: Final = 300_000
-"""How often a sender that waits for the receivers asks how far they are."""
+"""How often a sender that waits for the receivers reads their counters."""
 OUTGOING_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes that may wait in a session; the broker's credit alone would let large messages fill the memory."""
+"""Bytes that may wait in a session: with the broker's credit alone, large messages could fill the memory."""
 
 
 class Form:
-    """A message in place: its octets, and where the engine finds them and their delivery-tag."""
+    """A message that is overwritten in place, with pointers of the engine to its octets and its
+    delivery-tag."""
 
     __slots__ = ("buffer", "digits", "length", "stamp_at", "start", "tag")
 
@@ -43,7 +44,7 @@ class Form:
 
 
 def pace_of(options: Options, number: int) -> Pace | None:
-    """When a sender sends; None: as soon as it may."""
+    """The pace of a sender; None: as fast as credit allows."""
     slow = options.slow
     if number < slow:
         return Pace(options.slow_rate * slow, slow, number)
@@ -92,7 +93,7 @@ class Sender:
         self.accepted_after = histogram
 
     def send(self, now_ns: int, most: int) -> int:
-        """Hand what is due to the engine, ``most`` at most; the number of messages."""
+        """Pass the messages that are due to the engine, ``most`` at most; their number."""
         number: int = min(lib.pn_link_credit(self.link), self.batch_max, most)
         first = self.sequence
         if self.count is not None:
@@ -145,7 +146,7 @@ class Sender:
         return number
 
     def _send_numbered(self, first: int, number: int, now_ns: int) -> None:
-        """As ``send``, of messages with digits to write; only what is asked for costs."""
+        """As ``send``, for messages with digits to overwrite."""
         forms = self.forms
         for sequence in range(first, first + number):
             intended = now_ns if self.pace is None else self.pace.intended_ns(sequence)
@@ -162,7 +163,7 @@ class Sender:
                 lib.pn_link_advance(self.link)
 
     def collect(self, now_ns: int, measure: bool) -> int:
-        """Take the outcomes that came for the oldest messages; how many."""
+        """Settle the oldest messages that have outcomes; their number."""
         state, settle = lib.pn_delivery_remote_state, lib.pn_delivery_settle
         unsettled = self.unsettled
         done = 0
@@ -180,7 +181,7 @@ class Sender:
         return done
 
     def _is_final(self, handle: Any, sequence: int) -> bool:
-        """Whether the broker is done with a message that it did not accept; if so note how."""
+        """Whether a message that was not accepted has its final outcome, which is then recorded."""
         state = lib.pn_delivery_remote_state(handle)
         if not lib.pn_delivery_settled(handle) and state in (0, 0x23):
             return False
@@ -205,7 +206,7 @@ class Sender:
             del batches[0]
 
     def may_send(self) -> bool:
-        """Whether nothing but its pace keeps it from sending."""
+        """Whether only its pace delays the next message."""
         if self.unsettled_max and len(self.unsettled) >= self.unsettled_max:
             return False
         return bool(lib.pn_link_credit(self.link) > 0)
@@ -216,7 +217,7 @@ class Sender:
         return self.count is not None and self.sequence >= self.count
 
     def result(self) -> Sent:
-        """What became of the messages, at the end."""
+        """The outcomes of all messages, at the end."""
         if self.unsettled:
             first = self.sequence - len(self.unsettled)
             self.outcomes["unanswered"] = [(first, self.sequence - 1)]
@@ -255,10 +256,10 @@ class Sending:
         return Sender(connection, number, self.share, self.accepted_after)
 
     def take_replies(self, connection: Connection, now_ns: int) -> None:
-        """Take what came by other links of the connection; senders have none."""
+        """Read messages of other links of the connection; senders have none."""
 
     def is_answered(self) -> bool:
-        """Whether no reply is waited for."""
+        """Whether no reply is outstanding."""
         return True
 
     def run(self) -> SenderResult:
@@ -347,7 +348,7 @@ class Sending:
         return now_ns
 
     def _wake_ns(self, active: list[Sender], now_ns: int) -> int:
-        """When there is something to do even if no socket has news."""
+        """When there is work even if no socket has events."""
         wake = now_ns + 100_000_000
         for sender in active:
             pace = sender.pace

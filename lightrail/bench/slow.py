@@ -10,7 +10,7 @@ from lightrail.bench.receiving import Receiver, Receiving
 
 
 class SlowReceiver(Receiver):
-    """One link; a message stays in the engine until its time is over."""
+    """One link; a message stays in the engine until its time has passed."""
 
     __slots__ = ("done_ns", "time_ns")
 
@@ -21,10 +21,11 @@ class SlowReceiver(Receiver):
         super().__init__(connection, link, share, arrivals, histogram, credit)
         self.time_ns = int(share.options.slow_time_s * 1e9)
         self.done_ns = 0
-        """When the message at hand is done; 0: none is here."""
+        """When the current message is done; 0: there is none."""
 
     def take(self, now_ns: int, measure_from_ns: int) -> int:
-        """Begin with a message that is here, or take it when its time is over; the number of those taken."""
+        """Begin with the next message, or accept the current one after its time; the number of accepted
+        ones."""
         taken = 0
         if self.done_ns and now_ns >= self.done_ns:
             self.done_ns = 0
@@ -58,7 +59,7 @@ class SlowReceiving(Receiving):
         return min(filter(None, [*times, super().wake_ns(now_ns)]))
 
     def take_due(self, now_ns: int, measure_from_ns: int) -> int:
-        """Take the messages whose time is over."""
+        """Accept the messages whose time has passed."""
         taken = 0
         for receiver in self.receivers:
             number = receiver.take(now_ns, measure_from_ns)

@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """Where to connect, as whom, and the address of the queue there."""
+    """The broker's host and port, the user, and the address of the queue."""
 
     host: str
     port: int

@@ -67,14 +67,14 @@ def resident_bytes(pids: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """CPU seconds between two looks: in all, and per process as (pid, name, seconds)."""
+    """CPU seconds between two readings: in total, and per process as (pid, name, seconds)."""
 
     total_s: float
     processes: list[tuple[int, str, float]]
 
 
 def between(before: dict[int, ProcessUsage], after: dict[int, ProcessUsage]) -> Spent:
-    """What was spent, processes that came or ended in between included."""
+    """The difference of two readings, including processes that started or ended in between."""
     total = sum(usage.with_ended_s for usage in after.values())
     total -= sum(usage.with_ended_s for usage in before.values() if usage.pid in after)
     processes = [

@@ -1,4 +1,4 @@
-"""A process of a run: connects, says so, works when told, gives back what it found or why it failed."""
+"""A process of a run: connects, reports that, works on command, and returns its result or its failure."""
 
 import gc
 import os
@@ -28,7 +28,8 @@ def work(kind: str, share: Share, board: Board, pipe: Pipe) -> None:
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     from lightrail.bench.engine import PeerError
 
-    gc.disable()  # nothing here is cyclic, and lists of deliveries would be walked again and again
+    # There are no reference cycles, and the collector would walk long lists of deliveries repeatedly.
+    gc.disable()
     try:
         side = _side(kind, share, board)
         pipe.send(("ready", None))
@@ -41,7 +42,7 @@ def work(kind: str, share: Share, board: Board, pipe: Pipe) -> None:
 
 
 def _side(kind: str, share: Share, board: Board) -> "Sending | Receiving":
-    """What the process does; connected when it is made."""
+    """The role of the process; its constructor connects."""
     from lightrail.bench.receiving import Receiving
     from lightrail.bench.requesting import Requesting
     from lightrail.bench.responding import Responding

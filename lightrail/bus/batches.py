@@ -1,4 +1,4 @@
-"""Batches: messages that are handled together by one call."""
+"""Batches: messages that one call handles together."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Collector:
-    """Gathers messages of tasks that each handle one, and calls the handler once for all of them.
+    """Gathers the messages of several tasks, and calls the handler once for all of them.
 
     Args:
         call: the handler, with a list of messages and the context of the first.
@@ -53,7 +53,7 @@ class Collector:
     async def _run(self, waiting: list[tuple[Context, "asyncio.Future[None]"]]) -> None:
         error: BaseException | None = None
         try:
-            # What the handler sends belongs to the first message: it leaves once.
+            # Messages that the handler sends belong to the first message, so they are sent once.
             await self._call([context.message for context, _ in waiting], waiting[0][0])
         except BaseException as raised:
             error = raised

@@ -1,4 +1,4 @@
-"""The bus: what applications publish to, send by, and register their handlers with."""
+"""The bus: applications publish, send and register handlers with it."""
 
 import asyncio
 import logging
@@ -37,10 +37,10 @@ from lightrail.transport import (
 log = logging.getLogger("lightrail.bus")
 
 STOP_S: Final = 30.0
-"""How long handlers that run may take when the bus stops."""
+"""How long running handlers may take when the bus stops."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_LONGEST_S: Final = 5.0
-"""Between attempts to start while the broker is away."""
+"""Pause between attempts to start while the broker is unreachable."""
 REQUEST_S: Final = 30.0
 RENEW_S: Final = 86_400.0
 """How long the lock of a message is renewed while its handler runs."""
@@ -65,9 +65,9 @@ class Bus(Handlers):
         urls: of the broker, as of `lightrail.client.connect`; memory:// for queues in this process.
         name: of the service: the default id of its subscriptions. All its processes have the same.
         format: how messages are written; Json unless another one is named. All formats are read.
-        conventions: names at the broker.
+        conventions: of names at the broker.
         broker: in place of URLs.
-        store: whose outbox the bus forwards, for handlers with transactions and for sagas.
+        store: for handlers with transactions and for sagas; the bus forwards its outbox.
         stop_timeout: seconds that handlers may take when the bus stops.
         options: as of `lightrail.client.connect`.
     """
@@ -108,7 +108,7 @@ class Bus(Handlers):
         self._sent_watchers: list[Callable[[Sending], None]] = []
         self._is_started = False
         self.sent_types: Final[list[MessageType]] = []
-        """What `sends` has named."""
+        """Message types named by `sends`."""
 
     # --- life --------------------------------------------------------------------------------------------
 
@@ -120,13 +120,13 @@ class Bus(Handlers):
         await self.stop()
 
     async def start(self) -> None:
-        """Connects, makes what is missing at the broker, and begins to handle messages.
+        """Connects, declares what is missing at the broker, and begins to handle messages.
 
         Raises:
             ConfigurationError: handlers contradict each other.
-            TopologyError: the broker has other things under the names that are needed.
-            BrokerAwayError: the broker could not be reached, or was lost meanwhile.
-            BusError: the broker refused the user, or a queue to it.
+            TopologyError: names at the broker have other roles or policies than expected.
+            BrokerAwayError: the broker could not be reached, or the connection was lost meanwhile.
+            BusError: the broker refused the user, or the user's access to a queue.
         """
         if self._is_started:
             return
@@ -172,14 +172,14 @@ class Bus(Handlers):
             raise
 
     async def stop(self) -> None:
-        """Receives no more, lets handlers end, and disconnects; what is not settled is delivered again."""
+        """Stops receiving, waits for handlers, and disconnects; unsettled messages are delivered again."""
         self._is_started = False
         await self._close()
 
     async def run(
         self, *, health: tuple[str, int] | None = None, metrics: Callable[[], bytes] | None = None
     ) -> None:
-        """Starts, and stops at SIGINT or SIGTERM. While the broker is away, it waits for the broker.
+        """Starts, waiting for the broker if need be, and stops at SIGINT or SIGTERM.
 
         Args:
             health: host and port for /healthz and /readyz.
@@ -204,7 +204,7 @@ class Bus(Handlers):
                 loop.remove_signal_handler(number)
 
     async def _started(self, ended: asyncio.Event) -> bool:
-        """Starts when the broker is there; False where the process has to end before."""
+        """Starts once the broker is reachable; False where the process has to end before."""
         pause_s = PAUSE_FIRST_S
         while not ended.is_set():
             try:
@@ -220,7 +220,7 @@ class Bus(Handlers):
 
     @property
     def healthy(self) -> bool:
-        """Whether the bus runs, and everything that it has opened at the broker works now."""
+        """Whether the bus runs, and all of its links at the broker work."""
         return self._is_started and self.broker.healthy
 
     @property
@@ -253,7 +253,7 @@ class Bus(Handlers):
     # --- sending -----------------------------------------------------------------------------------------
 
     async def publish(self, event: Any, **options: Any) -> None:
-        """Publishes an event; returns when every subscription has it.
+        """Publishes an event; returns when every subscription has stored it.
 
         Args:
             event: an instance of a class that was declared with @message.
@@ -262,13 +262,13 @@ class Bus(Handlers):
             id, headers, ttl, group, correlation_id, priority: of the message.
 
         Raises:
-            SendRefusedError: a queue did not take it, or it is not known whether all have.
-            ConfigurationError: it is no event.
+            SendRefusedError: a queue did not accept the event, or it is not known whether all have.
+            ConfigurationError: the object is no event.
         """
         await self._post(self.outgoing.event(event, **options))
 
     async def send(self, command: Any, **options: Any) -> None:
-        """Sends a command; returns when its queue has it.
+        """Sends a command; returns when its queue has stored it.
 
         Args:
             command: an instance of a class that was declared with @command.
@@ -306,17 +306,17 @@ class Bus(Handlers):
         Args:
             at: seconds since the Unix epoch, or
             delay: seconds from now.
-            options: as of `send` or `publish`; an `id` of your own to cancel it by.
+            options: as of `send` or `publish`; an `id` of your own allows to cancel the message.
 
         Returns:
-            What `cancel` needs.
+            The argument of `cancel`.
         """
         found = self.outgoing.scheduled(message, **options)
         await self._post(found.sending)
         return found.scheduled
 
     async def cancel(self, scheduled: Scheduled) -> bool:
-        """Calls a scheduled message off; False where it was sent or cancelled before."""
+        """Cancels a scheduled message; False where it was sent or cancelled before."""
         return await self.broker.cancel(scheduled.queue, scheduled.id)
 
     def sends(self, *classes: Any) -> None:
@@ -327,15 +327,15 @@ class Bus(Handlers):
     # --- watching ----------------------------------------------------------------------------------------
 
     def on_handled(self, call: Callable[[Handled], None]) -> None:
-        """Has a function called with every message that a handler, or the bus, is done with."""
+        """Registers a function to call with every message that has been handled and settled."""
         self._watchers.append(call)
 
     def on_sent(self, call: Callable[[Sending], None]) -> None:
-        """Has a function called with every message that was sent."""
+        """Registers a function to call with every message that was sent."""
         self._sent_watchers.append(call)
 
     def forget(self, *calls: Callable[..., None]) -> None:
-        """Functions that watch the bus are not called any more."""
+        """Removes functions that `on_handled` or `on_sent` registered."""
         self._watchers = [each for each in self._watchers if each not in calls]
         self._sent_watchers = [each for each in self._sent_watchers if each not in calls]
 

@@ -1,4 +1,4 @@
-"""Claim checks: large bodies are kept elsewhere, and messages carry where.
+"""Claim checks: large bodies are stored elsewhere, and messages have references to them.
 
     bus = Bus(url, name="scans", format=ClaimCheck(Json(), FolderClaims("/mnt/claims"), size=100_000))
 
@@ -22,10 +22,10 @@ SIZE: Final = 64 * 1024
 
 
 class Claims(Protocol):
-    """A place for bodies."""
+    """A store of bodies."""
 
     def put(self, body: bytes) -> str:
-        """Keeps a body, and returns its claim."""
+        """Stores a body, and returns its claim."""
         ...
 
     def get(self, claim: str) -> bytes:
@@ -41,11 +41,11 @@ class FolderClaims:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def put(self, body: bytes) -> str:
-        """Keeps a body; it is on the disk when this returns."""
+        """Stores a body; it is on disk when this returns."""
         claim = hashlib.sha256(body).hexdigest()
         path = self._path(claim)
         if path.exists():
-            # It is younger now, for `expire`.
+            # The body counts as new again for `expire`.
             os.utime(path)
             return claim
         path.parent.mkdir(exist_ok=True, mode=0o700)
@@ -64,7 +64,7 @@ class FolderClaims:
         return claim
 
     def get(self, claim: str) -> bytes:
-        """The body of a claim. Raises KeyError where there is none, or another one."""
+        """The body of a claim. Raises KeyError where it is missing or does not match."""
         if len(claim) != 64 or not claim.isalnum():
             raise KeyError(claim)
         try:
@@ -76,7 +76,7 @@ class FolderClaims:
         return body
 
     def expire(self, age_s: float) -> int:
-        """Deletes bodies that were put longer ago than `age_s` seconds; returns how many."""
+        """Deletes bodies older than `age_s` seconds; returns how many."""
         count = 0
         for path in self._folder.glob("??/*"):
             if path.stat().st_mtime < time.time() - age_s:
@@ -89,12 +89,12 @@ class FolderClaims:
 
 
 class ClaimCheck:
-    """A format whose large bodies are kept elsewhere.
+    """A format whose large bodies are stored elsewhere.
 
     Args:
         format: of the messages.
-        claims: where bodies are kept.
-        size: bytes from which on they are.
+        claims: the store of bodies.
+        size: bytes of a body from which it is stored there.
     """
 
     def __init__(self, format: Format, claims: Claims, size: int = SIZE) -> None:
@@ -103,11 +103,11 @@ class ClaimCheck:
         self._size = size
 
     def reads(self, envelope: Envelope) -> bool:
-        """What the format within reads."""
+        """Whether the inner format reads the envelope."""
         return CLAIM in envelope.headers or self._format.reads(envelope)
 
     def write(self, types: str, data: Any, *, id: str, source: str) -> Written:
-        """As the format within; a large body is put away, and an empty one sent."""
+        """As the inner format; a large body is stored, and an empty one sent."""
         written = self._format.write(types, data, id=id, source=source)
         if len(written.body) < self._size:
             return written
@@ -115,7 +115,7 @@ class ClaimCheck:
         return Written(b"", written.content_type, {**written.headers, CLAIM: claim})
 
     def read(self, envelope: Envelope) -> Read:
-        """As the format within, with the body that was put away. Raises NotReadableError without it."""
+        """As the inner format, with the stored body. Raises NotReadableError where it is missing."""
         claim = envelope.headers.get(CLAIM)
         if claim is not None:
             try:

@@ -1,4 +1,4 @@
-"""Consumers: one queue, the handler of its messages, and the tasks that work on them."""
+"""Consumer: one queue, the handler of its messages, and the tasks that call it."""
 
 import asyncio
 import datetime as dt
@@ -37,13 +37,13 @@ from lightrail.transport.endpoint import HANDLER_FAILED, NOT_READABLE, descripti
 log = logging.getLogger("lightrail.bus")
 
 SKIPPED: Final = "lightrail:skipped"
-"""Reason of a dead letter that no handler here knows the type of."""
+"""Reason of a dead letter of an unknown type."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_LONGEST_S: Final = 5.0
 
 
 class Outcome(Enum):
-    """What became of a message at a consumer."""
+    """Result of handling a message."""
 
     HANDLED = "handled"
     RETRIED = "retried"
@@ -55,7 +55,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """A message that a consumer is done with, for those who watch the bus."""
+    """A handled message, for functions that watch the bus."""
 
     queue: str
     type: MessageType
@@ -67,10 +67,10 @@ class Handled:
 
 
 class Consumer:
-    """Works on the messages of one queue.
+    """Handles the messages of one queue.
 
     Args:
-        post: sends what handlers have sent.
+        post: sends the messages of handlers.
         watch: is called with every Handled.
     """
 
@@ -119,7 +119,7 @@ class Consumer:
             self._workers.add(task)
 
     async def stop(self, timeout: float) -> None:  # noqa: ASYNC109 - what runs then is cancelled
-        """Receives no more, and waits for handlers that run; after `timeout` seconds they are cancelled."""
+        """Stops receiving, and waits for running handlers; after `timeout` seconds it cancels them."""
         self._is_stopping = True
         for task in self._idle:
             task.cancel()
@@ -142,7 +142,8 @@ class Consumer:
             idle.discard(task)
             try:
                 if gate is not None and not await gate.enter():
-                    # Paused while this task waited for a message: another process may have it.
+                    # The kill switch paused the handler while this task waited for a message: release it for
+                    # other processes.
                     await received.release()
                     return
                 await self.handle(received)
@@ -166,7 +167,7 @@ class Consumer:
                 log.warning("%s: %s", self.queue, error)
                 await self._clock.sleep(min(PAUSE_LONGEST_S, PAUSE_FIRST_S * 2 ** min(failures, 10)))
             except Exception:
-                # Of the bus: a handler's exception does not come here. The message is delivered again.
+                # An error of the bus; a handler's exception is caught before. The message is delivered again.
                 failures += 1
                 log.exception("%s: internal error", self.queue)
                 await self._clock.sleep(min(PAUSE_LONGEST_S, PAUSE_FIRST_S * 2 ** min(failures, 10)))
@@ -194,7 +195,7 @@ class Consumer:
                     return
             message = load(read.data)
         except Exception as error:
-            # Of a library's validators, or of Python for nesting without end: the message is what is wrong.
+            # Validators of a library, or Python's recursion limit: the error is in the message.
             await received.dead_letter(NOT_READABLE, description_of(error), notes_of(error))
             log.warning("%s: a message is not readable as %s: %s", self.queue, self.type.name, error)
             self._done(None, envelope, Outcome.NOT_READABLE, error, began)
@@ -202,7 +203,7 @@ class Consumer:
         context = Context(self._outgoing, received, message, self._name, self.queue)
         failure = await self._attempt(context)
         if failure is None and received.settled:
-            # The handler has deferred it, or its lock ran out: what it has sent does not leave.
+            # The handler has deferred the message, or its lock has expired: drop the messages that it sent.
             self._done(context, envelope, Outcome.DEFERRED, None, began)
             return
         if failure is None:
@@ -218,7 +219,7 @@ class Consumer:
             await self._failed(received, context, failure, type, began)
 
     async def _post_all(self, context: Context) -> Exception | None:
-        """Sends what the handler has sent; why that failed, or None."""
+        """Sends the messages of the handler; the error, or None."""
         try:
             for sending in context.sent:
                 await self._post(sending)
@@ -227,7 +228,7 @@ class Consumer:
         return None
 
     async def _attempt(self, context: Context) -> Exception | None:
-        """Calls the handler, again at once where the retry says so; the exception of the last call."""
+        """Calls the handler, with its immediate retries; the exception of the last call."""
         retry = self.registration.retry
         while True:
             try:
@@ -239,7 +240,7 @@ class Consumer:
                         context.reply(answer)
                 return None
             except AlreadyHandledError as error:
-                # Its effects are in the database, its messages in the outbox.
+                # The message was handled: its effects are in the database, its messages in the outbox.
                 context.sent.clear()
                 log.info("%s: %s", self.queue, error)
                 return None
@@ -312,7 +313,7 @@ class Consumer:
             return
         log.error("%s: %s failed for good", self.queue, self._name, exc_info=error)
         attempts = envelope.delivery_count * (self.registration.retry.immediate + 1) + context.attempt
-        # Published before the message is settled: a crash between the two leaves two faults, never none.
+        # Published before the message is settled: a crash in between leads to two faults, never to none.
         await self._publish_fault(context, error, type, attempts)
         notes = notes_of(error) | {"x-opt-handler": self._name, "x-opt-attempts": attempts}
         await received.dead_letter(HANDLER_FAILED, description_of(error), notes)
@@ -336,7 +337,7 @@ class Consumer:
         try:
             await self._post(self._outgoing.fault(fault, fault_of(type), context))
         except Exception as failure:
-            # Such as of a format that has no name for faults. The dead letter itself says the same.
+            # For example, a format without a name for faults. The dead letter has the same information.
             log.warning("%s: the fault could not be published: %s", self.queue, failure)
 
     async def _answer_fault(self, context: Context, error: Exception) -> None:

@@ -1,7 +1,7 @@
-"""The context of a message that is being handled: what is known of it, and what its handler sends.
+"""Context of a message for its handler: its properties, and the messages that the handler sends.
 
-What a handler sends leaves when the handler has succeeded (the memory outbox): a handler that fails has sent
-nothing, and a message that is handled again sends the same messages with the same ids.
+Messages of a handler are sent when it has succeeded (the memory outbox): a handler that fails sends nothing,
+and a message that is handled again sends the same messages with the same ids.
 """
 
 from collections.abc import Awaitable, Mapping
@@ -17,7 +17,7 @@ CAUSE: Final = "lightrail-cause"
 
 
 class _Done:
-    """The result of what is done when it is called; awaiting it takes no time."""
+    """The result of a call that has been done already; awaiting it takes no time."""
 
     def __await__(self) -> Any:
         return iter(())
@@ -57,7 +57,7 @@ class Context:
         self.attempt = 1
         self.state: dict[str, Any] = {}
         self.sent: list[Sending] = []
-        """What leaves when the handler has succeeded."""
+        """Messages to send when the handler has succeeded."""
         self._received = received
         self._outgoing = outgoing
 
@@ -73,13 +73,13 @@ class Context:
 
     @property
     def conversation(self) -> str:
-        """Id of the message that began the chain which this one belongs to."""
+        """Id of the first message of the chain that this one belongs to."""
         found = self.envelope.headers.get(CONVERSATION)
         return str(found) if found is not None else self.envelope.id or ""
 
     @property
     def delivery_count(self) -> int:
-        """Deliveries of this message that failed before."""
+        """Failed deliveries of this message before this one."""
         return self.envelope.delivery_count
 
     def publish(self, event: Any, **options: Any) -> Awaitable[None]:
@@ -98,11 +98,12 @@ class Context:
         return DONE
 
     def reply(self, answer: Any) -> Awaitable[None]:
-        """Answers a request when the handler has succeeded. Raises ValueError where nobody asked."""
+        """Answers a request when the handler has succeeded. Raises ValueError for a message without
+        reply_to."""
         self.sent.append(self._outgoing.answer(answer, self))
         return DONE
 
     async def defer(self, seconds: float) -> None:
-        """Has the message delivered again after a time; what the handler has sent does not leave."""
+        """Lets the broker deliver the message again after a time; messages of the handler are not sent."""
         self.sent.clear()
         await self._received.fail(seconds)

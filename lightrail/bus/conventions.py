@@ -1,4 +1,4 @@
-"""Conventions: which names of the namespace messages, subscriptions and schedules have."""
+"""Conventions: the names of routers and queues for messages, subscriptions and schedules."""
 
 from lightrail.bus.messages import MessageType
 

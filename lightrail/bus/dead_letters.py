@@ -1,4 +1,4 @@
-"""Dead letters of a broker: what they say, sending them again, and deleting them."""
+"""Dead letters of a broker: reading them, sending them again, and deleting them."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +15,10 @@ from lightrail.transport.amqp_messages import envelope_of
 ENDING: Final = "/$dlq"
 PAGE: Final = 100
 REQUESTS: Final = 10
-"""Without an answer at a time; the broker lets a link have 20."""
+"""Requests without an answer at a time; the broker allows 20 per link."""
 NOT_FOUND: Final = 404
 QUIET_S: Final = 0.5
-"""How long a queue has to be silent before nothing more is expected of it."""
+"""Silence of a queue after which no more messages are expected."""
 OWN: Final = "x-opt-dead-letter-"
 """Annotations that a message loses when it is sent again."""
 
@@ -112,7 +112,7 @@ class DeadLetters:
             async def again(delivery: Delivery) -> None:
                 notes = delivery.message.annotations
                 kept = {key: value for key, value in notes.items() if not str(key).startswith(OWN)}
-                # Sent before it is accepted: a crash between the two leaves two, never none.
+                # Sent before it is accepted: a crash in between leads to two messages, never to none.
                 await sender.send(delivery.message.replace(annotations=kept))
 
             return await self._each(queue, ids, again)
@@ -126,7 +126,7 @@ class DeadLetters:
         return await self._each(queue, ids, accept)
 
     async def _each(self, queue: str, ids: Sequence[str] | None, handle: Callable[[Delivery], Any]) -> int:
-        """Has a function handle the dead letters of a queue that are there now."""
+        """Lets a function handle the present dead letters of a queue."""
         left = len(await self.of(queue))
         count = 0
 

@@ -1,4 +1,4 @@
-"""Dependencies: values that functions make for the parameters of handlers, once per message."""
+"""Dependencies: functions that supply parameters of handlers, called once per message."""
 
 import asyncio
 import inspect
@@ -13,7 +13,7 @@ from lightrail.bus.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """A parameter that a function makes the value for."""
+    """A parameter whose value a function supplies."""
 
     function: Callable[..., Any]
 
@@ -29,13 +29,13 @@ def Depends(function: Callable[..., Any]) -> Any:  # noqa: N802 - as a type it w
 
 
 class Parameters:
-    """What a function is called with, found out once.
+    """The parameters of a function, analysed once.
 
     Args:
         function: handler or dependency.
         with_message: whether its first parameter is the message.
 
-    Raises ConfigurationError for a parameter that nobody gives.
+    Raises ConfigurationError for a parameter without a source.
     """
 
     def __init__(self, function: Callable[..., Any], *, with_message: bool) -> None:
@@ -79,14 +79,14 @@ class Parameters:
 
     @property
     def needs_stack(self) -> bool:
-        """Whether something has to be closed behind a call."""
+        """Whether something has to be closed after a call."""
         return bool(self.dependencies)
 
     async def values(self, context: Context, stack: AsyncExitStack, made: dict[Any, Any]) -> dict[str, Any]:
         """Keyword arguments for a call.
 
         Args:
-            made: values of this message by function.
+            made: values for this message, by function.
         """
         found: dict[str, Any] = {}
         if self.context is not None:

@@ -1,22 +1,22 @@
-"""What can go wrong on the bus, as the application sees it."""
+"""Errors of the bus that applications get."""
 
 from typing import Any
 
 
 class BusError(Exception):
-    """Base of all of them."""
+    """Base of all errors of the bus."""
 
 
 class ConfigurationError(BusError):
-    """The application contradicts itself, or what the bus needs to know is missing; shown at the start."""
+    """The application's declarations contradict each other or are incomplete; raised at the start."""
 
 
 class BrokerAwayError(BusError):
-    """The broker could not be reached, or was lost while the bus started: trying again helps."""
+    """The broker could not be reached, or the connection was lost while the bus started: try again."""
 
 
 class NotReadableError(BusError):
-    """A message is not what its type says."""
+    """A message does not match its type."""
 
 
 class MiddlewareError(BusError):
@@ -48,7 +48,7 @@ class RequestFailedError(RequestError):
 
 
 class UnexpectedAnswerError(RequestError):
-    """The answer is of no type that was asked for.
+    """The answer is of an unexpected type.
 
     Attributes:
         types: names of the answer's types.

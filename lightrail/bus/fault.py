@@ -1,4 +1,4 @@
-"""Faults: events that say which message could not be handled, and why."""
+"""Faults: events about messages that could not be handled."""
 
 import datetime as dt
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ class Fault(Generic[T]):
     """A message became a dead letter: `@bus.handler async def failed(fault: Fault[OrderPlaced])`.
 
     Attributes:
-        message: that could not be handled.
+        message: the one that could not be handled.
         id: of the message.
         exception: class that was raised, with its module.
         text: of the exception.
         handler: function that raised.
         host: where it ran.
         attempts: calls of the handler with the message, in all deliveries.
-        at: when it was given up.
+        at: time of the last attempt.
     """
 
     message: T

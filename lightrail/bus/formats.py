@@ -1,4 +1,4 @@
-"""Formats: how a message and its type are written into an envelope, and read from one."""
+"""Formats: encodings of a message and its type in an envelope."""
 
 import datetime as dt
 import json
@@ -23,12 +23,12 @@ _BASES: Final = "lightrailbases"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A message as a format has it.
+    """An encoded message.
 
     Attributes:
         body: bytes.
         content_type: of the body.
-        headers: that belong to the format.
+        headers: those of the format.
     """
 
     body: bytes
@@ -38,7 +38,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A message as it was read, before its class is known.
+    """A decoded message, before its class is known.
 
     Attributes:
         types: wire names of its type and bases; empty where the sender wrote none.
@@ -50,14 +50,14 @@ class Read:
 
 
 class Format(Protocol):
-    """One way to write messages; a bus writes one and reads all that it knows."""
+    """An encoding of messages; a bus writes one format and reads all."""
 
     def reads(self, envelope: Envelope) -> bool:
         """Whether an envelope is of this format."""
         ...
 
     def write(self, types: str, data: Any, *, id: str, source: str) -> Written:
-        """A message.
+        """Encodes a message.
 
         Args:
             types: wire names with blanks between them.
@@ -76,7 +76,7 @@ class Json:
     """Plain JSON: the body is the message, the header lightrail-type its type."""
 
     def reads(self, envelope: Envelope) -> bool:
-        """Everything that no other format reads."""
+        """Every envelope that no other format reads."""
         return True
 
     def write(self, types: str, data: Any, *, id: str, source: str) -> Written:

@@ -1,4 +1,4 @@
-"""The forwarder of a store's outbox: what was committed is sent, in the order of the commits."""
+"""Forwarder of a store's outbox: sends committed messages, in the order of the commits."""
 
 import asyncio
 import logging
@@ -16,9 +16,9 @@ log = logging.getLogger("lightrail.bus")
 
 BATCH: Final = 500
 LOOK_S: Final = 0.25
-"""How often the outbox is looked at for messages of other processes."""
+"""How often the outbox is checked for messages of other processes."""
 REFUSALS_MAX: Final = 10
-"""Attempts, after which a message that its address refuses is set aside."""
+"""Attempts after which a message that its address refuses is set aside."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_LONGEST_S: Final = 5.0
 
@@ -36,16 +36,16 @@ class Forwarder:
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._refusals: dict[int, int] = {}
-        """By sequence: how often a message was refused for reasons that last."""
+        """By sequence: how often a message was refused permanently."""
         self.forwarded = 0
-        """Messages since the start."""
+        """Messages forwarded since the start."""
 
     def start(self) -> None:
         """Begins to forward."""
         self._task = asyncio.create_task(self._run(), name="forwarder")
 
     async def stop(self) -> None:
-        """Forwards no more; what waits stays in the outbox."""
+        """Stops forwarding; waiting messages stay in the outbox."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -58,7 +58,7 @@ class Forwarder:
                 arrived.clear()
             try:
                 if not await self._store.forwards():
-                    # Another process does, and may end at any time.
+                    # Another process forwards, and may end at any time.
                     await asyncio.sleep(LOOK_S)
                     continue
                 batch = await self._store.next(BATCH)
@@ -67,7 +67,7 @@ class Forwarder:
                 log.warning("the outbox can't be forwarded now: %s", error)
                 is_done = False
             except Exception:
-                # Nothing may end this task: what is committed would never leave.
+                # Nothing may end this task, or committed messages would never be sent.
                 log.exception("the outbox can't be forwarded now: internal error")
                 is_done = False
             if not is_done:
@@ -110,7 +110,7 @@ class Forwarder:
         return is_whole
 
     async def _refuse(self, waiting: Waiting, reason: str) -> None:
-        """Counts a refusal; a message that is refused again and again is set aside for those behind it."""
+        """Counts a refusal; a message that is refused too often is set aside for those behind it."""
         count = self._refusals.get(waiting.sequence, 0) + 1
         self._refusals[waiting.sequence] = count
         if count >= REFUSALS_MAX:

@@ -1,4 +1,4 @@
-"""Handlers: functions that messages are dispatched to, registered by decorators and composed of groups."""
+"""Handlers: functions for messages, registered by decorators in groups."""
 
 import inspect
 import types
@@ -27,7 +27,7 @@ from lightrail.bus.messages import Kind, MessageType, message_type
 from lightrail.bus.retry import NO_RETRY, Retry
 
 CONCURRENCY: Final = 10
-"""Messages that a handler works on at once."""
+"""Messages that a handler handles at once."""
 DEFAULTS: Final[dict[str, Any]] = {
     "subscription": None,
     "topic": None,
@@ -66,7 +66,7 @@ class HandlerOptions(ResponderOptions, total=False):
 
 
 class Middleware(Protocol):
-    """Is called around handlers, in the order of registration, and calls the next one exactly once."""
+    """A function around handlers, in the order of registration, which calls the next one exactly once."""
 
     async def __call__(self, context: Context, call_next: Next) -> Any:
         """Returns what `await call_next()` returned, or a replacement of it."""
@@ -75,7 +75,7 @@ class Middleware(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages that a handler gets together, as a list.
+    """Options of a handler that gets several messages as a list.
 
     Attributes:
         size: most messages of one call.
@@ -135,7 +135,7 @@ class Handlers:
             subscription: of events: handlers with the same id, in whatever process, share the messages, and
                 each id gets all of them; the name of the bus without it.
             topic: of events: a pattern of words of `publish(topic=…)`, as eu.*.express or eu.#.
-            retry: what happens when the function raises.
+            retry: of a message whose handler raises.
             concurrency: messages that are worked on at once, in each process.
             ordered: messages of one key (`@message(key=…)`) are handled in order, one at a time in all
                 processes.
@@ -164,7 +164,7 @@ class Handlers:
     def responder(self, function: Any = None, /, **options: Unpack[ResponderOptions]) -> Any:
         """Registers a function for requests: what it returns is the answer, and what it raises the error.
 
-        An exception is retried at once as `retry.immediate` says, and answered then: somebody waits.
+        An exception is retried `retry.immediate` times and then answered, because the requester waits.
         """
 
         def register(function: Function) -> Function:
@@ -202,7 +202,7 @@ class Handlers:
         if options["batch"] is not None and parameters.has_transaction:
             raise ConfigurationError(
                 f"{name_of(function)}: expected a handler of single messages for a transaction of a store, "
-                "found one of batches: the inbox could not say which messages of a batch were handled"
+                "found one of batches: the inbox has no record of single messages of a batch"
             )
         found = message_types(function, options["batch"] is not None)
         for each in found:

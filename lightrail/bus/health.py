@@ -1,4 +1,4 @@
-"""Health of a service over HTTP, for Kubernetes: /healthz, /readyz, and /metrics where there are any."""
+"""Health of a service over HTTP, for Kubernetes: /healthz, /readyz, and /metrics if configured."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Final
 REQUEST_MAX: Final = 8 * 1024
 """Bytes of a request's head."""
 REQUEST_S: Final = 5.0
-"""How long a client may take to say it."""
+"""Time for a client to send it."""
 CONNECTIONS_MAX: Final = 50
 
 
@@ -33,7 +33,7 @@ class Health:
         return number
 
     async def close(self) -> None:
-        """Listens no more."""
+        """Stops listening."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()

@@ -9,7 +9,7 @@ from lightrail.transport import Clock
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """At most so many calls in so many seconds, in each process."""
+    """The largest number of calls in a time, in each process."""
 
     calls: int
     seconds: float = 1.0
@@ -21,11 +21,11 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class KillSwitch:
-    """Pauses a handler when too many of its calls fail, such as when its database is away.
+    """Pauses a handler when too many of its calls fail, for example because its database is unreachable.
 
     Attributes:
         failures: share of the calls that may fail, between 0 and 1.
-        calls: over so many of the last calls; fewer do not count.
+        calls: number of recent calls that count; with fewer there is no pause.
         pause: seconds.
     """
 
@@ -39,7 +39,7 @@ class KillSwitch:
 
 
 class Gate:
-    """What every call of a handler passes: its limits."""
+    """The limits of a handler, which every call passes."""
 
     def __init__(self, rate_limit: RateLimit | None, kill_switch: KillSwitch | None, clock: Clock) -> None:
         self._rate = rate_limit

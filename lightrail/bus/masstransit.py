@@ -1,6 +1,6 @@
 """MassTransit's JSON envelope, so that services in .NET and in Python handle each other's messages.
 
-Written after the documentation of MassTransit 8 (serialization, "Message Envelope"). Names of types are
+After the documentation of MassTransit 8 (serialization, "Message Envelope"). Names of types are
 `urn:message:NAMESPACE:CLASS`; `names` says which of our types each is. .NET writes names of properties as
 camelCase, Python as snake_case: those of our classes are translated, keys of dicts are not.
 """
@@ -94,7 +94,7 @@ class MassTransit:
 
 
 def _guid(id: str) -> str:
-    """A message id as .NET reads it: the id itself where that is a UUID, else a UUID made of the id."""
+    """A message id for .NET: the id itself where it is a UUID, else a UUID derived from the id."""
     try:
         return str(uuid.UUID(id))
     except ValueError:

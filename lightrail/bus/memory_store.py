@@ -1,4 +1,4 @@
-"""A store in memory, for tests and for services whose sagas may be lost with the process."""
+"""A store in memory, for tests, and for services that may lose their sagas with the process."""
 
 import itertools
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ class MemoryStore:
         """By sequence: messages that were set aside, with the reason."""
 
     async def open(self) -> None:
-        """Nothing has to be opened."""
+        """Does nothing."""
 
     async def close(self) -> None:
-        """What is stored stays."""
+        """Keeps everything stored."""
 
     async def commit(self, step: Step) -> None:
         """Writes all of a step or nothing."""
@@ -53,7 +53,7 @@ class MemoryStore:
         return self.sagas.get((saga, key))
 
     async def forwards(self) -> bool:
-        """Always: no other process has this memory."""
+        """True, because no other process shares this memory."""
         return True
 
     async def next(self, count: int) -> list[Waiting]:

@@ -1,7 +1,7 @@
 """Message types: classes with a name that is part of the contract between applications.
 
-The name is written down once, by the decorator `message` or `command`, and never derived from a module or a
-class: code can be moved without a change on the wire.
+The name is given once, to the decorator `message` or `command`, and never derived from a module or a class,
+so that code can move without a change on the wire.
 """
 
 import re
@@ -19,12 +19,12 @@ Class = TypeVar("Class", bound=type)
 
 
 class Kind(Enum):
-    """What a message is for."""
+    """The purpose of a message."""
 
     EVENT = "event"
-    """Something that has happened: it is published to all subscriptions."""
+    """A fact, which is published to all subscriptions."""
     COMMAND = "command"
-    """Something to be done, or a request: sent, to the one queue whose handler does it."""
+    """An order or a request, which is sent to the one queue of its handler."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +130,7 @@ def message(
 
 
 def known_type(wire_name: str) -> MessageType | None:
-    """The type of this process that was declared last with a name."""
+    """The type with a name that this process declared last."""
     return _KNOWN.get(wire_name)
 
 
@@ -146,7 +146,7 @@ def command(
 
 
 def message_type(cls: Any) -> MessageType:
-    """The type that a class was declared with. Raises ConfigurationError where it was not."""
+    """The type of a class. Raises ConfigurationError for a class that was not declared."""
     found = vars(cls).get(_ATTRIBUTE) if isinstance(cls, type) else None
     if found is None:
         found = _TYPED_DICTS.get(cls)
@@ -160,6 +160,6 @@ def message_type(cls: Any) -> MessageType:
 
 
 _TYPED_DICTS: Final[dict[Any, MessageType]] = {}
-"""By class: a TypedDict's instances are plain dicts, so that `publish` is given the class as well."""
+"""By class: instances of a TypedDict are plain dicts, so `publish` gets the class as well."""
 _KNOWN: Final[dict[str, MessageType]] = {}
-"""By wire name: what messages of derived types are read as, where this process has their classes."""
+"""By wire name: the type as which messages of derived types are read, where this process has the class."""

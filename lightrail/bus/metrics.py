@@ -15,7 +15,7 @@ BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 600.0)
 
 
 class Metrics:
-    """Counts what a bus handles and sends.
+    """Counts the messages that a bus handles and sends.
 
     | metric | labels | |
     |---|---|---|

@@ -1,4 +1,4 @@
-"""What is sent: envelopes of messages, and where they go."""
+"""Outgoing messages: their envelopes and addresses."""
 
 import itertools
 import json
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 SOURCE: Final = "lightrail-source"
 """Header: name of the bus that sent the message."""
 FAULT: Final = "lightrail-fault"
-"""Header of an answer whose body says what the responder raised."""
+"""Header of an answer whose body is the responder's exception."""
 TARGET: Final = "lightrail-target"
-"""Header of a message in a queue of schedules: where it goes when its time has come."""
+"""Header of a message in a queue of schedules: its address at its time."""
 
 
 class Outgoing:
@@ -45,7 +45,8 @@ class Outgoing:
         self._numbers = itertools.count(1)
 
     def on_envelope(self, call: Callable[[str, str, dict[str, Header], str], None]) -> None:
-        """Has a function called with address, type, headers and id of each message; it may add headers."""
+        """Registers a function to call with address, type, headers and id of each message; it may add
+        headers."""
         self._watchers.append(call)
 
     def event(
@@ -57,7 +58,7 @@ class Outgoing:
         type: Any = None,
         **options: Any,
     ) -> Sending:
-        """An event on its way to its router. Raises ConfigurationError for a command."""
+        """An event to its router. Raises ConfigurationError for a command."""
         found = message_type(type or event.__class__)
         if found.kind is not Kind.EVENT:
             raise ConfigurationError(
@@ -75,7 +76,7 @@ class Outgoing:
         type: Any = None,
         **options: Any,
     ) -> Sending:
-        """A command on its way to its queue. Raises ConfigurationError for an event without `to`."""
+        """A command to its queue. Raises ConfigurationError for an event without `to`."""
         found = message_type(type or command.__class__)
         if found.kind is not Kind.COMMAND and to is None:
             raise ConfigurationError(
@@ -86,10 +87,10 @@ class Outgoing:
         return self._sending(address, found, command, context, subject=found.wire_name, **options)
 
     def answer(self, answer: Any, context: Context) -> Sending:
-        """The answer to a request. Raises ValueError where nobody asked."""
+        """The answer to a request. Raises ValueError for a message without reply_to."""
         reply_to = context.envelope.reply_to
         if reply_to is None:
-            raise ValueError(f"{context.handler}: expected a message with reply_to, found none: nobody asked")
+            raise ValueError(f"{context.handler}: expected a message with reply_to, found none")
         found = message_type(answer.__class__)
         made = self._sending(reply_to, found, answer, context, subject=found.wire_name)
         made.envelope.correlation_id = context.envelope.correlation_id or context.envelope.id
@@ -192,5 +193,5 @@ class Outgoing:
     def _id(self, context: Context | None) -> str:
         if context is None or context.envelope.id is None:
             return f"{self._prefix}-{next(self._numbers)}"
-        # The same when the message is handled again: queues with a duplicate_window drop the repetition.
+        # The same id when the message is handled again: queues with a duplicate_window drop the repetition.
         return f"{context.envelope.id}/{context.handler}/{len(context.sent)}"

@@ -1,4 +1,4 @@
-"""Plans: which queue each handler has, and what has to be at the broker for it."""
+"""Plan: the queue of each handler, and the topology at the broker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class Plan:
         return planned
 
     def topology(self, planned: Sequence[Planned]) -> Topology:
-        """Everything that the handlers need."""
+        """The topology that the handlers need."""
         topology = Topology()
         topology.queues[self.schedule] = QueueRules()
         for each in planned:
@@ -83,7 +83,7 @@ class Plan:
         return topology
 
     def of_message(self, address: str, type: MessageType) -> Topology | None:
-        """What a message needs at the address that it goes to; None for a place of the application's own."""
+        """The router or queue of a message's address; None for an address of the application's own."""
         topology = Topology()
         if address == self._router(type):
             self._add_event(topology, type)
@@ -109,7 +109,7 @@ class Plan:
         topology.routers.add(address)
         for base in type.bases:
             if any(base in other.bases for other in type.bases):
-                # A base of a base: its router is fed by that of the nearer one.
+                # The router of a base's base is fed by that of the nearer one.
                 continue
             self._add_event(topology, base)
             target = self._conventions.event(base)

@@ -49,11 +49,12 @@ from lightrail.transport.threads import Threads
 __all__ = ["PostgresqlStore"]
 
 CONNECTIONS: Final = 8
-"""Transactions at once; the engine's pool has to have one more, for the lock of the forwarder."""
+"""Concurrent transactions; the engine's pool has to have one more connection, for the lock of the
+forwarder."""
 INBOX_S: Final = 7 * 86_400.0
 """How long handled messages are remembered."""
 PRUNE_EVERY: Final = 1_000
-"""Commits between two looks for what the inbox may forget."""
+"""Commits between two deletions of old entries of the inbox."""
 LOCK: Final = 0x4C52_4F42
 """Number of the advisory lock of the process that forwards the outbox."""
 
@@ -114,14 +115,14 @@ class PostgresqlStore:
         self._lock: Connection | None = None
         self._commits = 0
         self.arrived: asyncio.Event | None = None
-        """Set when the outbox has got messages in this process."""
+        """Set when this process has added messages to the outbox."""
 
     async def open(self) -> None:
-        """Makes its tables where they are missing. Raises StoreError."""
+        """Creates missing tables. Raises StoreError."""
 
         def make() -> None:
             with self._engine.begin() as connection:
-                # Processes that start together make them one after the other.
+                # Processes that start together create them one after the other.
                 connection.execute(select(func.pg_advisory_xact_lock(LOCK + 1)))
                 METADATA.create_all(connection)
 
@@ -144,12 +145,13 @@ class PostgresqlStore:
             def bill(order: OrderPlaced, database: Connection = Depends(store.transaction)): ...
 
         What the handler sends is written into the outbox by the same commit, and the message into the inbox:
-        a message that was handled before does not come to the handler again.
+        the handler is not called for a message that was handled before.
         """
         message = context.envelope.id
         connected: list[Connection] = []
         try:
-            # Into a list: a cancellation meanwhile would lose the connection, not its place in the pool.
+            # Into a list, because a cancellation meanwhile would lose the connection but not its slot in the
+            # pool.
             await self._in_thread(lambda: connected.append(self._engine.connect()))
             [database] = connected
             if message is not None and await self._in_thread(_is_handled, database, context.handler, message):
@@ -158,7 +160,7 @@ class PostgresqlStore:
             await self._in_thread(_write, database, Step(context.handler, message, context.sent))
             await self._in_thread(database.commit)
         finally:
-            # What is not committed is rolled back by it.
+            # Rolls back what is not committed.
             for each in connected:
                 with suppress(StoreError):
                     await self._in_thread(each.close)
@@ -210,7 +212,7 @@ class PostgresqlStore:
     async def forwards(self) -> bool:
         """Whether this process forwards the outbox: the one that has the advisory lock.
 
-        A lock that was lost with its connection is asked for anew.
+        A lock that was lost with its connection is acquired again.
         """
 
         def look() -> bool:
@@ -255,7 +257,7 @@ class PostgresqlStore:
         await self._in_thread(remove)
 
     async def refuse(self, sequence: int, reason: str) -> None:
-        """Sets a message aside that its address refuses."""
+        """Sets aside a message that its address refuses."""
 
         def move() -> None:
             with self._engine.begin() as database:
@@ -277,7 +279,7 @@ class PostgresqlStore:
         try:
             return await self._threads.call(call, *arguments)
         except SQLAlchemyError as error:
-            raise StoreError(f"the database could not do it: {error}") from error
+            raise StoreError(f"the database failed: {error}") from error
 
 
 def _unlock(lock: Connection) -> None:

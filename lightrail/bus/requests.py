@@ -1,4 +1,4 @@
-"""Requests: a command with the address of our own node, and the answer by its correlation id."""
+"""Requests: commands with the address of the bus's own node, and their answers by correlation id."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ class Requests:
     ) -> Any:
         """Sends a request, and returns the answer as one of the classes.
 
-        Raises what `Bus.request` says.
+        Raises the errors of `Bus.request`.
         """
         envelope = sending.envelope
         envelope.reply_to = await self.open()
@@ -84,7 +84,7 @@ class Requests:
         return self._read(found, answers)
 
     async def close(self) -> None:
-        """Requests that have no answer raise RequestError."""
+        """Closes the node; requests without an answer raise RequestError."""
         self._fail("the bus was stopped before the answer came")
         if self._task is not None:
             self._task.cancel()
@@ -99,7 +99,7 @@ class Requests:
                 failed = RequestFailedError(fault["exception"], fault["text"], fault["host"])
             except (ValueError, TypeError, KeyError) as error:
                 raise UnexpectedAnswerError(
-                    f"the answer says that it failed, and not why: {error!r}", ""
+                    f"the answer is an error without a description: {error!r}", ""
                 ) from error
             raise failed
         try:

@@ -1,11 +1,11 @@
-"""Retries: when a message that failed is handled again, and when no more."""
+"""Retries: when a failed message is handled again, and when it becomes a dead letter."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 CRASHES: Final = 3
-"""Deliveries beyond the retries, of a message whose handler kills its process, before it is a dead letter."""
+"""Deliveries beyond the retries before a message whose handler kills its process becomes a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Retry:
         immediate: attempts that follow at once, in the same process, while the message is locked.
         delayed: seconds of pauses before further deliveries, which the broker counts: they survive a crash,
             and each may be handled by another process. Every delivery has its immediate attempts.
-        never: exceptions for which trying again is of no use; the message is a dead letter at once.
+        never: exceptions that are not retried; the message becomes a dead letter at once.
     """
 
     immediate: int = 0
@@ -31,7 +31,7 @@ class Retry:
         object.__setattr__(self, "delayed", tuple(self.delayed))
 
     def pause_s(self, error: BaseException, delivery_count: int) -> float | None:
-        """Seconds before the next delivery; None where there is none any more.
+        """Seconds before the next delivery; None after the last one.
 
         Args:
             delivery_count: failed deliveries before this one.
@@ -42,7 +42,7 @@ class Retry:
 
     @property
     def max_delivery_count(self) -> int:
-        """Deliveries after which the broker makes a dead letter of a message that nobody could settle."""
+        """Deliveries after which the broker makes an unsettled message a dead letter."""
         return len(self.delayed) + 1 + CRASHES
 
 

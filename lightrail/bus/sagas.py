@@ -1,4 +1,4 @@
-"""Sagas: processes of several messages, with a state that is kept in a store between them.
+"""Sagas: processes of several messages, whose state a store keeps in between.
 
     orders = Saga("shop.order-process", OrderState, store)
 
@@ -13,8 +13,8 @@
 
     bus.include(orders)
 
-A step reads the state, calls the function, and writes the state, what was sent and the message's id by one
-commit. Where another process has changed the saga meanwhile, the step begins anew with its state.
+A step reads the state, calls the function, and writes the state, the messages sent and the message's id in
+one commit. Where another process has changed the saga meanwhile, the step begins anew with its state.
 """
 
 import inspect
@@ -36,7 +36,7 @@ from lightrail.bus.typed import converter
 log = logging.getLogger("lightrail.bus")
 
 CONFLICTS_MAX: Final = 20
-"""Attempts of one step; then it is a failure, that the retries of the handler count."""
+"""Attempts of one step; then it fails, which counts as a failure of the handler."""
 NO_CONFLICT: Final = Retry(immediate=2)
 
 State = TypeVar("State")
@@ -60,22 +60,22 @@ class SagaContext:
         self.is_complete = False
 
     def publish(self, event: Any, **options: Any) -> Awaitable[None]:
-        """As of `Context`: the event leaves when the step is committed."""
+        """As of `Context`: the event is sent after the commit of the step."""
         return self.message.publish(event, **options)
 
     def send(self, command: Any, **options: Any) -> Awaitable[None]:
-        """As of `Context`: the command leaves when the step is committed."""
+        """As of `Context`: the command is sent after the commit of the step."""
         return self.message.send(command, **options)
 
     def timeout(
         self, message: Any, *, delay: float | None = None, at: float | None = None
     ) -> Awaitable[None]:
-        """Has a message of the saga delivered later: after `delay` seconds, or at a time since the epoch."""
+        """Delivers a message to the saga later: after `delay` seconds, or at a time since the epoch."""
         self.message.schedule(message, delay=delay, at=at)
         return DONE
 
     def complete(self) -> None:
-        """The saga ends with this step: its state is deleted, and later messages find none."""
+        """Ends the saga with this step: its state is deleted."""
         self.is_complete = True
 
 
@@ -98,7 +98,7 @@ class Saga(Handlers, Generic[State]):
     def starts(
         self, *, key: Key, retry: Retry = NO_CONFLICT, **options: Any
     ) -> Callable[[Function], Function]:
-        """Registers a function for a message that begins a saga, or goes on with one that is there.
+        """Registers a function for a message that begins a saga, or continues one that exists.
 
         Args:
             key: attribute or function of the message that says which saga it belongs to.
@@ -109,7 +109,7 @@ class Saga(Handlers, Generic[State]):
     def handles(
         self, *, key: Key, retry: Retry = NO_CONFLICT, **options: Any
     ) -> Callable[[Function], Function]:
-        """Registers a function for a message of a saga that is there; without one, nothing is done."""
+        """Registers a function for a message of an existing saga; without one, the message is ignored."""
         return self._step(key, False, retry, options)
 
     def _step(
@@ -164,7 +164,7 @@ class Saga(Handlers, Generic[State]):
                 continue
             except AlreadyHandledError:
                 log.info("%s %s: %s was handled before", self.name, key, context.envelope.id)
-            # They are in the outbox.
+            # Its messages are in the outbox.
             context.sent.clear()
             return
         raise ConflictError(f"{self.name} {key}: {CONFLICTS_MAX} attempts met changes of other processes")

@@ -1,4 +1,4 @@
-"""The scheduler: publishes events of the bus's queue of schedules, each when the broker delivers it."""
+"""Scheduler: publishes events from the bus's queue of schedules, each when the broker delivers it."""
 
 import asyncio
 import logging
@@ -20,12 +20,12 @@ from lightrail.transport import (
 log = logging.getLogger("lightrail.bus")
 
 NO_TARGET: Final = "lightrail:no-target"
-"""Reason of a dead letter that does not say where it goes."""
+"""Reason of a dead letter without an address."""
 PAUSE_S: Final = 1.0
 
 
 class Scheduler:
-    """Works on one queue of schedules.
+    """Consumes one queue of schedules.
 
     Args:
         transport: of the queue.
@@ -41,11 +41,11 @@ class Scheduler:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to publish what is due."""
+        """Begins to publish messages that are due."""
         self._task = asyncio.create_task(self._run(), name=self._transport.address)
 
     async def stop(self) -> None:
-        """Publishes no more; what is under way is delivered again."""
+        """Stops publishing; unsettled messages are delivered again."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Senders: a transport for each address that a bus sends to; its queue or router is made first."""
+"""Senders: a transport for each address that a bus sends to, whose queue or router is declared first."""
 
 import asyncio
 from collections import OrderedDict
@@ -12,11 +12,11 @@ from lightrail.bus.sending import Sending
 from lightrail.transport import Broker, Transport
 
 SENDERS_MAX: Final = 1_000
-"""Addresses with an open sender; the one that was used longest ago is closed for another."""
+"""Addresses with an open sender; the least recently used one is closed for another."""
 
 
 class Senders:
-    """What a bus sends by.
+    """The senders of a bus.
 
     Args:
         watch: is called with every message that was sent.
@@ -31,11 +31,11 @@ class Senders:
         self._declaring: dict[str, asyncio.Future[None]] = {}
 
     def add_declared(self, addresses: Iterable[str]) -> None:
-        """These queues and routers are there."""
+        """Records queues and routers that have been declared."""
         self._declared.update(addresses)
 
     async def post(self, sending: Sending) -> None:
-        """Sends a message; returns when its address has it. Raises what transports raise."""
+        """Sends a message; returns when its address has stored it. Raises the errors of transports."""
         address = sending.address
         transport = self._transports.get(address)
         if transport is None:
@@ -44,13 +44,13 @@ class Senders:
             self._transports.move_to_end(address)
         target = sending.envelope.headers.get(TARGET)
         if isinstance(target, str):
-            # Its router has to be there when it is due: the broker makes a queue of a name it does not know.
+            # Its router has to exist when the event is due: the broker creates a queue for an unknown name.
             await self._declare(target, sending.type)
         await transport.send(sending.envelope)
         self._watch(sending)
 
     async def close(self) -> None:
-        """Closes all of them."""
+        """Closes all senders."""
         for transport in self._transports.values():
             await transport.close()
         self._transports.clear()
@@ -66,7 +66,7 @@ class Senders:
         return transport
 
     async def _declare(self, address: str, type: MessageType | None) -> None:
-        """Makes the router or queue that a message goes to, once."""
+        """Declares the router or queue of a message's address, once."""
         if address in self._declared or type is None:
             return
         waiting = self._declaring.get(address)
@@ -83,7 +83,7 @@ class Senders:
             future.set_result(None)
         except BaseException as error:
             future.set_exception(error)
-            # Others may wait for it, or nobody.
+            # Mark the exception as retrieved: there may be no other sender that awaits it.
             future.exception()
             raise
         finally:

@@ -1,4 +1,4 @@
-"""Routing slips: work of several services in a row, that is undone backwards where a step fails.
+"""Routing slips: steps of several services in a row, which are undone in reverse where one fails.
 
     reserve = Activity("shop.reserve-stock", Reserve)
 
@@ -14,8 +14,8 @@
     slip = RoutingSlip().add("shop.reserve-stock", Reserve("tea", 1)).add("shop.charge", Charge(9.50))
     await slip.start(bus)                                  # or `slip.start(context)` in a handler
 
-The slip itself is the message: it has the stops that are left, what was done, and variables, so that no
-service keeps anything. It ends with the event SlipCompleted or SlipFaulted.
+The slip itself is the message: it has the remaining stops, the completed ones and variables, so that services
+are stateless. It ends with the event SlipCompleted or SlipFaulted.
 """
 
 import inspect
@@ -41,7 +41,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass
 class Stop:
-    """An activity that is left to be done, with its arguments as JSON."""
+    """A remaining activity, with its arguments as JSON."""
 
     activity: str
     arguments: Any
@@ -49,7 +49,7 @@ class Stop:
 
 @dataclass
 class Done:
-    """An activity that was done, with what its compensation needs as JSON."""
+    """A completed activity, with the log for its compensation as JSON."""
 
     activity: str
     log: Any
@@ -57,7 +57,7 @@ class Done:
 
 @dataclass
 class SlipError:
-    """Why a slip is undone."""
+    """The error because of which a slip is undone."""
 
     activity: str
     exception: str
@@ -66,12 +66,12 @@ class SlipError:
 
 @dataclass
 class Slip:
-    """A routing slip on its way.
+    """A routing slip under way.
 
     Attributes:
         id: of the slip.
-        stops: what is left, in order.
-        done: what can be undone, in order.
+        stops: remaining activities, in order.
+        done: activities that can be undone, in order.
         variables: values that activities leave for each other.
         error: why it is undone; None on the way forward.
     """
@@ -105,12 +105,12 @@ class SlipFaulted:
 
 
 class SlipContext:
-    """What an activity knows of its slip.
+    """The context of an activity.
 
     Attributes:
         message: the Context of the message.
         id: of the slip.
-        variables: of the slip; changes go on with it.
+        variables: of the slip; changes are passed on.
     """
 
     def __init__(self, context: Context, slip: Slip) -> None:
@@ -128,7 +128,7 @@ class CanSend(Protocol):
 
 
 class RoutingSlip:
-    """A slip that is being written.
+    """A slip under construction.
 
     Args:
         variables: values for the activities; what JSON has.
@@ -167,7 +167,7 @@ def slip_class(activity: str, undoes: bool) -> Any:
 
 
 class Activity(Handlers):
-    """A step that slips may have, and how it is undone.
+    """A step of slips, with its compensation.
 
     Args:
         name: by which slips name it.
@@ -182,9 +182,9 @@ class Activity(Handlers):
         self._can_undo = False
 
     def execute(self, *, retry: Retry = NO_RETRY, **options: Any) -> Callable[[Function], Function]:
-        """Registers the function that does it; what it returns is given to the compensation.
+        """Registers the function of the step; its result is passed to the compensation.
 
-        When it has raised, and `retry` has no further attempt, the slip is undone.
+        When it raises, and `retry` has no further attempt, the slip is undone.
 
         Args:
             retry, options: as of `Handlers.handler`.
@@ -205,7 +205,7 @@ class Activity(Handlers):
         return register
 
     def compensate(self, function: Function) -> Function:
-        """Registers the function that undoes it; it is tried again until it succeeds or is a dead letter.
+        """Registers the compensation; it is repeated until it succeeds or the slip becomes a dead letter.
 
         Raises ConfigurationError for a function whose first parameter has no class.
         """
@@ -250,7 +250,8 @@ class Activity(Handlers):
             context.publish(SlipCompleted(slip.id, slip.variables))
 
     def _go_back(self, slip: Any, context: Context) -> None:
-        """To the compensation of what was done last; where nothing is left to be undone, the slip ends."""
+        """Sends the slip to the compensation of the last completed activity, or ends it where there is
+        none."""
         if slip.done:
             _forward(slip, slip_class(slip.done[-1].activity, True), context)
             return

@@ -30,9 +30,9 @@ BUSY_S: Final = 30.0
 INBOX_S: Final = 7 * 86_400.0
 """How long handled messages are remembered."""
 PRUNE_EVERY: Final = 1_000
-"""Commits between two looks for what the inbox may forget."""
+"""Commits between two deletions of old entries of the inbox."""
 STEPS_MAX: Final = 500
-"""Of one commit."""
+"""Most steps of one commit."""
 TABLES: Final = (
     """create table if not exists lightrail_outbox (
         sequence integer primary key autoincrement,
@@ -74,16 +74,16 @@ class SqliteStore:
         self._committing: asyncio.Task[None] | None = None
         self._commits = 0
         self.arrived: asyncio.Event | None = None
-        """Set when the outbox has got messages in this process."""
+        """Set when this process has added messages to the outbox."""
 
     async def open(self) -> None:
-        """Makes its tables where they are missing. Raises StoreError."""
+        """Creates missing tables. Raises StoreError."""
         if self._database is None:
             self._database = await self._threads.call(self._connected)
             self.arrived = asyncio.Event()
 
     async def close(self) -> None:
-        """Closes the file, behind the commits that are under way."""
+        """Closes the file after the commits under way."""
         if self._committing is not None:
             await asyncio.gather(self._committing, return_exceptions=True)
         database, self._database = self._database, None
@@ -104,8 +104,8 @@ class SqliteStore:
             def bill(order: OrderPlaced, database: Connection = Depends(store.transaction)): ...
 
         What the handler sends is written into the outbox by the same commit, and the message into the inbox:
-        a message that was handled before does not come to the handler again. Transactions of one process wait
-        for each other, since SQLite has one writer at a time.
+        the handler is not called for a message that was handled before. Transactions of one process wait for
+        each other, since SQLite has one writer at a time.
         """
         message = context.envelope.id
         async with self._turn:
@@ -134,7 +134,7 @@ class SqliteStore:
     # --- steps -------------------------------------------------------------------------------------------
 
     async def commit(self, step: Step) -> None:
-        """Writes all of a step or nothing; steps that come during a commit share the next one."""
+        """Writes all of a step or nothing; steps that arrive during a commit share the next one."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._steps.append((step, done))
         if self._committing is None or self._committing.done():
@@ -147,7 +147,7 @@ class SqliteStore:
             batch, self._steps = self._steps[:STEPS_MAX], self._steps[STEPS_MAX:]
             results: Sequence[Exception | None]
             try:
-                # Not while a transaction of the application has the database: its commit needs the thread.
+                # Not during a transaction of the application, whose commit needs the thread.
                 async with self._turn:
                     results = await self._threads.call(self._commit_steps, [step for step, _ in batch])
             except Exception as error:
@@ -244,7 +244,7 @@ class SqliteStore:
             raise StoreError(f"{self.path}: could not be written: {error}") from error
 
     async def refuse(self, sequence: int, reason: str) -> None:
-        """Sets a message aside that its address refuses."""
+        """Sets aside a message that its address refuses."""
 
         def move() -> None:
             with self._opened as database:

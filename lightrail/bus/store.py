@@ -1,6 +1,6 @@
-"""Stores: where an application's database keeps what a bus sends, what it has handled, and its sagas.
+"""Stores: an application's database with the outbox, inbox and sagas of a bus.
 
-One commit writes all of it, so that a message has its effects once: its outcome at the broker follows the
+One commit writes all three, so that a message has its effects once: its outcome at the broker follows the
 commit, and a message that is delivered again is found in the inbox.
 """
 
@@ -18,11 +18,11 @@ class StoreError(BusError):
 
 
 class AlreadyHandledError(BusError):
-    """The inbox has the message: its effects are in the database."""
+    """The inbox has the message, so its effects are in the database."""
 
 
 class ConflictError(BusError):
-    """Another process has changed a saga meanwhile."""
+    """Another process has changed the saga meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SagaChange:
     Attributes:
         saga: name of the kind.
         key: correlation.
-        version: that was read; 0 for a new one.
+        version: the one that was read; 0 for a new saga.
         state: JSON; None ends the saga.
     """
 
@@ -57,7 +57,7 @@ class SagaChange:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one commit writes.
+    """The contents of one commit.
 
     Attributes:
         handler, message: for the inbox; None where nothing was received.
@@ -91,7 +91,7 @@ class Store(Protocol):
     """A database."""
 
     async def open(self) -> None:
-        """Makes its tables where they are missing. Raises StoreError."""
+        """Creates missing tables. Raises StoreError."""
         ...
 
     async def close(self) -> None:
@@ -129,5 +129,5 @@ class Store(Protocol):
         ...
 
     async def refuse(self, sequence: int, reason: str) -> None:
-        """Sets a message aside that its address refuses."""
+        """Sets aside a message that its address refuses."""
         ...

@@ -1,4 +1,4 @@
-"""Tests of applications: a bus in memory, with a clock that the test moves, and what was sent and handled.
+"""Tests of applications: a bus in memory, with a clock that the test moves, and records of messages.
 
 async with TestBus(bus) as test:
     await test.publish(OrderPlaced(7))
@@ -26,7 +26,7 @@ TIMEOUT_S: Final = 5.0
 
 
 class TestBus:
-    """Runs a bus on queues in memory, and has the bus's own broker back behind the block.
+    """Runs a bus on queues in memory, and restores the bus's own broker after the block.
 
     Args:
         bus: with all its handlers; not started.
@@ -39,7 +39,7 @@ class TestBus:
         self.clock: Final = ManualClock()
         self.broker: Final = MemoryBroker(self.clock)
         self.handled: Final[list[Handled]] = []
-        """All messages that a handler, or the bus, is done with, in order."""
+        """All handled messages, in order."""
         self.sendings: Final[list[Sending]] = []
         """All messages that were sent or published, by the test and by handlers, in order."""
         self._changed = asyncio.Event()
@@ -78,7 +78,7 @@ class TestBus:
         return await self.bus.schedule(message, **options)
 
     async def advance(self, seconds: float) -> None:
-        """Moves the clock, and lets everything be done that is due then."""
+        """Moves the clock, and returns when everything that is due then is done."""
         await self.idle()
         self.clock.advance(seconds)
         await self.idle()
@@ -86,10 +86,10 @@ class TestBus:
     async def idle(self) -> None:
         """Returns when no message can be delivered now, no handler runs, and the outbox is empty."""
         async with asyncio.timeout(TIMEOUT_S):
-            # Until the tasks of the bus have had their turns.
+            # Let the tasks of the bus run.
             while self._is_busy() or await self._has_outbox():  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        # The tasks that wait for messages have had their turn as well.
+        # Tasks that wait for messages have run as well.
         for _ in range(3):
             await asyncio.sleep(0)
 
@@ -120,7 +120,7 @@ class TestBus:
         return await self._sent(type, where, Kind.COMMAND, "sent")
 
     async def failed(self, type: type[Message], where: Callable[[Message], bool] | None = None) -> Handled:
-        """Waits for a message that became a dead letter, and returns what is known of it."""
+        """Waits for a message that became a dead letter, and returns the dead letter."""
         wanted = message_type(type)
         found: Handled = await self._found(
             lambda: (
@@ -196,7 +196,7 @@ class TestBus:
 
     def _on_sent(self, sending: Sending) -> None:
         if sending.value is None and sending.type is not None:
-            # Of an outbox, which has it as bytes.
+            # A message of an outbox, which is stored as bytes.
             value = converter(sending.type.cls).load(self.bus.formats.read(sending.envelope).data)
             sending = dataclasses.replace(sending, value=value)
         self.sendings.append(sending)

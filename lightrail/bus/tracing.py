@@ -20,7 +20,7 @@ SYSTEM: Final = "lightrail"
 
 
 class Tracing:
-    """Makes spans of what a bus sends and handles.
+    """Makes spans for the messages that a bus sends and handles.
 
     Args:
         bus: before it is started.
@@ -31,7 +31,7 @@ class Tracing:
         self._tracer: Tracer = trace.get_tracer("lightrail.bus", tracer_provider=provider)
         self._bus = bus.name
         bus.outgoing.on_envelope(self._created)
-        # The outermost: other middlewares run within the span.
+        # First, so that other middlewares run within the span.
         bus.middlewares.insert(0, self._process)
 
     def _created(self, address: str, type: str, headers: dict[str, Any], id: str) -> None:

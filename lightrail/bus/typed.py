@@ -1,7 +1,7 @@
-"""Typed JSON: values of annotated classes to what JSON has, and back with every value checked.
+"""Typed JSON: converts values of annotated classes to JSON and back, checking every value.
 
 Dataclasses and TypedDicts are read here; models of pydantic and msgspec by their own libraries, where those
-are installed. Fields that a class does not have are passed over, so that a newer sender is understood.
+are installed. Unknown fields are ignored, so that messages of newer senders can be read.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ def converter(annotation: Any) -> Converter:
     """The converter of a type, made once. Raises ConfigurationError for a type that JSON can't carry."""
     try:
         found = _MADE.get(annotation)
-    except TypeError:  # Such as Annotated with a list: it has no hash.
+    except TypeError:  # For example, Annotated with a list is not hashable.
         return _make(annotation)
     if found is None:
         found = _MADE[annotation] = _make(annotation)
@@ -123,7 +123,7 @@ def _union(arguments: tuple[Any, ...]) -> Converter:
 
 
 def _is_of(value: Any, argument: Any) -> bool:
-    """Whether a value is of a type, as far as its class says."""
+    """Whether a value is of a type, as far as its class shows."""
     origin = get_origin(argument) or argument
     if is_typeddict(origin):
         return isinstance(value, dict)
@@ -217,7 +217,7 @@ def _load_whole(text: Any) -> int:
 
 
 class _Lazy:
-    """The converter of a class while that is being made: a class may have fields of its own type."""
+    """The converter of a class under construction: a class may have fields of its own type."""
 
     def __init__(self) -> None:
         self.made: Converter | None = None
@@ -269,7 +269,7 @@ def _dataclass(annotation: Any) -> Converter:
         try:
             return cls(**found)
         except (TypeError, ValueError) as error:
-            # Of its __post_init__.
+            # Raised by __post_init__.
             raise NotReadableError(f"{cls.__name__}: {error}") from error
 
     lazy.made = _MADE[annotation] = Converter(dump, load)

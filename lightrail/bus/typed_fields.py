@@ -1,4 +1,4 @@
-"""Annotations of classes: what their fields and the items of their collections are."""
+"""Annotations of classes: the types of fields, and of items of collections."""
 
 import dataclasses
 import types
@@ -26,7 +26,7 @@ def plain(hint: Any) -> Any:
 
 
 def fields_of(annotation: Any) -> Mapping[str, Any] | None:
-    """Annotations of the fields of a class, or of the class of an Optional; None for what has no fields."""
+    """Annotations of the fields of a class, or of the class of an Optional; None for other types."""
     for each in _options(annotation):
         if not isinstance(each, type):
             continue

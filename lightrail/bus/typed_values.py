@@ -15,7 +15,7 @@ Convert = Callable[[Any], Any]
 
 
 class Converter(NamedTuple):
-    """Two functions of a type; None where the value is the same on both sides.
+    """The two conversions of a type; None where the value is the same on both sides.
 
     Attributes:
         dump: a value to what JSON has.
@@ -27,7 +27,7 @@ class Converter(NamedTuple):
 
 
 def wrong(expected: str, found: Any) -> NotReadableError:
-    """The error of a value that is not what its type wants."""
+    """The error of a value that does not match its type."""
     return NotReadableError(f"expected {expected}, found {found!r:.80}")
 
 
@@ -62,7 +62,7 @@ def _parsed(cls: Any, parse: Callable[[str], Any], dump: Convert, what: str) -> 
 
 
 def _load_decimal(value: Any) -> Decimal:
-    """Of text, as this side writes it, or of a number, as others do."""
+    """Reads a text, as this side writes it, or a number, as others do."""
     if type(value) is str or type(value) is int or type(value) is float:
         try:
             return Decimal(str(value))
@@ -105,7 +105,7 @@ SIMPLE: Final[dict[type, Converter]] = {
 
 
 def literal(values: tuple[Any, ...]) -> Converter:
-    """The converter of a Literal: its values alone."""
+    """The converter of a Literal."""
     shown = " or ".join(repr(value) for value in values)
 
     def load(value: Any) -> Any:

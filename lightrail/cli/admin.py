@@ -29,10 +29,10 @@ EXAMPLES: Final = f"""examples, by the files of a data directory, or by etcd:
   lightrail-admin permission list bob
   lightrail-admin permission clear bob myapp/orders
   lightrail-admin --etcd 10.0.0.1:2379 user add alice  in a cluster: before any process serves beyond loopback
-  lightrail-admin journal repair ./data/shard-0        sets aside what can't be read; stop the broker first
+  lightrail-admin journal repair ./data/shard-0        sets damaged records aside; stop the broker first
 
-A broker that runs sees changes of users with the next connection, of rights at once: links that lost their
-right are detached.
+A running broker applies changes of users to new connections, and changes of rights at once: links that lost
+their right are detached.
 
 examples, by the gateway of a running broker:
 {entry.EXAMPLES}
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if (refused := extra.refuse(f"lightrail-admin {what}")) is not None:
         return refused
-    # Loaded late: a command that asks the gateway shall not wait for what reads and writes files.
+    # Imported late: commands that use the gateway don't wait for modules that read and write files.
     status: int = importlib.import_module("lightrail.cli.files").run(parsed)
     return status
 
@@ -92,8 +92,10 @@ def _parser() -> argparse.ArgumentParser:
     things = parser.add_subparsers(dest="thing", required=True, metavar="THING")
     _add_users(things)
     _add_permissions(things)
-    journals = group(things, "journal", "what shards have written down, and their files")
-    mending = journals.add_parser("repair", help="set aside what is damaged, so that the shard starts again")
+    journals = group(things, "journal", "inspect and repair shard journals")
+    mending = journals.add_parser(
+        "repair", help="set damaged records aside, so that the shard can start again"
+    )
     mending.add_argument("directory", metavar="DIR", help="directory of the journal, such as data/shard-0")
     entry.register(parser, things, journals)
     return parser
@@ -102,8 +104,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_users(things: Subparsers) -> None:
     user = things.add_parser("user", help="who may connect")
     actions = user.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for action, help in (("add", "define a user"), ("password", "give a user another password")):
-        # Without abbreviations: --password SECRET would be taken for --password-file SECRET.
+    for action, help in (("add", "define a user"), ("password", "change the password of a user")):
+        # Without abbreviations, which would read --password SECRET as --password-file SECRET.
         command = actions.add_parser(action, help=help, allow_abbrev=False)
         command.add_argument("name", metavar="NAME")
         command.add_argument(
@@ -123,7 +125,10 @@ def _add_users(things: Subparsers) -> None:
             )
             rights.add_argument("--no-rights", action="store_true", help="none yet; see `permission set`")
             command.add_argument(
-                "--prefix", metavar="P", default="/", help="name at and below which (default: everything)"
+                "--prefix",
+                metavar="P",
+                default="/",
+                help="grant them at and below this name (default: everything)",
             )
     actions.add_parser("remove", help="remove a user").add_argument("name", metavar="NAME")
     actions.add_parser("list", help="list users").add_argument("--json", action="store_true")
@@ -132,14 +137,14 @@ def _add_users(things: Subparsers) -> None:
 def _add_permissions(things: Subparsers) -> None:
     permission = things.add_parser("permission", help="what users may do with names")
     actions = permission.add_subparsers(dest="action", required=True, metavar="ACTION")
-    command = actions.add_parser("set", help="say what a user may do at and below a name")
+    command = actions.add_parser("set", help="set the rights of a user at and below a name")
     command.add_argument("name", metavar="USER")
     command.add_argument("prefix", metavar="PREFIX", help="a name such as myapp/orders; / is everything")
     command.add_argument("rights", metavar="RIGHTS", help="manage, send, listen by commas, or all")
-    command = actions.add_parser("clear", help="take rights away")
+    command = actions.add_parser("clear", help="revoke rights")
     command.add_argument("name", metavar="USER")
     command.add_argument(
-        "prefix", metavar="PREFIX", nargs="?", help="that of one `set`; default: all of them"
+        "prefix", metavar="PREFIX", nargs="?", help="prefix of one `set`; default: all of them"
     )
     command = actions.add_parser("list", help="list rights")
     command.add_argument("name", metavar="USER", nargs="?", help="of this user alone")

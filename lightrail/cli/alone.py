@@ -17,12 +17,12 @@ from lightrail.telemetry import directories, process
 def run(role: str, id: int | None, settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; the exit status: 0 in order, 1 when it could not serve.
 
-    ``id`` None: the process finds its number by itself.
+    ``id`` None: the process chooses its number.
     """
     try:
         directories.make_data_directory(settings.data)
         if settings.etcd:
-            # etcd may not be there yet: the process waits for it, alive, and looks for users itself.
+            # etcd may not be reachable yet: the process waits for it, and checks for users later.
             settings = settings.resolved()
         else:
             settings, has_users = asyncio.run(_prepare(role, id or 0, settings))
@@ -36,7 +36,7 @@ def run(role: str, id: int | None, settings: Settings) -> int:
 
 
 async def _prepare(role: str, id: int, settings: Settings) -> tuple[Settings, bool]:
-    """Settings with the number of shards that the data directory knows; a shard makes itself known."""
+    """Settings with the number of shards in the data directory; a shard adds itself."""
     coordinator = await open_coordinator(settings)
     try:
         known = await coordinator.shards()

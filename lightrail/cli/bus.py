@@ -1,4 +1,4 @@
-"""The command `lightrail bus`: runs services, and looks after their errors and outboxes.
+"""The command `lightrail bus`: runs services, and manages their dead letters and outboxes.
 
 It needs the client alone: an installation without the broker's packages has it.
 """
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("bus", metavar="MODULE:BUS", help="the Bus, as shop.billing:bus")
     run.add_argument("--workers", metavar="N", type=_positive, default=1, help="processes (default 1)")
     run.add_argument(
-        "--reload", action="store_true", help="start anew whenever a file of Python changes here"
+        "--reload", action="store_true", help="restart the processes whenever a Python file changes here"
     )
     run.add_argument(
         "--health",
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_errors(commands)
 
-    outbox = commands.add_parser("outbox", help="what waits in an outbox on this disk")
+    outbox = commands.add_parser("outbox", help="messages in an outbox on this disk")
     outbox.add_argument("file", metavar="FILE", type=Path, help="of a store-forward transport")
     outbox.add_argument(
         "--retry", metavar="SEQUENCE", type=int, nargs="+", help="forward refused messages again"
@@ -102,7 +102,7 @@ def _add_errors(commands: Any) -> None:
     actions = errors.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, help in (
         ("list", "queues with dead letters, or those of one queue"),
-        ("show", "one dead letter, with its body and what is known of its failure"),
+        ("show", "one dead letter, with its body and the details of its failure"),
         ("retry", "send dead letters to their queue again"),
         ("discard", "delete dead letters"),
     ):
@@ -114,7 +114,7 @@ def _add_errors(commands: Any) -> None:
             action.add_argument("id", metavar="ID", help="of the message, or its beginning")
         elif name != "list":
             action.add_argument("id", metavar="ID", nargs="*", help="of messages, or their beginnings")
-            action.add_argument("--all", action="store_true", help="all that are there now")
+            action.add_argument("--all", action="store_true", help="all dead letters of the queue")
         action.add_argument(
             "--url",
             default=os.environ.get(URL_VARIABLE, URL),

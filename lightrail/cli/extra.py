@@ -1,4 +1,4 @@
-"""The extra `broker`: packages that the broker needs, and an installation of the client lacks."""
+"""The extra `broker`: packages that the broker needs and the client does not."""
 
 import sys
 from importlib.util import find_spec
@@ -20,12 +20,12 @@ WRONG_USE: Final = 2
 
 
 def missing() -> list[str]:
-    """The modules of the extra that this Python does not find; it imports none of them."""
+    """Modules of the extra that this Python does not find, without importing them."""
     return [name for name in MODULES if find_spec(name) is None]
 
 
 def refuse(command: str) -> int | None:
-    """Without the extra: one line on stderr, and the exit status of wrong use; with it None."""
+    """Where the extra is missing: prints one line on stderr and returns the exit status; else None."""
     lacking = missing()
     if not lacking:
         return None

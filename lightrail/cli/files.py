@@ -1,4 +1,4 @@
-"""What ``lightrail-admin`` does without a gateway: users, rights, disks of shards, repair of a journal."""
+"""Commands of ``lightrail-admin`` without a gateway: users, rights, disks of shards, repair of a journal."""
 
 import argparse
 import asyncio
@@ -30,9 +30,9 @@ from lightrail.shard.journal.store import StoreError
 from lightrail.telemetry.directories import DirectoryRefusedError, make_data_directory
 
 NOBODY: Final = -1
-"""The boot of no process."""
+"""Stands for the boot of a process where there is none."""
 OPERATOR: Final = Caller("operator", everything=True)
-"""Whoever may write the data directory, or etcd, may do everything."""
+"""The caller has all rights, because it can write the data directory or etcd."""
 
 
 class FileCommandError(Exception):
@@ -51,7 +51,7 @@ REFUSALS: Final = (
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """The exit status of a command that was read: 0 done, 1 refused."""
+    """Executes a parsed command; the exit status: 0 done, 1 refused."""
     try:
         if parsed.thing == "journal":
             print(repair(parsed.directory))
@@ -96,7 +96,7 @@ async def _open(parsed: argparse.Namespace) -> int:
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:
-    """Where users and rights are, as the flags or else the variables say. Raises SettingsError."""
+    """Settings of the coordinator, from flags or else variables. Raises SettingsError."""
     names = ("data", *COORDINATOR_SETTINGS)
     given = {name: getattr(parsed, name, None) for name in names}
     variables = (VARIABLE_PREFIX + name.upper() for name in names)
@@ -107,7 +107,8 @@ def _settings(parsed: argparse.Namespace) -> Settings:
 
 
 async def _accept_disks(coordinator: Coordinator, ids: Sequence[int], *, leases: bool) -> int:
-    """`leases`: registrations end with their processes, so that one that stays is of a process that lives."""
+    """`leases`: whether registrations end with their processes, so that a remaining one is of a running
+    process."""
     for id in ids:
         if leases:
             await until_free(
@@ -145,7 +146,7 @@ async def _user(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
             print(f"user {parsed.name} is removed")
             if not await coordinator.has_users():
                 print(
-                    "no user is left: a broker lets everybody on loopback in, nobody from outside",
+                    "no user is left: the broker accepts everybody on loopback, and nobody from outside",
                     file=sys.stderr,
                 )
         case "list":
@@ -188,14 +189,14 @@ async def _permission(coordinator: Coordinator, parsed: argparse.Namespace) -> i
 
 
 def _service(coordinator: Coordinator) -> Service:
-    """The namespace as the file has it now."""
+    """The namespace as of now."""
     directory = Directory(coordinator)
     directory.refresh()
     return Service(coordinator, directory)
 
 
 async def _clear(service: Service, user: str, prefix: str | None) -> int:
-    """Takes rights at one prefix or at all of them away; how many there were."""
+    """Revokes rights at one prefix or at all of them; how many there were."""
     found = [each for each in service.directory.permissions(user) if prefix in (None, each.prefix)]
     for each in found:
         await service.permit(OPERATOR, user, each.prefix, frozenset())
@@ -229,7 +230,7 @@ def _may(rights: frozenset[Right], prefix: str) -> str:
 
 
 def _password(parsed: argparse.Namespace) -> str:
-    """From the file, a terminal (asked twice), or the first line of stdin; never from the command line."""
+    """The password: from the file, a terminal (asked twice), or the first line of stdin."""
     if parsed.password_file:
         try:
             with open(parsed.password_file, encoding="utf-8") as file:

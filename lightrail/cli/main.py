@@ -1,6 +1,6 @@
 """The command ``lightrail``: serve a whole broker, run one process of it, or measure any broker.
 
-What serves is imported late: without the extra `broker` this command reports what is missing.
+Modules of the broker are imported late: without the extra `broker` this command reports what is missing.
 """
 
 import argparse
@@ -45,11 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["bench"]:
         if (refused := extra.refuse("lightrail bench")) is not None:
             return refused
-        # Has flags of its own, and needs a client library that no server process should load.
+        # bench has flags of its own, and needs a client library that no server process should load.
         status: int = importlib.import_module("lightrail.bench.main").main(arguments[1:])
         return status
     if arguments[:1] == ["bus"]:
-        # Needs the client alone.
+        # bus needs the client alone.
         ended: int = importlib.import_module("lightrail.cli.bus").main(arguments[1:])
         return ended
     parsed = _parser().parse_args(arguments)
@@ -98,8 +98,8 @@ def _parser() -> argparse.ArgumentParser:
             "--id",
             metavar="N|auto",
             default=os.environ.get(VARIABLE_PREFIX + "ID"),
-            help="its number, from 0; auto, the default with --etcd: a shard is who its directory below "
-            "--data says, others take the smallest free number",
+            help="its number, from 0; auto, the default with --etcd: a shard has the number of its directory "
+            "below --data, others get the smallest free number",
         )
         add_settings(command)
     command = commands.add_parser(
@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _number(text: str | None, settings: Settings) -> int | None:
-    """The number of a process; None for one that it finds by itself. Raises SettingsError."""
+    """The number of a process; None where the process chooses it. Raises SettingsError."""
     if text is None:
         return None if settings.etcd else 0
     if text == "auto":
@@ -136,7 +136,7 @@ def _wire_key(path: str) -> int:
         print(f"lightrail wire-key: {error}", file=sys.stderr)
         return 1
     print(
-        f"{path} holds a new key: give it to all processes of the installation by --wire-key, and nobody else"
+        f"{path} holds a new key: copy it to all processes of the installation (--wire-key) and nowhere else"
     )
     return 0
 
@@ -158,7 +158,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _help(name: str, metavar: str, help: str, default: Any) -> str:
-    """The help of a setting, with its default as the flag would say it."""
+    """The help of a setting, with its default as for the flag."""
     match default:
         case None | False | ():
             return help

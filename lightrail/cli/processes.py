@@ -1,4 +1,4 @@
-"""Worker processes of a command: started, started again when they die, and anew when files change."""
+"""Worker processes of a command, restarted when they die and when files change."""
 
 import os
 import signal
@@ -16,9 +16,9 @@ LOOK_S: Final = 0.3
 PAUSE_FIRST_S: Final = 0.5
 PAUSE_LONGEST_S: Final = 30.0
 STABLE_S: Final = 10.0
-"""A worker that lived for so long is started again at once."""
+"""A worker that ran for this time is restarted at once."""
 STOP_S: Final = 40.0
-"""How long workers may take to stop; then they are killed."""
+"""Time for workers to stop before they are killed."""
 
 
 class Worker:
@@ -38,7 +38,7 @@ class Worker:
         self._began_s = time.monotonic()
 
     def look(self) -> None:
-        """Starts a process that has died, after a pause that grows while it dies soon."""
+        """Restarts a process that has died, after a pause that grows while it dies soon."""
         now_s = time.monotonic()
         if self._process is not None:
             status = self._process.poll()
@@ -58,7 +58,7 @@ class Worker:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> None:
-        """Waits for the end of the process; kills it after so many seconds."""
+        """Waits for the end of the process; kills it after this time."""
         if self._process is None:
             return
         try:
@@ -110,7 +110,7 @@ def _stop(workers: Sequence[Worker]) -> None:
 
 
 def _state(folder: Path | None) -> dict[str, float]:
-    """Times of the Python files below a folder, those in hidden ones and in environments left out."""
+    """Modification times of Python files below a folder, except in hidden folders and environments."""
     found: dict[str, float] = {}
     if folder is None:
         return found

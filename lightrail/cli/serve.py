@@ -32,7 +32,7 @@ MODULES: Final[Mapping[str, str]] = {
     "gateway": "lightrail.gateway.main",
 }
 ORPHANS_TIME_MAX_S: Final = 30.0
-"""How long a start waits for the children of an instance that was killed; they end by themselves."""
+"""How long a start waits for the children of a killed instance, which end by themselves."""
 ORPHANS_POLL_S: Final = 0.1
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def serve(
         try:
             return asyncio.run(_serve(settings, lock, as_json, modules, limits))
         except KeyboardInterrupt:
-            return 0  # while it waited for etcd; later SIGINT has a handler
+            return 0  # while waiting for etcd; SIGINT has a handler later
         finally:
             os.close(lock)
     except (ServeError, ChildError, CoordinatorError, directories.DirectoryRefusedError) as error:
@@ -81,7 +81,7 @@ async def _serve(
 
         def on_ready(processes: list[Message]) -> None:
             text = as_line(settings, processes) if as_json else greeting(settings, has_users)
-            with suppress(BrokenPipeError):  # whoever started us does not listen; that is no reason to end
+            with suppress(BrokenPipeError):  # the parent does not read our output; serve all the same
                 print(text, flush=True)
 
         await supervisor.run(on_ready)
@@ -89,7 +89,7 @@ async def _serve(
 
 
 async def _prepare(settings: Settings) -> tuple[Settings, bool]:
-    """Numbers of processes as the data directory knows them, and whether users are defined."""
+    """Numbers of processes in the data directory, and whether users are defined."""
     if settings.etcd:
         settings = of_this_machine(settings)
         coordinator = await _when_there(settings)
@@ -125,7 +125,7 @@ def of_this_machine(settings: Settings) -> Settings:
 
 
 async def _when_there(settings: Settings) -> Coordinator:
-    """Waits for etcd; what it refuses is not asked again."""
+    """Waits for etcd to be reachable; its refusals are final."""
     pause_s = COORDINATOR_PAUSE_MS / 1000
     told = False
     while True:
@@ -142,7 +142,7 @@ async def _when_there(settings: Settings) -> Coordinator:
 
 
 async def forget_members(coordinator: Coordinator) -> None:
-    """Takes out of the file who was registered by an instance that was killed: we hold its lock."""
+    """Deletes registrations of a killed instance from the file; this process owns its lock."""
     for prefix in (SHARDS, FRONTENDS, GATEWAYS):
         for entry in await coordinator.entries(prefix):
             await coordinator.write([Write(entry.key, None)])
@@ -161,7 +161,7 @@ def plans(settings: Settings, modules: Mapping[str, str]) -> list[Plan]:
 def lock_data_directory(data: str) -> int:
     """Take DATA/lock; the descriptor holds it, and so do the children that inherit it. Raises ServeError.
 
-    A directory whose instance was killed is free as soon as its children have noticed and ended.
+    The directory of a killed instance is free as soon as its children have ended.
     """
     path = os.path.join(data, "lock")
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -191,7 +191,7 @@ def lock_data_directory(data: str) -> int:
 
 def _is_running(pid: str) -> bool:
     if not pid.isascii() or not pid.isdigit() or int(pid) == os.getpid():
-        return False  # our own number is that of a container's first process, before it was started anew
+        return False  # our own pid is that of a container's first process before its restart
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
@@ -202,7 +202,7 @@ def _is_running(pid: str) -> bool:
 
 
 def refuse_without_users(settings: Settings, has_users: bool) -> None:
-    """Raise Refused when anybody in the network could send and receive, unless that was asked for."""
+    """Raise Refused when anybody in the network could send and receive, unless insecure_no_users is set."""
     reason = open_to_strangers(settings, has_users)
     if reason is not None:
         raise ServeError(reason)
@@ -210,13 +210,15 @@ def refuse_without_users(settings: Settings, has_users: bool) -> None:
         return
     outside = [each for name in OUTSIDE if (each := getattr(settings, name)) and not each.loopback]
     if outside:
-        log.warning("no user is defined and %s can be reached from outside: everybody gets in", outside[0])
+        log.warning(
+            "no user is defined and %s can be reached from outside: everybody has all rights", outside[0]
+        )
     else:
         log.info("no user is defined: ANONYMOUS is allowed, on loopback only")
 
 
 def reserve_all(settings: Settings, reserved: ExitStack) -> Settings:
-    """Reserve every port that is listened on, as long as the stack lives; returns the settings with them."""
+    """Reserve all ports while the stack is open; returns the settings with the ports."""
 
     def bound(endpoint: Endpoint, name: str) -> Endpoint:
         held, found = reserve(endpoint, name)
@@ -233,7 +235,7 @@ def reserve_all(settings: Settings, reserved: ExitStack) -> Settings:
 
 
 def reserve(endpoint: Endpoint, name: str) -> tuple[socket.socket, Endpoint]:
-    """Bind without listening, so that a port stays ours while the processes that listen come and go.
+    """Bind without listening, so that the port stays reserved while the processes that listen restart.
 
     Returns the socket and the endpoint with its port. Raises ServeError.
     """
@@ -279,7 +281,7 @@ def as_line(settings: Settings, processes: list[Message]) -> str:
 
 
 def greeting(settings: Settings, has_users: bool) -> str:
-    """Where everything is, and three lines for a shell that send and receive a first message."""
+    """The addresses, and three lines for a shell that send and receive a first message."""
     http = settings.http.reachable
     who = "NAME:PASSWORD@" if has_users and not settings.allow_anonymous else ""
     proton = "from proton import Message; from proton.utils import BlockingConnection as C; c = C('$URL')"

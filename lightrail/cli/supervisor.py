@@ -1,10 +1,10 @@
-"""Supervisor: keeps the processes of one machine running, in order at the start and at the end.
+"""Supervisor: starts, restarts and stops the processes of one machine in order.
 
-Shards come first, frontends when all shards serve, the gateway last. One that dies, or isn't ready in its
+Shards come first, frontends when all shards serve, the gateway last. A process that dies, or is not ready in
 time, is started again after a pause that doubles from RESTART_PAUSE_MIN_S to RESTART_PAUSE_MAX_S. At the end
-frontends and the gateway stop first: they close their clients' connections and take leave of the shards; then
-the shards sync and stop, with nobody left who needs them. Each child holds one end of a socket pair: when the
-supervisor dies, however it dies, they notice and end by themselves.
+frontends and the gateway stop first: they close their clients' connections and leave the shards; then the
+shards sync and stop. Each child holds one end of a socket pair: when the supervisor dies, for whatever
+reason, they end by themselves.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from lightrail.telemetry.channel import Channel, ChannelClosedError, Message
 RESTART_PAUSE_MIN_S: Final = 0.1
 RESTART_PAUSE_MAX_S: Final = 5.0
 HEALTHY_TIME_S: Final = 10.0
-"""A child that served so long starts again with the shortest pause."""
+"""A child that served for this time starts again with the shortest pause."""
 START_ATTEMPTS_MAX: Final = 5
-"""Starts in vain after which a child that has never served makes the supervisor give up."""
+"""Failed starts of a child that has never served after which the supervisor gives up."""
 READY_TIME_MAX_S: Final = {"shard": 900.0, "frontend": 30.0, "gateway": 30.0}
 """From start to ready; a shard reads its journal in this time, about 3 s per million small messages."""
 STOP_TIME_MAX_S: Final = 30.0
@@ -67,27 +67,27 @@ class Limits:
 
 
 class Child:
-    """One process, its restarts, and what it said about itself."""
+    """One process, its restarts, and its last report."""
 
     def __init__(self, plan: Plan, supervisor: "Supervisor") -> None:
         self.plan = plan
         self.details: Message | None = None
-        """What it reported when it got ready; None while it does not serve."""
+        """Its report when it became ready; None while it does not serve."""
         self.restarts = 0
         self.pid = 0
         self.number: int | None = None if plan.auto else plan.id
         """The number of the process, as it last reported."""
         self.boot: int | None = None
-        """Of the process that was last ready."""
+        """Report of the process that was last ready."""
         self.waiting = False
-        """Whether it said that it waits for something that it can't do without, such as etcd."""
+        """Whether it reported that it waits for something it needs, such as etcd."""
         self._supervisor = supervisor
         self._channel: Channel | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._changed = asyncio.Event()
 
     def describe(self) -> Message:
-        """What the gateway and ``serve --json`` are told."""
+        """The description for the gateway and ``serve --json``."""
         details = self.details or {}
         return {
             "role": self.plan.role,
@@ -139,13 +139,13 @@ class Child:
             await self._changed.wait()
 
     def send(self, message: Message) -> None:
-        """Tell the process something, if it runs."""
+        """Send the process a message, if it runs."""
         if self._channel is not None and self.details is not None:
             with suppress(ChannelClosedError):  # it died a moment ago, or does not read: keep() sees its exit
                 self._channel.send(message)
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL when the time is over."""
+        """SIGTERM, and SIGKILL after the time."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -175,7 +175,7 @@ class Child:
                 "--id",
                 str(self.plan.id),
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # stdout is the supervisor's, for what it tells its caller
+                stdout=2,  # stdout is the supervisor's, for its report to the caller
                 pass_fds=(theirs.fileno(), *self._supervisor.inherited),
                 process_group=0,  # a signal to our whole group, as of timeout(1), must not undo the order
             )
@@ -187,7 +187,7 @@ class Child:
         ours.setblocking(False)
         asyncio.get_running_loop().add_reader(ours, self._from_child, channel)
         if self._supervisor.stopping.is_set():
-            self.kill()  # stop() may have come while the process was being made, and has not seen it
+            self.kill()  # stop() may have been called while the process was being started
 
     def _from_child(self, channel: Channel) -> None:
         try:
@@ -205,14 +205,14 @@ class Child:
             asyncio.get_running_loop().remove_reader(channel.socket)
 
     async def _until_ready(self) -> bool:
-        """True when it serves; False when it ended first, or was killed because its time was over."""
+        """True when it serves; False when it ended first, or was killed after the time."""
         assert self._process is not None
         limit = self._supervisor.limits.ready or READY_TIME_MAX_S.get(self.plan.role, 30.0)
         tasks = [asyncio.ensure_future(self._process.wait()), asyncio.ensure_future(self.until_serving())]
         try:
             done, _ = await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             while not done and self.waiting:
-                # It would only wait again after a restart.
+                # After a restart it would only wait again.
                 self.waiting = False
                 done, _ = await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -262,7 +262,7 @@ class Supervisor:
         self.settings = settings
         self.sockets = sockets
         self.inherited = tuple(inherited)
-        """File descriptors that the children hold as well, such as the lock of the data directory."""
+        """File descriptors that the children inherit, such as the lock of the data directory."""
         self.limits = limits or Limits()
         self.stopping = asyncio.Event()
         self.served = False
@@ -289,7 +289,7 @@ class Supervisor:
                 if self.stopping.is_set():
                     return
             self.served = True
-            # First the gateway: who reads that the broker serves may ask it at once.
+            # First the gateway: a client that reads the report may send requests at once.
             self.changed()
             on_ready([child.describe() for child in self.children])
             await self._first(stopping, *keepers)
@@ -301,7 +301,7 @@ class Supervisor:
             await asyncio.gather(stopping, *keepers, return_exceptions=True)
 
     def stop(self, reason: str) -> None:
-        """Begin the end in order; asked a second time, kill what is left."""
+        """Stop the children in order; a second call kills those that still run."""
         if self.stopping.is_set():
             log.warning("%s again: killing what still runs", reason)
             for child in self.children:
@@ -311,7 +311,7 @@ class Supervisor:
         self.stopping.set()
 
     def changed(self) -> None:
-        """A child came or went: the gateway is told who is there."""
+        """Send the gateway the list of children after a change."""
         if self.served:
             processes = [child.describe() for child in self.children]
             for child in self.children:
@@ -321,7 +321,7 @@ class Supervisor:
     def first_message(self, child: Child) -> Message:
         return {
             "role": child.plan.role,
-            # A shard is who its directory says; others go on under the number of the one that died.
+            # A shard has the number of its directory; others continue with the number of the one that died.
             "id": None if child.plan.auto and child.plan.role == "shard" else child.number,
             "replaces": child.boot,
             "settings": self.settings.to_json(),

@@ -1,4 +1,4 @@
-"""Actions of subscriptions: fields of a message are set or removed on its way, the rest is kept to the byte.
+"""Actions of subscriptions: they set or remove fields of a message, and keep all other bytes.
 
     {"set": {"subject": "copied", "application-properties.hops": 1}, "remove": ["reply-to"]}
 
@@ -32,7 +32,7 @@ _INTEGER_MAX: Final = (1 << 63) - 1
 _ULONG_MAX: Final = (1 << 64) - 1
 
 Changes = dict[int, dict[Any, bytes | None]]
-"""By section, by index of a property or octets of a key: the encoded new value, None for none."""
+"""By section, by index of a property or octets of a key: the encoded new value, None to remove it."""
 
 
 class Action:
@@ -45,10 +45,10 @@ class Action:
         self._changes = changes
 
     def apply(self, message: bytes) -> bytes:
-        """The message with the changes; all other sections, fields and entries are the same to the byte.
+        """The changed message; all other sections, fields and entries keep their bytes.
 
-        A section that is not there is made when something is set in it. A message whose sections before
-        the body are malformed is given back as it is: nothing can be said of what is in it. Never raises.
+        A missing section is added when a field of it is set. A message with malformed sections before the
+        body is returned unchanged. Never raises.
         """
         try:
             return self._changed(message)
@@ -81,7 +81,7 @@ class Action:
 
 
 def _section(code: int, message: bytes, value_at: int, changes: Mapping[Any, bytes | None]) -> bytes:
-    """The changed section; of an empty message, a new one, or none when nothing is set in it."""
+    """The changed section; a new one where it is missing, or none when nothing is set in it."""
     if not message and not any(changes.values()):
         return b""
     change = _changed_list if code == PROPERTIES else _changed_map
@@ -125,7 +125,7 @@ def _changed_map(message: bytes, value_at: int, changes: Mapping[bytes, bytes | 
             else:
                 value = changes[key]
                 if value is not None and key not in written:
-                    # In its place, with the key as it came.
+                    # In its place, with the original key.
                     pairs.append(message[position:value_from] + value[_key_width(value) :])
                     written.add(key)
             position = after
@@ -206,7 +206,7 @@ def _changeable(text: Any, place: str) -> Path:
 
 
 def _encoded(path: Path, value: Any) -> bytes:
-    """A property as it is written, or a pair of key and value."""
+    """A property encoded, or a pair of key and value."""
     if path.section == PROPERTIES:
         return _PROPERTY_WRITERS.get(path.name, _write_string)(path, value)
     key = write_string(path.name) if path.section == APPLICATION_PROPERTIES else write_symbol(path.name)

@@ -1,4 +1,4 @@
-"""The error of a filter, path or action that somebody wrote: what was expected, what was found, and where."""
+"""The error in the text or JSON of a filter, path or action: what was expected, what was found, and where."""
 
 
 class FilterError(ValueError):
@@ -18,12 +18,12 @@ class FilterError(ValueError):
         self.place = place
 
     def within(self, place: str) -> "FilterError":
-        """The same error, said of an enclosing part of the JSON."""
+        """The same error, with the place in an enclosing part of the JSON."""
         inner = f"{place}.{self.place}" if self.place else place
         return FilterError(self.expected, self.found, self.position, inner)
 
 
 def shown(value: object) -> str:
-    """A value of a stranger, short and in ASCII."""
+    """An untrusted value, shortened and in ASCII."""
     text = ascii(value)
     return text if len(text) <= 80 else text[:80] + "..."

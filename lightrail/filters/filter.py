@@ -27,11 +27,11 @@ KEYS: Final = ("subject", "properties", "sql", "selector", "all", "any", "not")
 class Filter:
     """A compiled filter.
 
-    `spec` is the JSON it was made from (None: everything matches), `paths` are the fields it looks at,
-    `equality` is (path, term) when it is nothing but one field equal to one constant, None otherwise; the
-    term None means that the field is not there. `guard` is an equality that every message that matches
-    fulfils, None where none is known. `weight` is what it evaluates for a message at most: operators,
-    literals and fields, and eight words of a subject pattern as one.
+    `spec` is its JSON (None: everything matches), `paths` are the fields that it reads, `equality` is (path,
+    term) when it is nothing but one field equal to one constant, None otherwise; the term None means that the
+    field is absent. `guard` is an equality that holds for every matching message, None where none is known.
+    `weight` is what it evaluates for a message at most: operators, literals and fields, and eight words of a
+    subject pattern as one.
     """
 
     __slots__ = ("equality", "guard", "is_heavy", "paths", "spec", "test", "weight")
@@ -53,10 +53,10 @@ class Filter:
         self.guard = guard or equality
         self.weight = weight
         self.is_heavy = is_heavy
-        """Whether a message may make it cost far more than its weight: it has LIKE in it."""
+        """Whether its cost depends on the message far beyond its weight, as with LIKE."""
 
     def matches(self, view: MessageView) -> bool:
-        """Whether the message matches; what is unknown does not. Never raises."""
+        """Whether the message matches; an unknown result does not. Never raises."""
         return self.test(view) is True
 
     def __repr__(self) -> str:
@@ -64,7 +64,7 @@ class Filter:
 
 
 EVERYTHING: Final = Filter(None, lambda view: True, ())
-"""What no filter is compiled to."""
+"""The filter that matches every message."""
 
 
 def compile_filter(spec: Mapping[str, Any] | None) -> Filter:
@@ -81,7 +81,7 @@ def compile_filter(spec: Mapping[str, Any] | None) -> Filter:
 
 
 class _Compiler:
-    """Compiles one filter; counts what is in it."""
+    """Compiles one filter, and counts its operators, literals and fields."""
 
     def __init__(self) -> None:
         self._nodes = 0
@@ -167,7 +167,7 @@ class _Compiler:
         tests = [equality_test(path, constant) for path, constant in equalities]
         only = equalities[0] if len(equalities) == 1 else None
         test = tests[0] if only else _all_true(tests)
-        # A field that is not there guards little: most fields are not there.
+        # The absence of a field is a weak guard: most fields are absent.
         guard = next((each for each in equalities if each[1] is not None), equalities[0])
         paths = [path for path, _ in equalities]
         return Filter({"properties": dict(value)}, test, paths, only, guard, len(equalities))
@@ -191,7 +191,7 @@ def subject_filter(pattern: str) -> Filter:
 
 
 def equality_test(path: Path, constant: Any) -> Callable[[MessageView], bool]:
-    """A field is equal to a constant: numbers by their value, true and 1 differ, None is not there."""
+    """The filter `field = constant`: numbers compare by value, true and 1 differ, None means absent."""
     if type(constant) is bool:
         return lambda view: view.term(path) is constant
 

@@ -1,4 +1,4 @@
-"""Identifiers of expressions: which field of a message a name means, and what of its value is compared.
+"""Identifiers of expressions: the field of a message that a name means, and how its value is compared.
 
 A plain name is an application property. The names of JMS follow the AMQP JMS mapping (amqp-bindmap-jms 3.2);
 `amqp.`, `sys.`, `properties.`/`p.`, `header.`/`h.` stand before the fields of the message itself, `user.`,
@@ -26,12 +26,12 @@ Derive = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A field, and where the value that is compared is not the field's own, the function that makes it."""
+    """A field, with the function that converts its value for comparisons, if any."""
 
     path: Path
     derive: Derive | None = None
     is_identifier: bool = False
-    """A JMS message identifier, whose literals may carry the prefixes of the mapping."""
+    """A JMS message identifier, whose literals may have the prefixes of the mapping."""
 
 
 def _delivery_mode(durable: Any) -> Any:
@@ -113,7 +113,7 @@ _MAP_SCOPES: Final = {
 
 
 def is_scope(name: str) -> bool:
-    """True for a word that has a meaning of its own before a dot."""
+    """True for a word that is a scope before a dot."""
     return name.lower() in _SCOPES or name.lower() in _MAP_SCOPES
 
 
@@ -123,7 +123,7 @@ def is_field(scope: str, name: str) -> bool:
 
 
 def resolve(scope: str | None, name: str, is_quoted: bool, position: int) -> Reference:
-    """What an identifier means; `scope` is None where none was written. Raises FilterError.
+    """The field of an identifier; `scope` is None where none was written. Raises FilterError.
 
     A quoted name without a scope is always an application property, also where JMS knows the word.
     """
@@ -142,7 +142,7 @@ def resolve(scope: str | None, name: str, is_quoted: bool, position: int) -> Ref
 
 
 def identifier_literal(text: str) -> Any:
-    """A literal that JMSMessageID or JMSCorrelationID is compared with, as the term of the AMQP field.
+    """The term of a literal that is compared with JMSMessageID or JMSCorrelationID.
 
     The JMS mapping writes `ID:AMQP_UUID:...`, `ID:AMQP_ULONG:...`, `ID:AMQP_BINARY:...`,
     `ID:AMQP_STRING:...` and `ID:AMQP_NO_PREFIX:...`; any other text is the string itself.

@@ -1,4 +1,4 @@
-"""Tokens of an expression: what the parser reads instead of characters."""
+"""Tokens of an expression."""
 
 import re
 from typing import Any, Final, NamedTuple
@@ -18,7 +18,7 @@ class Token(NamedTuple):
     """`kind` is a keyword, an operator, `number`, `string`, `identifier` or `end`.
 
     `value` is the literal's value, or (scope or None, name, quoted) of an identifier; `position` counts
-    characters from 1; `text` is what was written.
+    characters from 1; `text` is its source.
     """
 
     kind: str

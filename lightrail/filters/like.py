@@ -1,8 +1,7 @@
-"""LIKE: `%` is any text, `_` one character; compiled so that one match is linear in the text, whatever the
-pattern is.
+"""LIKE: `%` is any text, `_` one character; compiled so that a match is linear in the text for any pattern.
 
-The pattern is cut at its `%`. Each piece is searched for after the one before it and, once found, stays where
-it was found: the leftmost place is always as good as any other, so nothing is tried twice. A piece without
+The pattern is cut at its `%`. Each piece is searched for after the one before it, and its first match is
+final, because the leftmost place is always as good as any other. So nothing is tried twice. A piece without
 `_`, or with `_` at its ends only, is one `str.find`. A piece that has `_` between its letters is tried at a
 few places that its longest part names, and then with one bit for each place of the text (Baeza-Yates and
 Gonnet's Shift-And, turned round: the bits are places of the text, and the loop is over the pattern).
@@ -15,18 +14,18 @@ from typing import Final
 from lightrail.model import limits
 
 _TRIES: Final = 16
-"""Places of a piece that are compared before bits are made of the text: most texts need no more."""
+"""Places at which a piece is compared before the search uses bits: most texts need no more."""
 _WINDOW: Final = 1_024
-"""Characters that bits are made of at first; doubled as long as nothing is found in them."""
+"""Characters that are turned into bits at first; doubled while nothing is found in them."""
 _BITMAPS: Final = 256
-"""Characters whose places are kept while one piece is searched for."""
+"""Characters whose positions are cached while one piece is searched for."""
 
 
 class Like:
     """A test of text: True, False, or None (UNKNOWN) for text of more than `characters_max` characters.
 
-    `weight` says what one character of text costs at worst, where 2 is a pattern without `_`; the filter that
-    the pattern is part of lowers `characters_max` when many or heavy patterns share it (see `share`).
+    `weight` is the worst cost of one character of text, where 2 is a pattern without `_`; the filter that the
+    pattern is part of lowers `characters_max` when many or heavy patterns share it (see `share`).
     """
 
     __slots__ = ("_test", "characters_max", "weight")
@@ -41,7 +40,7 @@ class Like:
 
 
 def share(likes: list[Like]) -> None:
-    """Bounds what all patterns of one filter cost together for one message, to LIKE_WORK_MAX."""
+    """Bounds the total cost of all patterns of one filter per message to LIKE_WORK_MAX."""
     weight = sum(like.weight for like in likes)
     if weight:
         most = min(limits.LIKE_TEXT_MAX, limits.LIKE_WORK_MAX // weight)
@@ -124,7 +123,7 @@ def _in_order(pieces: list["_Piece"], middle: list["_Piece"]) -> Callable[[str],
 
 
 class _Piece:
-    """What stands between two `%`: a number of characters, some of which are given."""
+    """A piece between two `%`: a number of characters, some of which are fixed."""
 
     __slots__ = ("_anchor", "_characters", "length", "letters", "parts")
 
@@ -132,9 +131,9 @@ class _Piece:
         self._characters = characters
         self.length = len(characters)
         self.letters = len(set(characters) - {None})
-        """Different characters that are given."""
+        """Number of different fixed characters."""
         self.parts: list[tuple[int, str]] = []
-        """(offset, text) of what is given in a row."""
+        """(offset, text) of each run of fixed characters."""
         start = 0
         for place in range(self.length + 1):
             if place == self.length or characters[place] is None:
@@ -144,7 +143,7 @@ class _Piece:
         self._anchor = max(self.parts, key=lambda part: len(part[1]), default=(0, ""))
 
     def is_at(self, text: str, place: int) -> bool:
-        """Whether the piece is at a place that has room for it."""
+        """Whether the piece matches at a place that has room for it."""
         return all(text.startswith(part, place + offset) for offset, part in self.parts)
 
     def find(self, text: str, start: int, stop: int) -> int:
@@ -183,7 +182,7 @@ class _Piece:
                 if places > 0:
                     places <<= shift
                 else:
-                    # Places that have room behind them for the `_` at the end.
+                    # Places with room behind them for the `_` at the end.
                     places = (1 << len(text)) - (1 << shift)
                 if character not in bits:
                     if len(bits) >= _BITMAPS:
@@ -199,7 +198,7 @@ class _Piece:
 
 
 def _planes(text: str) -> list[bytes]:
-    """The lowest octets of all characters, the next ones, and so on; those that are zero are left out."""
+    """The lowest octets of all characters, the next ones, and so on, without those that are all zero."""
     if text.isascii():
         return [text.encode("ascii")]
     octets = text.encode("utf-32-le", "surrogatepass")

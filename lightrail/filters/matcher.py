@@ -1,9 +1,10 @@
-"""Many subscriptions over one message: those that compare a field with a constant are found by one look-up.
+"""Matcher: many subscriptions over one message; those that compare a field with a constant are found by one
+look-up.
 
 Filters that are one equality are grouped by their path: the field is extracted once and its value looked up
-in a table, however many subscriptions compare it. Filters that ask for more beside an equality are in the
-tables too, and are asked only when it holds. The others are asked one by one. The set of those that
-match is a number with one bit for each entry, and the tuple of their keys is made once for each number.
+in a table, however many subscriptions compare it. Filters with an equality and more are in the tables, too,
+and are evaluated only when it holds. The others are evaluated one by one. The set of those that match is a
+number with one bit for each entry, and the tuple of their keys is made once for each number.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -19,13 +20,13 @@ from lightrail.model import limits
 Key = TypeVar("Key")
 
 Asked = tuple[int, Test, int]
-"""The bit of a filter, its test, and what a look costs beside what the message makes of it."""
+"""The bit of a filter, its test, and the cost of a look without the part that depends on the message."""
 Found = tuple[int, tuple[Asked, ...]]
-"""What a value leads to: the bits of the filters that it decides, and the filters that have to be asked."""
+"""By value: the bits of the filters that it decides, and the filters that have to be evaluated."""
 _TOGETHER: Final = 1_000
-"""Units that filters may cost between two looks at what is left."""
+"""Units that filters may spend between two checks of the budget."""
 _SPENT: Final = 10_000
-"""Units that the message may make them cost meanwhile."""
+"""Units that depend on the message which filters may spend meanwhile."""
 _GROUPS_LIGHT: Final = 64
 
 _NOTHING: Final[Found] = (0, ())
@@ -43,7 +44,7 @@ def _asked(bit: int, filter: Filter) -> Asked:
 
 
 def _matched(asked: Iterable[Asked], view: MessageView, looks: Looks) -> Generator[None, None, int]:
-    """The bits of the filters that match. What filters cost is counted for some of them together."""
+    """The bits of the matching filters. The cost is counted for several filters at once."""
     matched = together = 0
     before = view.spent
     most = before + _SPENT
@@ -63,7 +64,7 @@ def _matched(asked: Iterable[Asked], view: MessageView, looks: Looks) -> Generat
 
 
 class Matcher(Generic[Key]):
-    """The filters of all subscriptions of one name; it does not change, a changed set is a new matcher."""
+    """The filters of all subscriptions of one name. A matcher is immutable; a changed set gets a new one."""
 
     def __init__(self, entries: Sequence[tuple[Key, Filter | None]]) -> None:
         """`entries` are (key, filter); None matches everything. Keys may repeat and need not be hashable
@@ -101,11 +102,11 @@ class Matcher(Generic[Key]):
         for table in groups.values():
             costs += max(sum(cost for _, _, cost in asked) for _, asked in table.values())
         self.is_light = len(groups) <= _GROUPS_LIGHT and costs <= _TOGETHER
-        """Whether `targets` costs so little for any message that nothing has to be counted in between."""
+        """Whether `targets` is so cheap for any message that nothing has to be counted."""
 
     @property
     def looks_at_messages(self) -> bool:
-        """False when every message has the same targets, so that no view of it has to be made."""
+        """False when every message has the same targets, so that no view is needed."""
         return bool(self._groups or self._tests)
 
     def targets(self, view: MessageView) -> tuple[Key, ...]:
@@ -113,7 +114,7 @@ class Matcher(Generic[Key]):
         there are no more than TARGET_SETS_MAX different ones."""
         matched = self._always
         if self._single is not None:
-            # The commonest case: one field decides, and nothing of the view is worth keeping.
+            # The most common case: one field decides, and the view need not cache its term.
             path, table = self._single
             value = extract(view.data, path)
             if type(value) is not str:
@@ -133,7 +134,7 @@ class Matcher(Generic[Key]):
         return self._remember(matched) if targets is None else targets
 
     def search(self, view: MessageView, looks: Looks) -> Generator[None, None, tuple[Key, ...]]:
-        """The same; yields where the looks are used up, to be gone on with when there are some again."""
+        """The same; yields when the looks are used up, and continues with those of the next turn."""
         matched = self._always
         for path, values in self._groups:
             sure, asked = values.get(_table_key(view.term(path)), _NOTHING)

@@ -1,9 +1,9 @@
-"""A message as filters see it: single fields, found by sizes over the bytes without decoding the rest.
+"""Message view: single fields of an encoded message, read without decoding the rest.
 
-The first sections of a message are walked by their sizes; the field that is asked for is the only value
-that is made. The body is never looked at. What is malformed gives no value (None) and never an error: such a
-message simply does not match. Fields before the one that is asked for are only skipped, so a value may come
-out of a section that a complete decoding would refuse for something else in it.
+The sections before the body are skipped by their sizes, and only the requested field is decoded. The body is
+never read. A malformed field has no value (None) and raises no error: such a message does not match. Fields
+before the requested one are skipped unchecked, so a value may be read from a section that a complete decoding
+would refuse.
 
 CPU microseconds on one core, for a message with header, nine properties and four application properties
 (tests/benchmarks/filters_bench.py): `extract` of the subject 1.3, of the group-id 1.7, of the third
@@ -94,7 +94,7 @@ def _map_entry(data: Buffer, value_at: int, path: Path) -> Any:
     wanted = path.key
     length = len(wanted)
     if type(data) is bytes and data.find(wanted, position, stop) < 0:
-        # No walk for a key whose octets are nowhere in the section.
+        # Don't walk for a key whose octets do not occur in the section.
         return None
     for _ in range(count >> 1):
         code = data[position]
@@ -142,7 +142,7 @@ _FIELD_OF: Final[dict[int, Callable[[Buffer, int, Path], Any]]] = {
 
 
 def _map_values(data: Buffer, value_at: int) -> dict[bytes, int]:
-    """Where the values of a map are, by the octets of their keys, as far as the map is well-formed."""
+    """Offsets of the values of a map by the octets of their keys, as far as the map is well-formed."""
     found: dict[bytes, int] = {}
     try:
         count, position, stop = open_items(data, value_at)
@@ -161,10 +161,10 @@ def _map_values(data: Buffer, value_at: int) -> dict[bytes, int]:
 
 
 def extract(data: Buffer, path: Path) -> Any:
-    """The value of one field of an encoded message, None when it is not there or malformed.
+    """The value of one field of an encoded message, None when it is absent or malformed.
 
-    Values have the classes that decoding gives them (a message-id of 1 and one of "1" are different);
-    fields of the header have the specification's defaults. Never raises for what the bytes are.
+    Values have the classes that decoding gives them (a message-id of 1 and one of "1" are different); fields
+    of the header have the specification's defaults. Never raises for malformed bytes.
     """
     try:
         value_at = find_section(data, path.section)
@@ -179,7 +179,7 @@ def extract(data: Buffer, path: Path) -> Any:
 
 
 class Opaque:
-    """A value that is there but that nothing can be compared with: a decimal, list, map, described value."""
+    """A present value that can't be compared: a decimal, list, map or described value."""
 
     __slots__ = ()
 
@@ -209,7 +209,8 @@ _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
 
 
 def term(value: Any) -> Any:
-    """What filters compare: None, bool, int, float or str; bytes that are no UTF-8; OPAQUE for the rest.
+    """The form of a value that filters compare: None, bool, int, float or str; bytes that are no UTF-8; else
+    OPAQUE.
 
     Symbols and characters are text, a uuid is its 36 characters, binary is the text it holds in UTF-8, a
     timestamp its milliseconds.
@@ -222,18 +223,18 @@ def term(value: Any) -> Any:
 
 
 _COMPOUND_BYTES: Final = 4_096
-"""Larger lists, maps, arrays and described values are not made: no filter compares what is in them."""
+"""Larger lists, maps, arrays and described values are not decoded: no filter compares their contents."""
 _WALKS: Final = 4
-"""Fields of one message that are found by walking over those before them; for more the maps are indexed."""
+"""Number of fields per message that are found by walking; after them maps are indexed."""
 
 # --- the view -----------------------------------------------------------------------------------------
 
 
 class MessageView:
-    """One encoded message; sections are located at the first question, terms are kept for the next one.
+    """One encoded message; sections are located at the first use, terms are cached.
 
-    `spent` counts what looking cost that depends on the message: in units of about 0.1 microseconds, more
-    rather than less. What depends on the filter alone is its `weight`.
+    `spent` counts the cost of filters that depends on the message, in units of about 0.1 microseconds, rather
+    too high. The part that depends on the filter alone is its `weight`.
     """
 
     __slots__ = ("_maps", "_sections", "_terms", "_words", "data", "spent")
@@ -247,10 +248,11 @@ class MessageView:
         self._words: list[str] | None = None
 
     def field(self, path: Path) -> Any:
-        """The value of a field as decoding gives it; None when it is not there or malformed."""
+        """The decoded value of a field; None when it is absent or malformed."""
         sections = self._sections
         if sections is None:
-            # An octet is a unit: entries of maps have three at least, and are walked over four times at most.
+            # An octet counts as a unit: entries of maps have at least three, and are walked at most four
+            # times.
             sections, octets = locate(self.data)
             self._sections = sections
             self.spent += octets
@@ -266,7 +268,7 @@ class MessageView:
             return None
 
     def _entry(self, section: int, value_at: int, path: Path) -> Any:
-        """An entry of a map that many fields are asked of: it is walked once more, and then never again."""
+        """An entry of a map of which many fields are read: indexes the map once."""
         if self._maps is None:
             self._maps = {}
         values = self._maps.get(section)
@@ -293,7 +295,7 @@ class MessageView:
         return value
 
     def subject_words(self) -> list[str]:
-        """The words of the subject, between its dots and slashes; none when it is empty or not there."""
+        """The words of the subject, between its dots and slashes; none when it is empty or absent."""
         words = self._words
         if words is None:
             subject = self.term(SUBJECT)

@@ -1,4 +1,4 @@
-"""The tree of a parsed expression: one class for each thing that can be written."""
+"""Nodes of the tree of a parsed expression: one class for each kind."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +7,9 @@ from lightrail.filters.identifiers import Reference
 
 
 class Node:
-    """`position` counts characters from 1; `depth` is 1 for a node without others inside it.
+    """`position` counts characters from 1; `depth` is 1 for a node without children.
 
-    `weight` is how many nodes are evaluated at most; one that stands in two others is evaluated twice.
+    `weight` is the largest number of evaluated nodes; one with two parents is evaluated twice.
     """
 
     __slots__ = ("depth", "position", "weight")
@@ -31,7 +31,7 @@ class Literal(Node):
 
 
 class Field(Node):
-    """What an identifier refers to."""
+    """An identifier and its field."""
 
     __slots__ = ("reference",)
 

@@ -106,7 +106,7 @@ class Parser:
         self._count(node.position)
         self._deep(node.depth, node.position)
         if node.weight > limits.FILTER_WEIGHT_MAX:
-            # BETWEEN evaluates its operand twice, and operands may hold BETWEEN.
+            # BETWEEN evaluates its operand twice, and operands may contain BETWEEN.
             most = limits.FILTER_WEIGHT_MAX
             raise FilterError(f"at most {most} evaluations for a message", "more", node.position)
         return node
@@ -114,7 +114,7 @@ class Parser:
     # --- conditions -----------------------------------------------------------------------------------
 
     def _logical(self, node: Node) -> Node:
-        """The node, which stands where a condition has to."""
+        """The node as a condition."""
         is_boolean = isinstance(node, Literal) and isinstance(node.value, bool)
         if isinstance(node, Condition | Field) or is_boolean:
             return node

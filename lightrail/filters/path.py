@@ -1,4 +1,4 @@
-"""A path: which field of a message is meant, parsed once from its name."""
+"""Path: a field of a message, parsed from its name."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -30,8 +30,8 @@ class Path:
 
     `text` is the canonical name (`subject`, `priority`, `application-properties.colour`), `section` the
     descriptor code of its section, `name` the field or key. For a field of a list `index` is its place,
-    `readers` say which constructors it may have and `default` is what it is when it is not there; for an
-    entry of a map `key` is the name's octets.
+    `readers` has its constructors and `default` its value when it is absent; for an entry of a map `key` is
+    the name's octets.
     """
 
     __slots__ = ("default", "index", "key", "name", "readers", "section", "text")
@@ -64,7 +64,7 @@ class Path:
 
 
 _FIELDS: Final[dict[str, Path]] = {}
-"""The fields of the header and the properties by every name they go by."""
+"""The fields of the header and the properties by all of their names."""
 for _section, (_prefix, _shape) in _SHAPES.items():
     for _name in _shape.names:
         _FIELDS[_name] = _FIELDS[f"{_prefix}.{_name}"] = Path(_section, _name)

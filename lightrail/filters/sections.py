@@ -10,7 +10,7 @@ from lightrail.filters.path import APPLICATION_PROPERTIES, HEADER
 from lightrail.model import limits
 
 MALFORMED: Final = (DecodeError, IndexError, StructError, ValueError)
-"""What reading bytes of a stranger may raise here."""
+"""Exceptions that reading untrusted bytes may raise."""
 
 _u32: Final = Struct(">I").unpack_from
 
@@ -34,7 +34,7 @@ FOUR_OCTETS: Final = -2
 
 
 def _width(code: int) -> int:
-    """Octets of a value with its constructor; -1 and -2 say how wide its size is, 0 that it is neither."""
+    """Octets of a value with its constructor; -1 and -2 for one and four octets of size, 0 for neither."""
     if code == 0 or READERS[code] is READERS[0x01]:
         return 0
     group = code >> 4
@@ -107,11 +107,10 @@ _SECTIONS: Final = range(limits.FILTER_SECTIONS_MAX)
 
 
 def locate(data: Buffer) -> tuple[dict[int, int], int]:
-    """Offsets of the values of the sections before the body, as far as they are well-formed; and their
-    octets.
+    """Offsets of the values of the sections before the body, as far as they are well-formed, and their size.
 
-    A section that comes after its place (messaging 3.2), or again, is none, as for find_section. A message
-    whose first octets are no section has BROKEN for the header: not even its defaults hold.
+    A section out of order (messaging 3.2), or a repeated one, is ignored, as in find_section. A message that
+    begins with no section has BROKEN as its header, so that it has no defaults either.
     """
     found: dict[int, int] = {}
     latest = 0

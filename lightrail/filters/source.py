@@ -1,4 +1,4 @@
-"""Filters that a receiver asks for in its attach: the filter-set of its source (messaging 3.5.8).
+"""Filters in the attach of a receiver: the filter-set of its source (messaging 3.5.8).
 
 | descriptor | code | value |
 |---|---|---|
@@ -24,10 +24,10 @@ from lightrail.model import limits
 
 
 class SourceFilter(NamedTuple):
-    """What `from_amqp` gives.
+    """The result of `from_amqp`.
 
-    `filter` is None when nothing is left to filter by; `accepted` is what the attach answer echoes as the
-    filters in effect, as they came; `refused` are the names of those that are left out, each with the reason.
+    `filter` is None when no filter is in effect; `accepted` are the filters in effect, which the answer to
+    the attach echoes; `refused` has the names of the others with the reasons.
     """
 
     filter: Filter | None
@@ -38,7 +38,7 @@ class SourceFilter(NamedTuple):
 def from_amqp(filter_set: Mapping[Any, Any] | None) -> SourceFilter:
     """The filter of a source's filter-set; a message passes when it passes each one (messaging 3.5.8).
 
-    What is not supported is refused and has no effect. Raises FilterError for a filter that is supported and
+    Unsupported filters are refused and have no effect. Raises FilterError for a filter that is supported and
     whose value is none (a selector with an error in it): the link has to be refused with amqp:invalid-field,
     since no client expects to get what it did not select.
     """
@@ -65,7 +65,7 @@ def from_amqp(filter_set: Mapping[Any, Any] | None) -> SourceFilter:
         if made is not EVERYTHING:
             parts.append(made)
             if sum(part.weight for part in parts) >= limits.FILTER_WEIGHT_MAX:
-                # Together they are one filter wherever they are compiled again.
+                # They are compiled again as one filter.
                 most = limits.FILTER_WEIGHT_MAX
                 raise FilterError(f"at most {most} operators, literals and fields in all of a filter", "more")
     return SourceFilter(joined(parts) if parts else None, accepted, refused)
@@ -94,7 +94,7 @@ def _direct(value: Any) -> Filter:
 
 
 def _headers(value: Any) -> Filter:
-    """Equal application properties, all of them or any by `x-match`; null asks only that one is there."""
+    """Equal application properties, all of them or any by `x-match`; null only requires that one exists."""
     if not isinstance(value, Mapping):
         raise FilterError("a map of application properties", shown(value))
     how = value.get("x-match", "all")
@@ -145,7 +145,7 @@ def _fields(value: Any, path_of: Callable[[Any], Path]) -> Filter:
         path = path_of(name)
         constant = _reference(path, reference)
         if constant is None:
-            # A null reference matches any value (4.1.1); an application property has to be there.
+            # A null reference matches any value (4.1.1) of a present application property.
             if path.section == APPLICATION_PROPERTIES:
                 conditions.append({"sql": f"{_identifier(path)} IS NOT NULL"})
         elif isinstance(constant, str) and constant.startswith("&"):
@@ -160,7 +160,7 @@ def _fields(value: Any, path_of: Callable[[Any], Path]) -> Filter:
 
 
 def _reference(path: Path, value: Any) -> Any:
-    """The term that a field is compared with."""
+    """The term to compare a field with."""
     constant = term(value)
     if constant is OPAQUE or isinstance(constant, bytes):
         expected = "a string, a number, a boolean, a uuid or null"
@@ -169,7 +169,7 @@ def _reference(path: Path, value: Any) -> Any:
 
 
 def _modified(path: Path, text: str, equal: dict[str, Any], conditions: list[dict[str, Any]]) -> None:
-    """`&p:` a prefix, `&s:` a suffix, `&&` an ampersand that is meant as one (4.1.1)."""
+    """`&p:` a prefix, `&s:` a suffix, `&&` a literal ampersand (4.1.1)."""
     if text.startswith("&&"):
         equal[path.text] = text[1:]
         return

@@ -5,7 +5,7 @@ condition gives True, False or None for UNKNOWN (JMS 2.0, 3.8.1.2). A message ma
 
 Comparisons of values of different kinds are false, `<>` too (JMS 2.0, 3.8.1.1); with NULL they are unknown.
 Whole numbers compute as whole numbers (7 / 2 is 3, as in Java); a result beyond 64 bits, a division by zero
-and arithmetic with what is no number are NULL.
+and arithmetic with other values are NULL.
 """
 
 import math
@@ -51,11 +51,11 @@ _BOOLEAN: Final[frozenset[type]] = frozenset((bool,))
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A compiled expression; `paths` are the fields that it looks at, each once, in the order of the text.
+    """A compiled expression; `paths` are the fields that it reads, each once, in the order of the text.
 
     `equality` is the one equality that the expression is, if it is one; `guard` one that holds whenever the
-    expression is true. `weight` is how many nodes are evaluated for a message at most; `likes` are its
-    patterns, which whoever has the whole filter shares out the work among (see like.py).
+    expression is true. `weight` is the largest number of nodes evaluated per message; `likes` are its
+    patterns, which share the work of the whole filter (see like.py).
     """
 
     test: Test
@@ -99,7 +99,7 @@ def _constant(reference: Reference, value: Any) -> Any:
 
 
 class Compiler:
-    """Compiles one tree; gathers the paths on its way."""
+    """Compiles one tree, and collects its paths."""
 
     def __init__(self) -> None:
         self.paths: list[Path] = []
@@ -194,7 +194,7 @@ _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": 
 def _compared_with(
     compare: Callable[[Any, Any], bool], equality: bool, operand: Value, constant: Any
 ) -> Test:
-    """A comparison with a constant, whose kind is looked at once."""
+    """A comparison with a constant, whose kind is determined once."""
     if type(constant) is bool:
         if not equality:
             return lambda view: None if operand(view) is None else False
@@ -263,7 +263,7 @@ def _negated(operand: Test) -> Test:
 
 
 def _truth(operand: Value) -> Test:
-    """A value as a condition: what is no boolean is unknown."""
+    """A value as a condition: other than a boolean it is unknown."""
 
     def test(view: MessageView) -> bool | None:
         value = operand(view)
@@ -315,7 +315,7 @@ _COMPUTE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 def _bounded(value: Any) -> Any:
-    """A number that AMQP could carry, else NULL; keeps products of products from growing."""
+    """A number within AMQP's range, else NULL, so that products of products do not grow."""
     return value if type(value) is float or INTEGER_MIN <= value <= INTEGER_MAX else None
 
 

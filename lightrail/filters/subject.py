@@ -1,8 +1,8 @@
 """Patterns over the words of a subject: `*` is one word, `#` any number of them, none included.
 
 The semantics are those of AMQP 0-9-1's topic exchanges (3.1.3.3). Words are separated by `.`; `/` is treated
-the same. A match looks at each word once: the places in the pattern that the words so far can have led to are
-the bits of one number, so the time is linear in the words whatever the pattern is.
+the same. A match reads each word once: the positions in the pattern that the words so far lead to are the
+bits of one number, so the time is linear in the words for any pattern.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from lightrail.model import limits
 def split_words(subject: str) -> list[str]:
     """The words of a subject or a pattern; none for empty text.
 
-    Of more than SUBJECT_WORDS_MAX the rest is one word more: enough to match nothing but `#`.
+    Words beyond SUBJECT_WORDS_MAX become one more word, so that the subject matches nothing but `#`.
     """
     return subject.replace("/", ".").split(".", limits.SUBJECT_WORDS_MAX) if subject else []
 
@@ -48,8 +48,8 @@ def compile_pattern(pattern: str) -> Callable[[Sequence[str]], bool]:
         return lambda subject: subject == words
     if words == ["#"]:
         return lambda subject: True
-    # State i: the words so far took i of the pattern's words that are not '#'. `stays` are the states where
-    # a '#' stands, which any word may be added to; `moves` the states that a word leads on from.
+    # State i: the words so far matched i of the pattern's words other than '#'. `stays` are the states with a
+    # '#', where any word keeps the state; `moves` are the states that a word advances.
     taken = 0
     stays = 0
     any_word = 0

@@ -10,31 +10,31 @@ _TEXTS: Final = pa.map_(pa.string(), pa.string())
 
 
 class Event(StrEnum):
-    """What became of a message; `moved` and `delivered` change nothing about it."""
+    """An event of a message; `moved` and `delivered` do not change its state."""
 
     ENQUEUED = "enqueued"
     DELIVERED = "delivered"
-    """Given to a consumer."""
+    """Sent to a consumer."""
     ACCEPTED = "accepted"
     RELEASED = "released"
     MODIFIED = "modified"
-    """It came back and has failed once more: `delivery_count`."""
+    """It returned to the queue after a failed delivery, see `delivery_count`."""
     REJECTED = "rejected"
     EXPIRED = "expired"
     DEAD_LETTERED = "dead_lettered"
-    """It is on NAME/$dlq now, where it is enqueued in the same moment; `reason` says why."""
+    """It moved to NAME/$dlq, where it is enqueued at the same time; `reason` has the cause."""
     PURGED = "purged"
     DISCARDED = "discarded"
     """Dropped by the policy of a full queue, or by a window of duplicates."""
     MOVED = "moved"
-    """It came with its queue from another shard to the one of this row."""
+    """Its queue moved from another shard to the shard of this row."""
 
 
 class Decode(StrEnum):
-    """How much of a message becomes columns; the others are null."""
+    """The parts of a message that become columns; other columns are null."""
 
     NONE = "none"
-    """`message` has the bytes as they came."""
+    """Only `message`, with the original bytes."""
     PROPERTIES = "properties"
     """Everything but body."""
     ALL = "all"
@@ -70,7 +70,7 @@ FIELDS: Final[tuple[tuple[str, pa.DataType], ...]] = (
     ("message", pa.binary()),
 )
 """Name and type of each column. `queue`, `shard`, `journal`, `epoch`, `sequence`, `lsn`, `event` and
-`event_time` are in every row, those of the message where the event brings it (enqueued, moved)."""
+`event_time` are in every row, those of the message with the events enqueued and moved."""
 
 SCHEMA: Final = pa.schema(list(FIELDS))
 
@@ -87,4 +87,4 @@ DECODED: Final = frozenset(
         "message_annotations",
     }
 )
-"""Columns that take looking into the sections of messages; null with Decode.NONE. `body` comes with ALL."""
+"""Columns that are decoded from messages; null with Decode.NONE. `body` needs ALL."""

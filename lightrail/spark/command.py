@@ -1,4 +1,4 @@
-"""What all commands of lightrail-spark have in common: their options, their errors, the session of Spark."""
+"""The common part of all commands of lightrail-spark: options, errors, the session of Spark."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ NOBODY_ANSWERS: Final = 3
 INTERRUPTED: Final = 130
 
 Subparsers = Any
-"""What add_subparsers gives; argparse keeps its type to itself."""
+"""The result of add_subparsers, whose type argparse does not publish."""
 
 
 class CommandError(Exception):
@@ -47,7 +47,7 @@ def add_command(
     Args:
         help: one line for the list of commands.
         description: what it does, in a sentence or three.
-        examples: lines as one would type them, each with two spaces before it.
+        examples: command lines, each indented by two spaces.
     """
     lines = examples.strip("\n")
     parser: argparse.ArgumentParser = subparsers.add_parser(
@@ -56,7 +56,7 @@ def add_command(
         description=description,
         epilog=f"examples:\n{lines}\n\n{STATUSES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        # --password SECRET would be taken for --password-file SECRET.
+        # An abbreviation would read --password SECRET as --password-file SECRET.
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -66,13 +66,13 @@ def add_command(
 
 
 STATUSES: Final = (
-    "Exit status: 0 done, 1 failed, or what was checked is not so, 2 wrong use, or something is\n"
-    "not installed, 3 nobody answers."
+    "Exit status: 0 done, 1 failed, or a check found errors, 2 wrong use, or a package is\n"
+    "missing, 3 nobody answers."
 )
 
 
 def add_spark(parser: argparse.ArgumentParser) -> None:
-    """The options of a command that starts Spark."""
+    """Adds the options of a command that starts Spark."""
     group = parser.add_argument_group("Spark")
     group.add_argument(
         "--master",
@@ -86,7 +86,7 @@ def add_spark(parser: argparse.ArgumentParser) -> None:
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """The options that say what is read: see `source_options`."""
+    """Adds the options of the journals to read, see `source_options`."""
     group = parser.add_argument_group("what is read")
     group.add_argument(
         "--from",
@@ -107,14 +107,14 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def add_allow_loss(group: Any, then: str) -> None:
-    """The option of a command that may go on without some records; `then` says how one learns which."""
+    """Adds the option to go on without lost records; `then` says how to find them."""
     group.add_argument(
         "--allow-loss", action="store_true", help=f"go on over records that are gone or damaged; {then}"
     )
 
 
 def add_gateway_user(group: Any) -> None:
-    """Who asks the gateway; secrets are in files, never on command lines."""
+    """Adds the options of the gateway's credentials; secrets are in files, never on command lines."""
     group.add_argument("--user", metavar="NAME", default=os.environ.get("LIGHTRAIL_USER"))
     group.add_argument(
         "--password-file",
@@ -134,7 +134,7 @@ def add_gateway_user(group: Any) -> None:
 
 
 def source_options(args: argparse.Namespace) -> dict[str, str]:
-    """The options of the data source `lightrail` that those of `add_source` and `add_allow_loss` stand for.
+    """The options of the data source `lightrail` for those of `add_source` and `add_allow_loss`.
 
     Raises:
         UsageError: neither an archive nor a gateway is named.
@@ -156,9 +156,9 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 def listed(options: Mapping[str, str], streaming: bool = False) -> "dict[str, Journal]":
-    """The journals that there are, by disk.
+    """The existing journals, by disk.
 
-    Asked before Spark starts: that takes seconds, and what is wrong would be in the middle of a traceback.
+    Listed before Spark starts, which takes seconds and reports errors inside tracebacks.
 
     Args:
         options: of the data source.

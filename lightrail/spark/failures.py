@@ -1,4 +1,4 @@
-"""What failed in Spark's workers: Spark tells it as text, and here it is an error of a command again."""
+"""Failures in Spark's workers, which Spark reports as text: turned into errors of commands again."""
 
 import re
 from typing import Final
@@ -14,7 +14,7 @@ _KINDS: Final[dict[str, type[CommandError] | type[UnreachableError]]] = {
     "SinkError": CommandError,
     "OptionError": CommandError,
 }
-"""By the names of exceptions that say what was expected, what came, and what to do."""
+"""By name of the exceptions whose messages are meant for users."""
 
 _SAID: Final = re.compile(rf"(?:^|[\s.])({'|'.join(_KINDS)}): (.*\S)")
 _NO_STORE: Final = "No FileSystem for scheme"

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: whether there is one, and whether it is new enough."""
+"""The Java for Spark: whether one is installed, and whether it is new enough."""
 
 import os
 import re
@@ -18,9 +18,9 @@ _ADVICE: Final = (
 
 
 def missing() -> str | None:
-    """What is wrong and what to do about it, before Spark says it with a traceback; None if nothing is."""
+    """The error and its remedy, before Spark fails with a traceback; None if there is none."""
     if "PYSPARK_GATEWAY_PORT" in os.environ or _spark_env().exists():
-        # spark-submit has started the JVM already; spark-env.sh may say by itself where Java is.
+        # spark-submit has started the JVM already; spark-env.sh may set JAVA_HOME itself.
         return None
     home = os.environ.get("JAVA_HOME")
     program = shutil.which(f"{home}/bin/java" if home else "java")
@@ -34,7 +34,7 @@ def missing() -> str | None:
 
 
 def _spark_env() -> Path:
-    """What Spark's own scripts read first, if it is there."""
+    """The file that Spark's own scripts read first, if it exists."""
     folder = os.environ.get("SPARK_CONF_DIR")
     if folder:
         return Path(folder, "spark-env.sh")
@@ -46,7 +46,7 @@ def _spark_env() -> Path:
 
 
 def _version(program: str) -> int | None:
-    """17 of `17.0.15`, 8 of `1.8.0_402`; None where it does not say: then Spark tries it."""
+    """17 for `17.0.15`, 8 for `1.8.0_402`; None where it is unknown, and Spark tries it."""
     try:
         said = subprocess.run([program, "-version"], capture_output=True, text=True, errors="replace").stderr
     except OSError:

@@ -1,4 +1,4 @@
-"""Loads: what each queue asked of its shard over a time, from the events of its messages."""
+"""Loads: the load that each queue caused at its shard over a time, from the events of its messages."""
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,28 +12,29 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 READ: Final = ("queue", "event", "event_time", "message")
-"""Columns of the data source that are looked at; of `message` only its length."""
+"""Columns of the data source that are read; of `message` only its length."""
 
 
 class Load(NamedTuple):
-    """One queue with its dead letters: per second, what came and what went to consumers or was ended."""
+    """One queue with its dead letters: messages and bytes per second that arrived, and that were delivered or
+    ended."""
 
     messages: float
     bytes: float
 
 
 class Loads(NamedTuple):
-    """Of all queues of which anything was read."""
+    """Loads of all queues with events."""
 
     queues: dict[str, Load]
     seconds: float
-    """From the first to the last event of any of them; at least 1."""
+    """Seconds from the first to the last event of all queues; at least 1."""
 
 
 def loads(events: "DataFrame", most: int) -> Loads | None:
     """Loads of all queues; None where they are more than `most`.
 
-    What goes out counts as the mean message that came in: only what comes brings its bytes.
+    Outgoing messages count as the mean incoming one, since only enqueued events have bytes.
 
     Args:
         events: rows of the data source with the columns READ.
@@ -41,7 +42,7 @@ def loads(events: "DataFrame", most: int) -> Loads | None:
     queue = F.regexp_replace("queue", f"/{DEAD_LETTER_SEGMENT.replace('$', '[$]')}$", "").alias("queue")
     came = F.col("event") == str(Event.ENQUEUED)
     ended = F.count_if(F.col("event").isin([str(each) for each in ENDS]))
-    # Of a message that is delivered and accepted, one of the two counts; ends alone are in old journals.
+    # Deliveries and ends of a message count once; old journals have ends alone.
     out = F.greatest(F.count_if(F.col("event") == str(Event.DELIVERED)), ended)
     found = events.groupBy(queue).agg(
         F.count_if(came).alias("came"),

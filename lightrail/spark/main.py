@@ -8,7 +8,7 @@ import os
 import sys
 
 if __name__ == "__main__":
-    # The folder of a script stands before all others, and `http` would be lightrail/spark/http.py.
+    # A script's folder comes first on sys.path, where `http` would be lightrail/spark/http.py.
     _here = os.path.dirname(os.path.realpath(__file__))
     sys.path[:] = [each for each in sys.path if os.path.realpath(each) != _here]
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     missing = [name for name in EXTRA if find_spec(name) is None]
     if missing:
-        # Before a job finds out by itself, when it may be at work already.
+        # Before the job starts, which would find out in the middle of its work.
         modules = "module" if len(missing) == 1 else "modules"
         say(f"lightrail-spark: missing {modules} {', '.join(missing)}: pip install 'lightrail[spark]'")
         return WRONG_USE
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"lightrail-spark {args.command}: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has gone; what Python still has buffered goes nowhere.
+        # The reader of the output closed the pipe; drop what Python has buffered.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lightrail-spark",
-        description="Jobs on what happened to messages: the archive of the journals, read by Spark.",
+        description="Jobs on the events of messages: the archive of the journals, read by Spark.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""Placement: where queues are now, as a gateway says, and the plan of moves that fits loads of hours.
+"""Placement: the present shards of queues, from a gateway, and the plan of moves by loads over hours.
 
 The plan is docs/formats/plan.md, which `lightrail-admin rebalance --plan` takes.
 """
@@ -22,26 +22,26 @@ class UnsettledError(Exception):
 
 @dataclass(slots=True)
 class Placement:
-    """Which shard has which queue."""
+    """The shard of each queue."""
 
     cluster: str
     revision: int
     active: set[int] = field(default_factory=set)
-    """Shards that take queues and answer."""
+    """Active shards that answer."""
     draining: set[int] = field(default_factory=set)
-    """Shards that shall lose theirs, and answer."""
+    """Draining shards that answer."""
     silent: set[int] = field(default_factory=set)
     queues: dict[str, int] = field(default_factory=dict)
     moving: dict[str, int] = field(default_factory=dict)
-    """By queue that is on its way, where to."""
+    """Destination of each queue that moves."""
 
     def state(self, shard: int) -> str:
-        """As the plan says it."""
+        """The entry of the plan."""
         return "draining" if shard in self.draining else "active"
 
 
 def ask(client: GatewayClient) -> Placement:
-    """What a gateway says of all shards.
+    """Reads the placement from a gateway.
 
     Raises:
         GatewayError: it does not answer, or refuses.
@@ -82,23 +82,23 @@ def _look(client: GatewayClient) -> Placement:
 
 @dataclass(slots=True)
 class Proposal:
-    """A plan, and what it could not know."""
+    """A plan, and the queues without a known load."""
 
     plan: Plan
     unknown: int
-    """Queues of which nothing was read: they stay where they are."""
+    """Queues without events, which stay where they are."""
 
 
 def propose(
     placement: Placement, loads: Mapping[str, Load], *, weigh: str = "messages", max_moves: int | None = None
 ) -> Proposal:
-    """Moves for an even load. Queues without a known load stay, except on shards that drain.
+    """Plans moves for an even load. Queues without a known load stay, except on draining shards.
 
     Args:
         weigh: "messages" or "bytes", per second; BASE is added for each queue.
 
     Raises:
-        ValueError: no shard takes queues.
+        ValueError: no shard is active.
     """
     movable: dict[str, QueueLoad] = {}
     fixed: dict[str, QueueLoad] = {}
@@ -121,7 +121,7 @@ def propose(
 
 
 def document(placement: Placement, made: Plan, now_ms: int) -> dict[str, Any]:
-    """The plan as `lightrail-admin rebalance --plan` takes it."""
+    """The plan in the form for `lightrail-admin rebalance --plan`."""
     shards = []
     for shard, before in made.before.items():
         row: dict[str, Any] = {"id": shard, "state": placement.state(shard)}

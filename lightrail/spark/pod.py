@@ -1,7 +1,8 @@
-"""What the container of a pod runs: `lightrail-spark`, or the driver or executor that Spark made the pod for.
+"""Entry of a pod's container: runs `lightrail-spark`, or the driver or executor that Spark created the pod
+for.
 
-Spark on Kubernetes gives its pods the arguments `driver ...` or `executor`, and variables; an image makes a
-process of them. These are the variables of Spark 4 (org.apache.spark.deploy.k8s.Constants).
+Spark on Kubernetes gives its pods the arguments `driver ...` or `executor`, and variables; the image starts a
+process from them. These are the variables of Spark 4 (org.apache.spark.deploy.k8s.Constants).
 """
 
 import os
@@ -22,7 +23,7 @@ _ARGUMENTS: Final = {
     "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
     "--podName": "SPARK_EXECUTOR_POD_NAME",
 }
-"""Of an executor, and the variables that have them."""
+"""Options of an executor, and the variables with their values."""
 
 
 def command(words: Sequence[str], environ: Mapping[str, str], home: str, java: str) -> list[str]:
@@ -33,7 +34,7 @@ def command(words: Sequence[str], environ: Mapping[str, str], home: str, java: s
         java: the program.
 
     Raises:
-        KeyError: a variable is not there that Spark sets.
+        KeyError: a variable that Spark sets is missing.
     """
     if words[:1] == ["driver"]:
         address = environ["SPARK_DRIVER_BIND_ADDRESS"]
@@ -57,12 +58,12 @@ def command(words: Sequence[str], environ: Mapping[str, str], home: str, java: s
             EXECUTOR,
             *(word for name, variable in _ARGUMENTS.items() for word in (name, environ[variable])),
         ]
-    # -P: the folder of the container is one for data, and no place for modules.
+    # -P: the container's working folder is for data, not for modules.
     return [sys.executable, "-P", "-m", "lightrail.spark.main", *words]
 
 
 def main() -> None:
-    """Becomes that process."""
+    """Replaces this process by that one."""
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None

@@ -1,7 +1,7 @@
 """The data source `lightrail` of Spark: `spark.read.format("lightrail")`, streams, and writing.
 
-Spark finds it by itself in pyspark_lightrail. It makes one object of this class per read, in a worker of the
-driver's machine, asks it for the schema, and sends it on; so nothing is opened here.
+Spark finds it by itself in pyspark_lightrail. It creates one object of this class per read, in a worker on
+the driver's machine, reads the schema, and sends the object on; so nothing is opened here.
 """
 
 import sys
@@ -25,8 +25,8 @@ from lightrail.spark.reading.stream import StreamReader
 from lightrail.spark.writing.sink import batch_writer, stream_writer
 
 _PUSHES: Final = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The worker that asks readers for pushFilters, which Spark runs where the setting
-spark.sql.python.filterPushdown.enabled is true. Any other refuses a reader that has the method."""
+"""The worker that calls pushFilters of readers, which Spark runs where the setting
+spark.sql.python.filterPushdown.enabled is true. Other workers refuse a reader with this method."""
 
 
 class LightRailSource(DataSource):
@@ -34,33 +34,33 @@ class LightRailSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What users call the format."""
+        """The name of the format."""
         return "lightrail"
 
     def schema(self) -> StructType:
         """The columns that the options name.
 
         Raises:
-            OptionError: an option is not as it should be.
+            OptionError: an option has a wrong value.
         """
         options = read_options(self.options)
         return from_arrow_schema(pa.schema([SCHEMA.field(name) for name in options.columns]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads what there is once.
+        """A batch read.
 
         Raises:
-            OptionError: an option is not as it should be.
+            OptionError: an option has a wrong value.
         """
         options = read_options(self.options)
         kind = PushingBatchReader if _pushes() else BatchReader
         return kind(options, _columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # as Spark names it
-        """Reads what comes.
+        """A streaming read.
 
         Raises:
-            OptionError: an option is not as it should be.
+            OptionError: an option has a wrong value.
         """
         return StreamReader(read_options(self.options, streaming=True), _columns(schema))
 
@@ -68,7 +68,7 @@ class LightRailSource(DataSource):
         """Writes rows to queues or routers once; docs/operate/spark-sink.md has its options.
 
         Raises:
-            SinkError: an option or column is not as it should be.
+            SinkError: an option or column is wrong.
         """
         return batch_writer(self.options, schema, overwrite)
 
@@ -76,7 +76,7 @@ class LightRailSource(DataSource):
         """Writes what comes to queues or routers.
 
         Raises:
-            SinkError: an option or column is not as it should be.
+            SinkError: an option or column is wrong.
         """
         return stream_writer(self.options, schema, overwrite)
 

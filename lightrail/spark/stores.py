@@ -1,7 +1,8 @@
 """Stores: the file systems that paths and URIs name, opened by pyarrow and by deltalake alike.
 
-Who asks an object store, and which one, is said by the environment alone (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL
-and so on, on the driver and on every executor) or by the machine's own role: URIs stand in Spark's plans.
+Credentials and address of an object store are in the environment alone (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL
+and so on, on the driver and on every executor) or by the machine's own role: URIs are visible in Spark's
+plans.
 """
 
 import os
@@ -13,7 +14,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 _SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss"}
-"""Schemes of Hadoop that pyarrow calls otherwise."""
+"""Schemes of Hadoop that have another name in pyarrow."""
 _URI: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):/(?:/([^/]*))?")
 _SECRET: Final = re.compile(r"//[^/@]*:[^/@]*@|[?&][a-z_]*(key|secret|token|password)[a-z_]*=", re.IGNORECASE)
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -21,11 +22,11 @@ _PERSON: Final = (*_ENDPOINTS, "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_REGION",
 
 
 class StoreError(Exception):
-    """No store that is known here, or named in a way that is not allowed."""
+    """The store is unknown, or its name is not allowed."""
 
 
 def scheme_of(path: str) -> str | None:
-    """Of a URI, as pyarrow calls it; None for a path and for `file:`, which are local."""
+    """The scheme of a URI in pyarrow; None for a path and for `file:`, which are local."""
     found = _URI.match(path)
     if found is None or found[1] == "file":
         return None
@@ -59,13 +60,13 @@ def file_system(path: str) -> tuple[Any, str]:
 
 @lru_cache(maxsize=16)
 def _opened(scheme: str, authority: str | None, environment: tuple[str | None, ...]) -> tuple[Any, str]:
-    """Once for each store: a client has connections of its own, and asks for the region of its bucket."""
+    """Cached per store: a client has connections of its own, and looks up the region of its bucket."""
     system, base = fs.FileSystem.from_uri(f"{scheme}://{authority or ''}" + ("" if authority else "/"))
     return system, base
 
 
 def refuse_secret(path: str) -> None:
-    """A URI stands in Spark's plans, on its pages and in logs.
+    """Refuses secrets in a URI, which is visible in Spark's plans, on its pages and in logs.
 
     Raises:
         StoreError: there is a secret in it.
@@ -78,10 +79,10 @@ def refuse_secret(path: str) -> None:
 
 
 def delta_options(uri: str) -> dict[str, str]:
-    """What deltalake is told beside what it reads from the environment itself.
+    """Options of deltalake beyond those that it reads from the environment.
 
-    Commits to S3 are puts on the condition that the object is not there yet: of two at the same time one is
-    refused. The store has to keep that condition (docs/operate/capture.md says which do).
+    Commits to S3 are puts on condition that the object does not exist: of two at the same time one is
+    refused. The store has to support that condition (docs/operate/capture.md says which do).
 
     Raises:
         StoreError: there is a secret in the URI.

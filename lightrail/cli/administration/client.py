@@ -1,4 +1,4 @@
-"""Client: the gateway as a command sees it, over one kept-alive HTTP connection, with errors in words."""
+"""Client: requests of a command to the gateway, over one kept-alive HTTP connection."""
 
 import base64
 import getpass
@@ -16,7 +16,7 @@ from lightrail.model.names import InvalidNameError
 
 URL_DEFAULT: Final = "http://127.0.0.1:8080"
 ANSWER_TIME_MAX_S: Final = 90.0
-"""Longer than the longest wait that a receive may ask the gateway for."""
+"""Longer than the longest timeout of a receive."""
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 SECRET_BYTES_MAX: Final = 65_536
 
@@ -35,7 +35,7 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came back."""
+    """An answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -101,8 +101,7 @@ class Client:
             self._connection = None
 
     def _exchange(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> Response:
-        # A connection that was kept may have been closed by the other side meanwhile: asked once more, but
-        # only what may be asked twice.
+        # The gateway may have closed a kept connection: send idempotent requests once more.
         for kept in (self._connection is not None and method in ("GET", "PUT"), False):
             connection = self._connection or self._connect()
             self._connection = connection
@@ -143,12 +142,12 @@ class Client:
         except (ValueError, AttributeError):
             text = response.body[:300].decode(errors="replace").strip()
         if response.status == 401 and not self.authorization:
-            return "the broker wants to know who you are: add --user NAME (and --password-file FILE)"
+            return "the broker requires a user: add --user NAME (and --password-file FILE)"
         return text or f"the gateway answered {response.status}"
 
 
 def authorization(user: str | None, password_file: str | None, token_file: str | None) -> str:
-    """The Authorization header: a password is read from a file or asked for, never given as an argument.
+    """The Authorization header, with a password from a file or a prompt, never from an argument.
 
     Raises UnreachableError when a file can't be read.
     """

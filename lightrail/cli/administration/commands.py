@@ -1,4 +1,4 @@
-"""How a command is registered: its words, what it does, and the options that every one of them has."""
+"""Registration of commands, with the options that all of them have."""
 
 import argparse
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 from lightrail.cli.administration.client import Client
 
 Subparsers = Any
-"""What add_subparsers gives; argparse keeps its type to itself."""
+"""The result of add_subparsers, whose type argparse does not publish."""
 Run = Callable[[Client, argparse.Namespace], int]
 
 
@@ -20,14 +20,14 @@ class CommandError(Exception):
 
 
 def group(things: Subparsers, name: str, help: str) -> Subparsers:
-    """A thing with actions."""
+    """Adds a command that has subcommands."""
     return things.add_parser(name, help=help).add_subparsers(dest="action", required=True, metavar="ACTION")
 
 
 def add(
     where: Subparsers, name: str, run: Run, help: str, epilog: str | None = None
 ) -> argparse.ArgumentParser:
-    """A command: `run(client, parsed)` returns the exit status."""
+    """Adds a command; `run(client, parsed)` returns the exit status."""
     command: argparse.ArgumentParser = where.add_parser(
         name, help=help, description=help, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
     )

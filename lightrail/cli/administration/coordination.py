@@ -1,4 +1,4 @@
-"""The commands `coordinator …`: an etcd that was set back, and writing again what it has lost."""
+"""The commands `coordinator …`: restore the entries of an etcd that was set back to an older snapshot."""
 
 import argparse
 
@@ -20,8 +20,14 @@ SHOWN = 20
 def register(things: Subparsers) -> None:
     """Adds these commands."""
     coordinator = group(things, "coordinator", "etcd, after it was set back to an older snapshot")
-    add(coordinator, "show", _show, "whether it was set back; exit status 1 when it was")
-    add(coordinator, "put-back", _put_back, "write again what it has lost, and go on with it", PUT_BACK)
+    add(coordinator, "show", _show, "show whether etcd was set back; exit status 1 when it was")
+    add(
+        coordinator,
+        "put-back",
+        _put_back,
+        "write the lost entries again, and continue with this etcd",
+        PUT_BACK,
+    )
 
 
 def _show(client: Client, parsed: argparse.Namespace) -> int:

@@ -18,10 +18,10 @@ def register(things: Subparsers) -> None:
     )
     command.add_argument("file", metavar="FILE", nargs="?", default="-", help="default: standard output")
     command.add_argument("--prefix", metavar="PREFIX", help="only names at and below it")
-    command = add(things, "import", _import, "take definitions in; what is there and differs is refused")
+    command = add(things, "import", _import, "import definitions; existing ones that differ are refused")
     command.add_argument("file", metavar="FILE", help="- for standard input")
-    command.add_argument("--dry-run", action="store_true", help="only say what would be done")
-    command.add_argument("--replace", action="store_true", help="change what is there and differs")
+    command.add_argument("--dry-run", action="store_true", help="only show the changes")
+    command.add_argument("--replace", action="store_true", help="change existing definitions that differ")
 
 
 def _export(client: Client, parsed: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Entry of these commands: their common options, and what becomes of their errors."""
+"""Entry of these commands: their common options, and the exit status of each error."""
 
 import argparse
 import os
@@ -55,7 +55,7 @@ OPTIONS: Final = {
 
 
 def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subparsers) -> None:
-    """Adds the commands and the options by which they find the gateway; `journals` are those of `journal`."""
+    """Adds the commands and the options of the gateway; `journals` are the subcommands of `journal`."""
     gateway = parser.add_argument_group("the gateway, for commands that talk to a running broker")
     gateway.add_argument(
         "--url",
@@ -65,13 +65,13 @@ def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subp
     gateway.add_argument(
         "--user",
         metavar="NAME",
-        help="who you are (or LIGHTRAIL_USER)",
+        help="user to log in as (or LIGHTRAIL_USER)",
     )
     gateway.add_argument(
         "--password-file",
         metavar="FILE",
         dest="user_password_file",
-        help="its first line is your password; asked for on a terminal (or LIGHTRAIL_PASSWORD_FILE)",
+        help="file whose first line is the password; without it a prompt (or LIGHTRAIL_PASSWORD_FILE)",
     )
     gateway.add_argument(
         "--token-file",
@@ -81,7 +81,7 @@ def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subp
     gateway.add_argument(
         "--ca",
         metavar="FILE",
-        help="certificates to check the gateway's against, PEM (default: the system's)",
+        help="certificates that verify the gateway's, PEM (default: the system's)",
     )
     names.register(things)
     messages.register(things)
@@ -94,7 +94,7 @@ def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subp
 
 
 def given(parsed: argparse.Namespace) -> list[str]:
-    """Which of these options stand on the command line: only commands that ask a gateway make use of them."""
+    """The options of the gateway that the command line has; only commands that use a gateway accept them."""
     return [flag for flag, dest in OPTIONS.items() if getattr(parsed, dest) is not None]
 
 
@@ -127,7 +127,7 @@ def run(parsed: argparse.Namespace) -> int:
         print("lightrail-admin: interrupted", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever read our output has had enough; Python would complain about it at exit once more.
+        # The reader of our output closed the pipe; without this Python would report that again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     finally:

@@ -39,37 +39,37 @@ def register(things: Subparsers) -> None:
     command.add_argument("--content-type", metavar="TYPE", default="text/plain")
     command.add_argument("--ttl", metavar="SECONDS", type=float)
     command.add_argument("--priority", metavar="0..9", type=int)
-    command.add_argument("--delay", metavar="SECONDS", type=float, help="for queues whose policy says delay")
-    command.add_argument("--transient", action="store_true", help="not on disk before it is accepted")
+    command.add_argument(
+        "--delay", metavar="SECONDS", type=float, help="for queues with the policy field delay"
+    )
+    command.add_argument("--transient", action="store_true", help="do not wait for the disk")
     command.add_argument("--count", metavar="N", type=int, default=1, help="so many times (default 1)")
-    command = add(things, "receive", _receive, f"take messages; exit status {NOTHING} when there is none")
+    command = add(things, "receive", _receive, f"receive messages; exit status {NOTHING} when there is none")
     command.add_argument("name", metavar="NAME")
     command.add_argument("--timeout", metavar="SECONDS", type=float, default=0, help="wait so long for one")
     command.add_argument("--count", metavar="N", type=int, default=1, help="at most so many (default 1)")
-    command = add(things, "peek", _peek, "look at messages without taking them")
+    command = add(things, "peek", _peek, "show messages without consuming them")
     command.add_argument("name", metavar="NAME")
     command.add_argument("--count", metavar="N", type=int, default=10)
     command.add_argument("--from", metavar="SEQUENCE", type=int, default=0, dest="first")
-    command = add(things, "purge", _purge, "remove every message that no consumer holds")
+    command = add(things, "purge", _purge, "delete all messages but unsettled deliveries")
     command.add_argument("name", metavar="NAME")
     command.add_argument("--yes", action="store_true", help="without asking")
     command = add(things, "move", _move, "move or copy messages to another name, by the gateway")
     command.add_argument("source", metavar="FROM")
     command.add_argument("target", metavar="TO")
-    command.add_argument("--copy", action="store_true", help="leave them where they are as well")
+    command.add_argument("--copy", action="store_true", help="copy them instead of moving them")
+    command.add_argument("--count", metavar="N", type=int, help="at most so many (default: all present now)")
     command.add_argument(
-        "--count", metavar="N", type=int, help="at most so many (default: all there are now)"
-    )
-    command.add_argument(
-        "--filter", metavar="JSON", help="only those that match, see `subscriptions add --help`"
+        "--filter", metavar="JSON", help="only messages that match, see `subscriptions add --help`"
     )
     dlq = group(things, "dlq", "dead letters")
-    command = add(dlq, "list", _dead_letters, "dead-letter queues that hold messages, or the messages of one")
+    command = add(dlq, "list", _dead_letters, "dead-letter queues with messages, or the messages of one")
     command.add_argument("name", metavar="NAME", nargs="?")
     command.add_argument("--count", metavar="N", type=int, default=100)
     command = add(dlq, "redrive", _redrive, "send dead letters back to the queues they came from")
     command.add_argument("name", metavar="NAME", help="the queue, or its dead-letter queue")
-    command.add_argument("--to", metavar="NAME", help="to this name instead")
+    command.add_argument("--to", metavar="NAME", help="send them to this name instead")
     command.add_argument("--count", metavar="N", type=int)
     command.add_argument("--filter", metavar="JSON")
 
@@ -140,7 +140,7 @@ def _receive(client: Client, parsed: argparse.Namespace) -> int:
 
 
 def message_of(response: Response) -> dict[str, Any]:
-    """A message as the gateway's headers and body have it."""
+    """A message of the gateway's headers and body."""
     properties: dict[str, Any] = {}
     for name, value in response.headers.items():
         if name.startswith(PROPERTY):
@@ -246,7 +246,7 @@ def _redrive(client: Client, parsed: argparse.Namespace) -> int:
 def transfer(
     client: Client, body: dict[str, Any], as_json: bool, pause: Callable[[float], None] = time.sleep
 ) -> int:
-    """Has the gateway move messages, and shows how far it is. Ctrl-C cancels what is left."""
+    """Lets the gateway move messages, and shows the progress. Ctrl-C cancels the rest."""
     started = client.request("POST", "/!transfers", json_body=body)
     state = started.json()
     path = started.headers.get("location", f"/!transfers/{state['id']}")
@@ -273,7 +273,7 @@ def transfer(
 
 
 def _so_far(what: str, done: int, total: int | None) -> tuple[str, float]:
-    """What progress shows, and which part of the whole that is."""
+    """The text of the progress, and the part of the whole."""
     if not total:
         return f"{what}: {done:,}", 0.0
     return f"{what}: {done:,} of {total:,}", min(done / total, 1.0)

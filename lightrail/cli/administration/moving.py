@@ -1,4 +1,4 @@
-"""Moving: the progress of moves, a bar each on a terminal, plain lines now and then without one."""
+"""Progress of moves: a bar for each on a terminal, else a line now and then."""
 
 import shutil
 import sys
@@ -16,10 +16,10 @@ ERROR_SHOWN: Final = 60
 
 
 class Watching:
-    """Looks at what the gateway says of moves, draws it, and remembers how they ended.
+    """Draws the moves that the gateway reports, and remembers their results.
 
     Args:
-        before: moves that had ended when this began; they are passed over.
+        before: moves that had ended before, which are ignored.
     """
 
     def __init__(self, before: Iterable[Mapping[str, Any]] = (), out: TextIO | None = None) -> None:
@@ -33,21 +33,21 @@ class Watching:
         self._said_s = time.monotonic()
 
     def expect(self, queues: Iterable[str]) -> None:
-        """Moves that we asked for; others that are under way are watched as well."""
+        """Add moves of this command; others that are under way are watched as well."""
         self._wanted |= set(queues)
 
     @property
     def ended(self) -> list[dict[str, Any]]:
-        """What became of the moves that were watched; one that nobody reports any more has only its name."""
+        """Results of the watched moves; one that is no longer reported has only its queue."""
         return [self._ended.get(queue, {"queue": queue}) for queue in sorted(self._wanted | self._seen)]
 
     @property
     def unknown(self) -> list[str]:
-        """Queues whose moves are over as far as is known, and of which no shard has said how."""
+        """Queues whose moves are no longer under way and have no result yet."""
         return sorted((self._wanted | self._seen) - self._ended.keys())
 
     def look(self, state: Mapping[str, Any]) -> bool:
-        """Takes in an answer of /!moves; whether something is still under way."""
+        """Show an answer of /!moves; True while a move is under way."""
         running: Sequence[dict[str, Any]] = state["moves"]
         self._seen |= {move["queue"] for move in running}
         watched = self._wanted | self._seen
@@ -58,7 +58,7 @@ class Watching:
         return bool(running)
 
     def close(self) -> None:
-        """Takes the bars away."""
+        """Clears the bars."""
         self._clear()
 
     def _show(self, running: Sequence[dict[str, Any]]) -> None:
@@ -75,9 +75,9 @@ class Watching:
                     print(printable(f"{move['queue']} waits: {move['error']}"), file=self._out, flush=True)
             return
         self._clear()
-        # A line that wraps would be two to take away.
+        # A line that wraps would need two lines cleared.
         width = shutil.get_terminal_size().columns - 1
-        # Those that wait for a shard or for etcd are shown with what they wait for.
+        # Moves that wait for a shard or for etcd are drawn with the reason.
         drawn = [*active, *(move for move in running if move["phase"] == "waiting" and move.get("error"))]
         lines = [_bar(move) for move in drawn[:BARS_MAX]]
         if running:

@@ -20,7 +20,7 @@ PAGE = 1_000
 def register(things: Subparsers) -> None:
     """Adds these commands."""
     names = group(things, "names", "names, their roles and policies")
-    command = add(names, "list", _list, "names with a role, below a prefix or all")
+    command = add(names, "list", _list, "list names with a role, below a prefix or all")
     command.add_argument("prefix", metavar="PREFIX", nargs="?", default="")
     command = add(names, "show", _show, "a name's policy, with every default")
     command.add_argument("name", metavar="NAME")
@@ -33,20 +33,20 @@ def register(things: Subparsers) -> None:
         help="such as role=queue lock_duration=30; empty for the default; fields not named stay",
     )
     command.add_argument("--file", metavar="FILE", help="the whole policy as JSON, - for standard input")
-    command = add(names, "delete", _delete, "take a name's role away, with all that is in it")
+    command = add(names, "delete", _delete, "delete a name with all its messages")
     command.add_argument("name", metavar="NAME")
-    command.add_argument(
-        "--if-empty", action="store_true", help="refuse while there are messages in the queue"
-    )
-    command.add_argument("--yes", action="store_true", help="without asking, whatever goes with it")
-    command = add(things, "queues", _queues, "queues and how much is in them")
+    command.add_argument("--if-empty", action="store_true", help="refuse while the queue has messages")
+    command.add_argument("--yes", action="store_true", help="without a prompt, whatever is deleted with it")
+    command = add(things, "queues", _queues, "queues and their figures")
     command.add_argument("prefix", metavar="PREFIX", nargs="?", default="")
-    command = add(things, "routers", _routers, "routers and who subscribes to them")
+    command = add(things, "routers", _routers, "routers and their subscriptions")
     command.add_argument("prefix", metavar="PREFIX", nargs="?", default="")
-    subscriptions = group(things, "subscriptions", "where the messages of a router go")
+    subscriptions = group(things, "subscriptions", "subscriptions of routers")
     command = add(subscriptions, "list", _subscriptions, "subscriptions of a router")
     command.add_argument("router", metavar="ROUTER")
-    command = add(subscriptions, "add", _subscribe, "messages go to a queue, a router or a URL from now on")
+    command = add(
+        subscriptions, "add", _subscribe, "send the messages of a router to a queue, a router or a URL"
+    )
     command.add_argument("router", metavar="ROUTER")
     command.add_argument("target", metavar="TARGET", help="a name, or http://... or https://...")
     choice = command.add_mutually_exclusive_group()
@@ -64,7 +64,7 @@ def register(things: Subparsers) -> None:
     command = add(subscriptions, "remove", _unsubscribe, "end a subscription")
     command.add_argument("router", metavar="ROUTER")
     command.add_argument("id", metavar="ID")
-    command.add_argument("--yes", action="store_true", help="without asking, whatever goes with it")
+    command.add_argument("--yes", action="store_true", help="without a prompt, whatever is deleted with it")
 
 
 def pages(client: Client, path: str, key: str, **query: Any) -> Iterator[dict[str, Any]]:
@@ -129,7 +129,7 @@ def _set(client: Client, parsed: argparse.Namespace) -> int:
 
 
 def field_value(name: str, text: str) -> Any:
-    """A field as JSON from what was typed, by the field's kind; None for an empty text."""
+    """The JSON value of a typed text, by the field's kind; None for an empty text."""
     if text == "" or text == "null":
         return None
     field = BY_NAME.get(name)
@@ -184,7 +184,7 @@ def _delete(client: Client, parsed: argparse.Namespace) -> int:
 
 
 def _goes_with(client: Client, name: str) -> str:
-    """What else a deletion of a name deletes, in words; empty where that is nothing."""
+    """The things that a deletion of a name deletes with it, in words; empty where there are none."""
     policy = client.get(path_of(name, "!policy"))
     goes = []
     if policy.get("role") == "queue":
@@ -204,14 +204,14 @@ def _goes_with(client: Client, name: str) -> str:
 
 
 def _held(client: Client, queue: str) -> int:
-    """Messages of a queue, wherever they are on their way."""
+    """All messages of a queue: ready, delayed and unsettled."""
     answer = client.request("GET", path_of(queue, "!figures"), missing_ok=True)
     figures = answer.json() if answer.status == 200 else {}
     return sum(int(figures.get(key, 0)) for key in ("ready", "delayed", "in_flight", "parked"))
 
 
 def confirmed(question: str) -> bool:
-    """Whether a person at a terminal says yes; scripts say --yes instead."""
+    """Whether the user confirms at a terminal; scripts use --yes instead."""
     if not sys.stdin.isatty():
         return False
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
@@ -275,7 +275,7 @@ def _subscribe(client: Client, parsed: argparse.Namespace) -> int:
 def _unsubscribe(client: Client, parsed: argparse.Namespace) -> int:
     path = path_of(parsed.router, "!subscriptions", parsed.id)
     if not parsed.yes and "://" in client.get(path)["target"]:
-        # What is on its way to a URL waits in a queue of the subscription.
+        # Messages for a URL wait in a queue of the subscription.
         held = _held(client, subscription_name(parsed.router, parsed.id))
         what = f"subscription {parsed.id} has {counted(held, 'message')} on the way to its URL"
         if held and not confirmed(f"{what}, which go with it. End it?"):

@@ -1,4 +1,4 @@
-"""The commands `journal list` and `reader`: what shards keep of what happened, and who reads it how far."""
+"""The commands `journal list` and `reader`: journals of shards, and the positions of their readers."""
 
 import argparse
 from datetime import UTC, datetime
@@ -54,8 +54,8 @@ def register(things: Subparsers, journals: Subparsers) -> None:
     """Adds these commands; `journals` are the actions of `journal`."""
     command = add(journals, "list", _journals, "journals of all shards, and their segments", LIST)
     command.add_argument("journal", metavar="JOURNAL", nargs="?", help="the segments of this one")
-    readers = group(things, "reader", "who reads journals, and how far")
-    add(readers, "list", _list, "all readers, and how far each is behind")
+    readers = group(things, "reader", "readers of journals and their positions")
+    add(readers, "list", _list, "all readers, with their lag")
     command = add(readers, "show", _show, "one reader, with its position in each journal")
     command.add_argument("name", metavar="NAME")
     command = add(readers, "set", _set, "make a reader, move its positions, change its bounds", SET)
@@ -65,26 +65,26 @@ def register(things: Subparsers, journals: Subparsers) -> None:
         metavar="JOURNAL=LSN",
         action="append",
         default=[],
-        help="the next record that it reads there; may be said more than once",
+        help="its next record in a journal; may be repeated",
     )
-    command.add_argument("--latest", action="store_true", help="everything that is there now counts as read")
+    command.add_argument("--latest", action="store_true", help="all present records count as read")
     command.add_argument(
-        "--forget", metavar="JOURNAL", action="append", default=[], help="take its position in a journal away"
+        "--forget", metavar="JOURNAL", action="append", default=[], help="delete its position in a journal"
     )
     command.add_argument(
         "--hold-hours",
         metavar="HOURS",
         type=float,
-        help=f"what is older is not kept for it ({limits.READER_HOLD_HOURS:g} for a new one)",
+        help=f"hours for which unread segments are kept for it ({limits.READER_HOLD_HOURS:g} for a new one)",
     )
     command.add_argument(
         "--hold-bytes",
         metavar="SIZE",
-        help="no more is kept for it at each shard, such as 20GB "
+        help="bytes of unread segments kept for it at each shard, such as 20GB "
         f"({units.format_size(limits.READER_HOLD_BYTES)} for a new one)",
     )
     command.add_argument("--reset", action="store_true", help="positions may go back")
-    command = add(readers, "remove", _remove, "nothing is kept for it any more")
+    command = add(readers, "remove", _remove, "delete a reader; its unread segments are no longer kept")
     command.add_argument("name", metavar="NAME")
 
 
@@ -216,7 +216,7 @@ def _set(client: Client, parsed: argparse.Namespace) -> int:
 
 
 def _latest(client: Client) -> dict[str, int | None]:
-    """Where the records end now, in every journal that is there."""
+    """The end of each journal."""
     rows = client.get("/!journals")["journals"]
     away = [str(row["shard"]) for row in rows if row.get("away")]
     if away:
@@ -228,7 +228,7 @@ def _latest(client: Client) -> dict[str, int | None]:
 
 def _remove(client: Client, parsed: argparse.Namespace) -> int:
     client.request("DELETE", path_of("!readers", parsed.name))
-    print(f"reader {printable(parsed.name)} is gone; nothing is kept for it any more")
+    print(f"reader {printable(parsed.name)} is deleted; its unread segments are no longer kept")
     return 0
 
 

@@ -34,7 +34,7 @@ def register(things: Subparsers) -> None:
     what = command.add_mutually_exclusive_group()
     what.add_argument("--dry-run", action="store_true", help="only show the plan")
     what.add_argument("--cancel", action="store_true", help="call off moves that have not frozen their queue")
-    what.add_argument("--verify", action="store_true", help="only check where queues are")
+    what.add_argument("--verify", action="store_true", help="only check the placement of queues")
     what.add_argument("--plan", metavar="FILE", help="execute this plan (docs/formats/plan.md); - is stdin")
     command.add_argument("--throttle", metavar="SIZE", help="bytes per second of each copy, such as 20MB")
     command.add_argument("--max-moves", metavar="N", type=int, help="move at most so many queues this time")

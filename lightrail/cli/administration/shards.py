@@ -14,12 +14,12 @@ DRAIN: Final = """Its queues move to the other shards while their clients stay a
 stop its process and `lightrail-admin shard remove` it. Ctrl-C leaves the moves going on; run it again to
 watch them.
 """
-ACCEPT_DISK: Final = """let a directory that was refused as a copy or as behind serve
+ACCEPT_DISK: Final = """let a directory that was refused as a copy or as outdated serve
 
 Asks etcd (--etcd), or the file in the data directory (--data), not a gateway. The next directory that is
-started with the disk of this shard serves what it has; what was stored later elsewhere is given up, and
-what was consumed later comes again. For a restored backup of a running cluster, and for a copy of a machine
-that is lost for good.
+started with the disk of this shard serves what it has; messages that were stored elsewhere later are lost,
+and messages that were consumed later are delivered again. For a restored backup of a running cluster, and for
+a copy of a machine that is lost for good.
 
 examples:
   lightrail-admin --etcd 10.0.0.1:2379 shard accept-disk 3
@@ -30,8 +30,7 @@ REMOVE: Final = """examples:
   lightrail-admin shard remove 3 --lose-queues          its disk is lost for good: shows what goes with it
   lightrail-admin shard remove 3 --lose-queues --yes    gives that up
 
-Queues that were given up keep their names, policies and subscriptions; each is empty, on another shard,
-when it is used next.
+Such queues keep their names, policies and subscriptions; at its next use each is empty and on another shard.
 """
 
 
@@ -39,18 +38,18 @@ def register(things: Subparsers) -> None:
     """Adds these commands."""
     shards = group(things, "shard", "the shards of the cluster")
     add(shards, "list", _list, "all shards, alive or not")
-    command = add(shards, "drain", _drain, "take all queues from a shard", DRAIN)
+    command = add(shards, "drain", _drain, "move all queues away from a shard", DRAIN)
     command.add_argument("id", metavar="ID", type=int)
     command.add_argument("--throttle", metavar="SIZE", help="bytes per second of each copy, such as 20MB")
     command.add_argument("--no-wait", action="store_true", help="begin, and do not wait for the end")
-    command = add(shards, "revive", _revive, "let a shard that drains take queues again")
+    command = add(shards, "revive", _revive, "let a draining shard get queues again")
     command.add_argument("id", metavar="ID", type=int)
     command = add(shards, "forget-disk", _forget_disk, "give up a disk that is lost, with its messages")
     command.add_argument("id", metavar="ID", type=int)
-    # Without a gateway, which may wait for this very shard: cli/files.py does it.
+    # This command uses no gateway, because the gateway may wait for this very shard; see cli/files.py.
     command = shards.add_parser(
         "accept-disk",
-        help="let a directory that was refused as a copy or as behind serve",
+        help="let a directory that was refused as a copy or as outdated serve",
         description=ACCEPT_DISK,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -148,12 +147,12 @@ def _remove(client: Client, parsed: argparse.Namespace) -> int:
         show_json({"removed": parsed.id, "lost": lost})
     else:
         if lost:
-            print(f"{counted(len(lost), 'queue')} lost what they held, and are at other shards now")
+            print(f"{counted(len(lost), 'queue')} lost their messages, and are at other shards now")
         print(f"shard {parsed.id} is removed; its data directory can be deleted")
     return 0
 
 
 def _queues_of(client: Client, id: int) -> list[str]:
-    """All queues that are placed on a shard, which need not be there."""
+    """All queues placed on a shard, which need not be running."""
     found = client.get(path_of("!shards", str(id)))
     return [str(queue) for queue in found["queue_names"]]

@@ -29,7 +29,7 @@ HANGS = (
 
 
 class Finding(NamedTuple):
-    """Something that is wrong, or will be."""
+    """A problem, or one that is about to occur."""
 
     severity: str
     """`error` (something does not work) or `warning`."""
@@ -39,9 +39,9 @@ class Finding(NamedTuple):
 
 def register(things: Subparsers) -> None:
     """Adds these commands."""
-    add(things, "status", _status, "processes, shards and sums")
+    add(things, "status", _status, "processes, shards and totals")
     add(things, "doctor", _doctor, "what is wrong, and what to do; exit status 1 when there is an error")
-    connections = group(things, "connections", "clients that are connected now")
+    connections = group(things, "connections", "connections of clients")
     command = add(connections, "list", _connections, "all connections")
     command.add_argument("--user", metavar="NAME")
     command = add(connections, "show", _connection, "one connection with its sessions and links")

@@ -1,1 +1,1 @@
-"""What the archive says about queues and shards: tables that Spark computes, and a report of them."""
+"""Analysis of the archive: tables about queues and shards that Spark computes, and a report of them."""

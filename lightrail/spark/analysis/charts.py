@@ -1,7 +1,7 @@
 """Charts: lines over time and bars as SVG, laid out here and drawn by the template of the report.
 
-Colours are classes of the page's style, so that a chart is readable in its dark and light form; lines
-differ in their dashes as well, for who does not tell colours apart.
+Colours are classes of the page's style, so that a chart is readable in its dark and light form; lines differ
+in their dashes as well, for readers who can't distinguish the colours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ BOTTOM: Final = 26
 _LABELS_ACROSS: Final = 5
 _BAR: Final = 30
 NONE: Final = "\N{EN DASH}"
-"""In place of a number that is not known."""
+"""Stands for an unknown number."""
 
 
 class Tick(NamedTuple):
@@ -37,12 +37,12 @@ class Line(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Lines over time. `rows` is the same as a table: a time, and a text for each line."""
+    """Lines over time. `rows` has the same data as a table: a time, and a text for each line."""
 
     id: str
     title: str
     about: str
-    """What is drawn, for who does not see it."""
+    """A description of the chart, for screen readers."""
     unit: str
     lines: list[Line]
     across: list[Tick]
@@ -96,7 +96,7 @@ def chart(
     bottom = HEIGHT - BOTTOM
 
     def x(index: int) -> float:
-        # A step is drawn at its middle.
+        # The value of a step is drawn at its middle.
         return LEFT + (WIDTH - LEFT - RIGHT) * (index + 0.5) / max(len(times), 1)
 
     def y(value: float) -> float:
@@ -155,7 +155,7 @@ def number(value: float | None) -> str:
 
 
 def time_text(when: datetime, times: Sequence[datetime], whole_days: bool) -> str:
-    """As short as it can be within these times."""
+    """A time label, as short as the range of times allows."""
     if whole_days:
         return f"{when:%Y-%m-%d}"
     if times[-1] - times[0] >= timedelta(hours=20):
@@ -164,14 +164,14 @@ def time_text(when: datetime, times: Sequence[datetime], whole_days: bool) -> st
 
 
 def _spread(count: int) -> list[int]:
-    """Some of so many places, evenly."""
+    """Evenly chosen indices out of a number."""
     if count <= _LABELS_ACROSS:
         return list(range(count))
     return [index * (count - 1) // (_LABELS_ACROSS - 1) for index in range(_LABELS_ACROSS)]
 
 
 def _path(points: Sequence[tuple[float, float | None]]) -> str:
-    """A line that is broken where there is no value; a value alone is a dot."""
+    """A line with gaps where there is no value; an isolated value is a dot."""
     parts = []
     drawing = False
     for index, (x, y) in enumerate(points):

@@ -1,4 +1,4 @@
-"""Where events come from that are analysed: a table of `capture`, or journals by the data source."""
+"""Events to analyse: from a table of `capture`, or from journals by the data source."""
 
 import argparse
 import re
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _DAY: Final = re.compile(r"/date=(\d{4}-\d{2}-\d{2})/")
-"""Days are folders of a captured table."""
+"""Partition of a captured table by day."""
 
 
 def add_events(parser: argparse.ArgumentParser) -> None:
-    """The options that say what is analysed: see `events`."""
+    """Adds the options that select the events, see `events`."""
     parser.add_argument(
         "table",
         metavar="TABLE",
@@ -36,10 +36,10 @@ def add_events(parser: argparse.ArgumentParser) -> None:
 
 
 def check_events(args: argparse.Namespace, *, gateway_is_asked: bool = False) -> None:
-    """Whether the options of `add_events` go together; done before Spark starts.
+    """Checks the options of `add_events` before Spark starts.
 
     Args:
-        gateway_is_asked: --gateway is needed for something else too, and may stand beside TABLE.
+        gateway_is_asked: --gateway has another purpose as well, and is allowed with TABLE.
 
     Raises:
         UsageError: they don't.
@@ -59,7 +59,7 @@ def check_events(args: argparse.Namespace, *, gateway_is_asked: bool = False) ->
 
 
 def check_places(args: argparse.Namespace) -> None:
-    """Whether the journals that the options of `add_events` name are there; done before Spark starts.
+    """Checks before Spark starts that the journals of the options of `add_events` exist.
 
     Raises:
         Unreachable: a place does not answer.
@@ -107,7 +107,7 @@ def _of_table(spark: "SparkSession", args: argparse.Namespace, columns: tuple[st
 
 
 def _on_days(uri: str, args: argparse.Namespace) -> bool:
-    """Whether the day in a file's path is one that is wanted; files of other days need not be opened."""
+    """Whether the day in a file's path is selected; files of other days need not be opened."""
     found = _DAY.search(uri)
     if found is None:
         return True

@@ -1,6 +1,6 @@
-"""Figures: what a report shows of the tables, bounded whatever the number of queues, shards and minutes.
+"""Figures: the contents of a report, bounded for any number of queues, shards and minutes.
 
-The largest ones are named and all others summed; minutes are put together until there are few enough.
+The largest queues and shards are named and the others summed; minutes are merged into longer steps.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,13 +31,13 @@ class Figures:
     """The last minute."""
     step_minutes: int = 1
     times: list[datetime] = field(default_factory=list)
-    """Where each step begins, in UTC."""
+    """Begin of each step, in UTC."""
     totals: dict[str, Any] = field(default_factory=dict)
     """Sums over all queues, and `queues`, `p50_ms`, `p99_ms`, `depth_known`, `depth_last`."""
     queues: list[dict[str, Any]] = field(default_factory=list)
     """The largest by messages in and out."""
     other_queues: dict[str, Any] | None = None
-    """All others summed, with `queues`: how many they are."""
+    """The sum of all others; `queues` is their number."""
     shards: list[dict[str, Any]] = field(default_factory=list)
     other_shards: dict[str, Any] | None = None
     reasons: list[dict[str, Any]] = field(default_factory=list)
@@ -50,19 +50,19 @@ class Figures:
     p99_ms: list[int | None] = field(default_factory=list)
     depth: list[int] = field(default_factory=list)
     enqueued_by_queue: dict[str | None, list[int]] = field(default_factory=dict)
-    """None stands for all others."""
+    """None for the sum of all others."""
     depth_by_queue: dict[str | None, list[int]] = field(default_factory=dict)
     messages_by_shard: dict[int | None, list[int]] = field(default_factory=dict)
-    """In and out."""
+    """Messages in and out."""
 
 
 def figures(found: Tables, rows: "DataFrame", top: int) -> Figures:
-    """What there is to be shown.
+    """Computes the figures.
 
     Args:
-        found: should be persisted: each of the tables is read a few times.
+        found: the tables, which should be persisted because each is read several times.
         rows: their history.
-        top: so many queues and shards are named.
+        top: number of queues and shards that are named.
     """
     sums = [F.sum(each).alias(each) for each in (*SUMMED, "depth_first", "depth_last")]
     (totals,) = _rows(
@@ -88,8 +88,8 @@ def figures(found: Tables, rows: "DataFrame", top: int) -> Figures:
 
 
 def step_of(minutes: int) -> int:
-    """Minutes of a step, so that a window of so many minutes has at most SPARK_REPORT_STEPS_MAX of them."""
-    # One step more than fits: the first may begin before the window does.
+    """Minutes of a step, so that a window of so many minutes has at most SPARK_REPORT_STEPS_MAX steps."""
+    # The first step may begin before the window, which makes one more.
     fit = SPARK_REPORT_STEPS_MAX - 1
     for each in STEPS_MINUTES:
         if minutes <= each * fit:
@@ -149,7 +149,7 @@ _OF_SHARD: Final = (
 
 
 def _shards(shown: Figures, found: Tables, top: int) -> None:
-    # There are not many shards: each is a process.
+    # There are few shards, since each is a process.
     by_shard = _rows(found.shards.groupBy("shard").agg(*(F.sum(each).alias(each) for each in _OF_SHARD)))
     by_shard.sort(key=lambda each: (-each["messages_in"] - each["messages_out"], each["shard"]))
     shown.shards = by_shard[:top]
@@ -176,7 +176,7 @@ def _reasons(shown: Figures, found: Tables) -> None:
 def _others(
     total: dict[str, Any], named: Sequence[dict[str, Any]], columns: Iterable[str], count: str
 ) -> dict[str, Any] | None:
-    """What is left of the sums without the rows that are named; None where nothing is."""
+    """The sums without the named rows; None where all rows are named."""
     left = total[count] - len(named)
     if not left:
         return None
@@ -200,16 +200,16 @@ def _running(begin: int, net: Sequence[int]) -> list[int]:
 
 
 def _rows(frame: "DataFrame") -> list[dict[str, Any]]:
-    """The rows of a frame that is small by how it was made."""
+    """The rows of a frame that is known to be small."""
     found: list[dict[str, Any]] = frame.toArrow().to_pylist()
     return found
 
 
 def _utc(when: datetime) -> datetime:
-    """Spark gives times in the zone of its session."""
+    """Spark returns times in the zone of its session."""
     return when.astimezone(UTC)
 
 
 def until(shown: Figures) -> datetime | None:
-    """Where the window ends."""
+    """End of the window."""
     return None if shown.last is None else shown.last + timedelta(minutes=1)

@@ -1,8 +1,9 @@
-"""History: every event with what is known of its message: when it came, its size, the deliveries before.
+"""History: every event with facts about its message: time of arrival, size, earlier deliveries.
 
-A message is (queue, sequence). It may be seen at several journals, when its queue moved, and a name that was
-deleted and made again gives the same sequences once more: one *life* is one message. Within a journal the
-lsn is the order of what happened, whatever its clock did; journals stand in the order of their first event.
+A message is (queue, sequence). It has events in several journals when its queue moved. A name that was
+deleted and created again starts with the same sequences again, so a message is one *life* of (queue,
+sequence). Within a journal events are ordered by lsn, whatever its clock did; journals are ordered by their
+first event.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -38,7 +39,7 @@ READ: Final = (
     "consumer",
     "message",
 )
-"""Columns of the data source that are looked at; of `message` only its length."""
+"""Columns of the data source that are read; of `message` only its length."""
 
 
 _AT: Final = ("queue", "sequence")
@@ -46,18 +47,18 @@ _AT: Final = ("queue", "sequence")
 
 
 def history(events: "DataFrame") -> "DataFrame":
-    """Rows of the data source, each with what is known of its message from all of them.
+    """Rows of the data source, each with facts about its message from all rows.
 
     Args:
         events: has the columns READ; further ones are left out.
 
     Returns:
-        queue, shard, sequence, event, reason, producer, consumer as they came;
+        queue, shard, sequence, event, reason, producer, consumer: unchanged;
         `minute`: timestamp, of the event;
-        `size`: bytes of the message as it was enqueued, null where that was not read;
-        `waited_ms`: for an end, milliseconds since the message came, at least 0; null where not known;
+        `size`: bytes of the enqueued message, null where that event was not read;
+        `waited_ms`: for an end, milliseconds since the message arrived, at least 0; null where unknown;
         `again`: a delivery of a message that was delivered before;
-        `older`: true in one row of each message whose beginning was not read: it was in the queue before.
+        `older`: true in one row of each message that was enqueued before the rows that were read.
     """
     rows = _with_life(_marked(events))
     life = Window.partitionBy(*_AT, "life")
@@ -117,9 +118,9 @@ def _with_life(rows: "DataFrame") -> "DataFrame":
 
 
 def _came() -> "Column":
-    """When the message of a row came to its queue, where the row says so.
+    """Time of arrival of a row's message in its queue, where the row has it.
 
-    A message that was moved came when it was enqueued at its first shard, not when it was moved.
+    A moved message arrived when it was enqueued at its first shard.
     """
     return (
         F.when(F.col("event") == str(Event.ENQUEUED), F.coalesce("enqueued_at", "event_time"))

@@ -1,4 +1,4 @@
-"""The report: figures as one HTML page that needs nothing else, not even the internet."""
+"""The report: figures as one self-contained HTML page."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ _UNITS: Final = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 def page(shown: Figures, title: str) -> str:
-    """The text of the page; the same figures give the same text.
+    """The HTML of the page, a function of the figures.
 
     Args:
-        title: what was analysed.
+        title: of the analysed source.
     """
     templates = Environment(
         loader=FileSystemLoader(str(_TEMPLATES)),
@@ -44,7 +44,7 @@ def page(shown: Figures, title: str) -> str:
 
 
 def write(text: str, path: str) -> None:
-    """Puts the page at `path`, whole or not at all. Raises OSError."""
+    """Writes the page to `path` atomically. Raises OSError."""
     beside = f"{path}.new"
     with open(beside, "w", encoding="utf-8") as file:
         file.write(text)
@@ -150,13 +150,14 @@ def duration(value_ms: float | None) -> str:
 
 
 def shortened(text: str, length: int = SPARK_REPORT_TEXT_MAX) -> str:
-    """The end of a long name says more than its beginning. What can't be printed is shown as such."""
+    """Shortens a name to its end, which differs more than its beginning; unprintable characters are
+    escaped."""
     text = printable(text[-length - 1 :])
     return text if len(text) <= length else "…" + text[-length + 1 :]
 
 
 def summary(shown: Figures) -> dict[str, Any]:
-    """What --json prints, with names as they are."""
+    """The JSON for --json, with full names."""
     end = until(shown)
     return {
         "first": shown.first and shown.first.isoformat(),

@@ -1,8 +1,8 @@
-"""Tables: what happened in each queue and minute, dead letters by reason, shards by minute, whole queues.
+"""Tables: events by queue and minute, dead letters by reason, shards by minute, whole queues.
 
-All of it is computed by Spark from the history of messages (history.py), without a row in the driver.
-Percentiles are exact, by nearest rank, from counts of whole milliseconds: the same rows give the same tables,
-and what does not fit into memory goes to Spark's disks.
+Spark computes them from the history of messages (history.py), without rows in the driver. Percentiles are
+exact, by nearest rank, from counts of whole milliseconds: the same rows give the same tables, and Spark
+spills to its disks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ COUNTED: Final = (
 )
 """Events that have a column of their own, which counts their messages."""
 SUMMED: Final = (*(str(each) for each in COUNTED), "ended", "redelivered", "bytes_in", "bytes_out")
-"""Columns that add up over minutes and over queues."""
+"""Columns that can be summed over minutes and queues."""
 
 
 class Tables(NamedTuple):
-    """What `analyse` computes. Names of the tables, and of their columns, are in docs/operate/analyse.md."""
+    """The tables of `analyse`. docs/operate/analyse.md has their names and columns."""
 
     minutes: "DataFrame"
     dead_letters: "DataFrame"
@@ -48,13 +48,13 @@ ORDER: Final = {
     "shards": ("shard", "minute"),
     "queues": ("queue",),
 }
-"""What tells the rows of a table apart, and how they are sorted in each of its files."""
+"""The key columns of each table, by which the rows of its files are sorted."""
 
 
 def tables(rows: "DataFrame") -> Tables:
-    """All tables of a history, which should be persisted: it is read once for each part of them.
+    """All tables of a history, which should be persisted because each table reads it.
 
-    They are kept on Spark's disks, where `queues` reads `minutes`, until the caller says unpersist().
+    `minutes` is persisted on Spark's disks for `queues`, until the caller calls unpersist().
     """
     of_minutes = minutes(rows).persist(StorageLevel.DISK_ONLY)
     others = (dead_letters(rows), shards(rows), queues(rows, of_minutes))
@@ -62,10 +62,10 @@ def tables(rows: "DataFrame") -> Tables:
 
 
 def minutes(rows: "DataFrame") -> "DataFrame":
-    """One row per queue and minute in which anything happened there."""
+    """One row per queue and minute with events."""
     at = ("queue", "minute")
-    # How many messages were there before what was read, and whether there may have been others that nothing
-    # is known of: sequences begin at 0, and where that one was seen to be enqueued, nothing was there before.
+    # The number of messages before the rows that were read, and whether there may be more without any event:
+    # sequences begin at 0, so where message 0 was enqueued, there were none before.
     found = rows.groupBy(*at).agg(
         *_counts(),
         *_people(),
@@ -98,7 +98,7 @@ def dead_letters(rows: "DataFrame") -> "DataFrame":
 
 
 def shards(rows: "DataFrame") -> "DataFrame":
-    """One row per shard and minute in which messages came to it or left it, moves apart."""
+    """One row per shard and minute in which messages arrived or left, without moves."""
     came, moved = _is(Event.ENQUEUED), _is(Event.MOVED)
     found = rows.groupBy("shard", "minute").agg(
         F.count_if(came).alias("messages_in"),
@@ -114,7 +114,7 @@ def shards(rows: "DataFrame") -> "DataFrame":
 
 
 def queues(rows: "DataFrame", minutes: "DataFrame") -> "DataFrame":
-    """One row per queue over all that was read.
+    """One row per queue over all rows.
 
     Args:
         minutes: of the same rows, see `minutes`.
@@ -137,7 +137,7 @@ def queues(rows: "DataFrame", minutes: "DataFrame") -> "DataFrame":
 def percentiles(
     rows: "DataFrame", at: Sequence[str], more: Mapping[str, "Column"] = MappingProxyType({})
 ) -> "DataFrame":
-    """Times in queue of the messages that ended, by `at`: how many are known, p50 and p99 by nearest rank.
+    """Times in queue of messages that ended, by `at`: number of known times, p50 and p99 by nearest rank.
 
     The p-th percentile is the smallest time for which p % of all times are not larger.
 
@@ -185,5 +185,5 @@ def _counts() -> list["Column"]:
 
 
 def _people() -> list["Column"]:
-    """How many links sent and received."""
+    """Numbers of links that sent and that received."""
     return [F.count_distinct(each).alias(f"{each}s") for each in ("producer", "consumer")]

@@ -1,4 +1,4 @@
-"""Rows of a window as Arrow columns: what a record says is repeated for its rows, messages copied once."""
+"""Rows of a window as Arrow columns: fields of a record are repeated for its rows, messages copied once."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -24,7 +24,7 @@ _DELIVERED_CONSUMER_AT: Final = 40
 _PRIORITY_AT: Final = 82
 _HEADERS_CACHED: Final = 1_024
 _PIECES_FEW: Final = 1_024
-"""More pieces are copied by Arrow, where each costs a tenth; but not when a record gives them twice."""
+"""From this number on pieces are copied by Arrow, at a tenth of the cost; but not where records overlap."""
 
 
 class BadEndsError(Exception):
@@ -46,7 +46,7 @@ class Rows:
         skips: Numbers,
         counts: Numbers,
     ) -> None:
-        """Of each run, `counts` rows after the first `skips`."""
+        """For each run, `counts` rows after the first `skips`."""
         self.window = window
         self.runs = runs
         self.skips = skips
@@ -54,15 +54,15 @@ class Rows:
         self.messages = carries_messages(runs.event)
         """Which runs have messages."""
         self.records = window.starts[runs.record]
-        """Where the record of each run begins in the window."""
+        """Offset of each run's record in the window."""
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return int(self.counts.sum())
 
     def first(self, count: int) -> "Rows":
-        """Only so many rows."""
+        """The first rows."""
         ends = np.cumsum(self.counts)
         last = int(np.searchsorted(ends, count))
         counts = self.counts[: last + 1].copy()
@@ -75,7 +75,7 @@ class Rows:
         return found
 
     def within(self) -> Numbers:
-        """Of each row, which of its run's it is."""
+        """Index of each row in its run."""
         ends = np.cumsum(self.counts)
         offsets = self.skips - (ends - self.counts)
         found: Numbers = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(offsets, self.counts)
@@ -83,7 +83,7 @@ class Rows:
 
 
 class Extents:
-    """Where the messages of rows are: a row that has none is empty.
+    """Places of the messages of rows; empty for rows without a message.
 
     Raises:
         BadEndsError: the column of ends of a record does not rise, or not to its size.
@@ -131,7 +131,7 @@ class Extents:
         return b"".join(pieces)
 
     def offsets(self) -> Numbers:
-        """Of each row's message in the blob, and its size at the end."""
+        """Offset of each row's message in the blob, and the blob's size at the end."""
         offsets = np.zeros(len(self.lengths) + 1, np.int32)
         np.cumsum(self.lengths, out=offsets[1:])
         return offsets
@@ -145,7 +145,7 @@ def _only(rows: Rows, which: Numbers) -> Rows:
 
 
 class Facts:
-    """What is the same in all rows of a part: whose journal it is, and its queues."""
+    """Values that all rows of a part share: the journal, and its queues."""
 
     def __init__(self, shard: int, journal: str, entries: list[Entry]) -> None:
         self.shard = shard
@@ -188,7 +188,7 @@ def _times(milliseconds: Numbers) -> Numbers:
 
 
 def _in_messages(rows: Rows, numbers: Numbers, offset: int) -> Numbers:
-    """A field of each run's Append record; for other records some number that is not looked at."""
+    """A field of each run's Append record; an arbitrary number for other records."""
     starts = np.where(rows.messages, rows.records, rows.records[int(np.argmax(rows.messages))])
     found: Numbers = numbers[starts + offset]
     return found
@@ -244,12 +244,12 @@ def _said_priorities(rows: Rows) -> Numbers:
 
 
 def has_mixed(rows: Rows) -> bool:
-    """Whether priorities of some messages are in their own headers alone."""
+    """Whether some messages have their priorities only in their own headers."""
     return bool(rows.messages.any() and (rows.messages & (_said_priorities(rows) == PRIORITY_MIXED)).any())
 
 
 def mixed_priorities(rows: Rows, extents: Extents, blob: bytes | pa.Buffer) -> pa.Array:
-    """The column `priority` where records say of some messages that each one's header has it."""
+    """The column `priority` where some messages have it only in their headers."""
     mask = rows.spread(rows.messages)
     values = rows.spread(_said_priorities(rows))
     view = memoryview(blob)
@@ -276,7 +276,7 @@ def _ttl(rows: Rows, facts: Facts) -> pa.Array:
 
 
 def _delivery_count(rows: Rows, facts: Facts) -> pa.Array:
-    """Attempts: of an Append its own field, of a Settle that returned messages the other."""
+    """Attempts: from a field of an Append, or from that of a Settle that returned messages."""
     returned = np.isin(rows.runs.event, RETURNED)
     there = rows.messages | returned
     if not there.any():
@@ -356,7 +356,7 @@ _OF_APPENDS: Final[dict[str, Callable[[Rows, Facts], pa.Array]]] = {
 
 
 def column(name: str, rows: Rows, facts: Facts) -> pa.Array:
-    """A column that takes no look into messages; all null for one that does."""
+    """A column that needs no decoding of messages; all null for one that does."""
     build = _ALWAYS.get(name)
     if build is None and rows.messages.any():
         build = _OF_APPENDS.get(name)
@@ -367,7 +367,7 @@ def column(name: str, rows: Rows, facts: Facts) -> pa.Array:
 
 
 def foreign(rows: Rows) -> Numbers:
-    """Of each row with a message, whether it is of another format than AMQP's own."""
+    """For each row with a message, whether its format is not AMQP's own."""
     formats = rows.window.u32[rows.records + 64] != 0
     found: Numbers = rows.spread(formats)[rows.spread(rows.messages)]
     return found

@@ -1,4 +1,4 @@
-"""Damage: bytes of a journal that should be whole records and are not, or records that nobody has now."""
+"""Damage: malformed records of a journal, or records that no place has."""
 
 from collections.abc import Callable
 
@@ -16,16 +16,16 @@ class DamageError(Exception):
         self.offset = offset
         """Bytes from the beginning of the segment."""
         self.lsn = lsn
-        """Of the first record that is missing."""
+        """Lsn of the first missing record."""
         self.next_lsn = lsn + 1 if next_lsn is None else next_lsn
-        """Of the first record behind those that are missing, as far as they were to be read."""
+        """Lsn of the first record after the missing ones, within the range that was read."""
         self.what = what
 
     def __str__(self) -> str:
         return (
             f"journal {self.journal}, segment {self.segment}, offset {self.offset}, record {self.lsn}: "
             f"{self.what}. Expected whole records; read another copy of this segment, or set "
-            "failOnDataLoss=false (--allow-loss of lightrail-spark) to go on without what is missing"
+            "failOnDataLoss=false (--allow-loss of lightrail-spark) to go on without the missing records"
         )
 
 

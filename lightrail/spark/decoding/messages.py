@@ -1,10 +1,10 @@
-"""Many messages at once as columns: every step of the way through a message is taken in all of them together.
+"""Messages as columns: every step through a message is taken in all messages of a batch together.
 
-Theory. A message is a chain: the constructor and size of a value say where the next one begins. Following it
-in Python costs microseconds per message; here a step is a few operations on whole columns of positions (one
-item per message), so that a field costs some dozens of nanoseconds. A message in which a step meets what it
-does not expect, be it uncommon (a descriptor that is spelled out, a body of several sections) or malformed,
-is left to sections.py, which says what all of this means. Tests hold the two equal.
+Theory. A message is a chain: the constructor and size of a value give the offset of the next one. Following
+it in Python costs microseconds per message; here a step is a few operations on whole columns of positions
+(one item per message), so that a field costs some dozens of nanoseconds. A message in which a step meets what
+it does not expect, be it uncommon (a descriptor that is spelled out, a body of several sections) or
+malformed, is left to sections.py, which defines the meaning of columns. Tests compare both.
 
 Measured by tests/benchmarks/arrow_bench.py.
 """
@@ -24,7 +24,7 @@ from lightrail.spark.decoding.windows import Numbers
 _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE = range(0x72, 0x78)
 _SECTIONS: Final = 9
 _PLACE: Final = np.array([0, 1, 2, 3, 4, 5, 5, 5, 6])
-"""Of the sections 0x70 to 0x78 in a message; here none may come twice (messaging 3.2)."""
+"""Order of the sections 0x70 to 0x78; here none may occur twice (messaging 3.2)."""
 
 
 def _codes(*codes: int) -> Numbers:
@@ -62,8 +62,8 @@ def columns(
     """These columns of messages, and how many of them could not be decoded (whole or in part).
 
     Args:
-        blob: the messages in turn, with values.PADDING behind them.
-        foreign: which are of another format than AMQP's own (mask): they are null.
+        blob: the messages one after another, with values.PADDING behind them.
+        foreign: mask of messages in other formats than AMQP's own, which are null.
     """
     fast, found = _read(Blob(blob), starts, stops, ~foreign, names)
     slow = np.flatnonzero(~fast & ~foreign)
@@ -114,7 +114,7 @@ def _read(
 
 
 def _find_sections(blob: Blob, starts: Numbers, stops: Numbers, fast: Numbers) -> tuple[Numbers, Numbers]:
-    """Where the value of each section begins and ends (sections x messages), 0 where it is not there.
+    """Begin and end of the value of each section (sections x messages), 0 where it is missing.
 
     Messages that are not of the common form are no longer fast.
     """
@@ -147,7 +147,7 @@ def _find_sections(blob: Blob, starts: Numbers, stops: Numbers, fast: Numbers) -
 
 
 class _Reading:
-    """Columns of messages whose sections were found; those that turn out to be odd are marked."""
+    """Columns of messages whose sections were found; marks messages as odd that need sections.py."""
 
     def __init__(self, blob: Blob, values_at: Numbers, values_end: Numbers) -> None:
         self._blob = blob
@@ -157,7 +157,7 @@ class _Reading:
         self.odd = np.zeros(self._count, bool)
 
     def _open(self, section: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """Of a section that is a list or map: messages, how many items, where they begin and end."""
+        """Of a section that is a list or map: messages, number of items, their begin and end."""
         octets, u32 = self._blob.octets, self._blob.u32
         which = np.flatnonzero(self._at[section - 0x70])
         at, end = self._at[section - 0x70, which], self._end[section - 0x70, which]
@@ -211,7 +211,7 @@ class _Reading:
             begins[index, which] = begin
             sizes[index, which] = after - begin
             at = after
-        self.odd[which] = True  # More fields than there are.
+        self.odd[which] = True  # More fields than the section defines.
         if self.odd.any():
             return {}
         every = np.arange(self._count)
@@ -335,4 +335,4 @@ _READ: Final[
     (("application_properties",), _Reading.read_application_properties),
     (("message_annotations",), _Reading.read_annotations),
 )
-"""The body first: whether it is odd takes least to see, and then the others make no texts in vain."""
+"""The body first, because it shows most cheaply which messages are odd."""

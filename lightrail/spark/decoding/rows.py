@@ -1,7 +1,7 @@
 """Rows of the data source: part of a segment's bytes as Arrow record batches, in the order of the journal.
 
-What a record says is worked out for all records of a window at once (windows.py, runs.py, arrays.py); per
-record there is one look at its length and one checksum. What is in the rows: docs/formats/columns.md.
+The fields of all records of a window are read at once (windows.py, runs.py, arrays.py); per record there are
+one read of its length and one checksum. docs/formats/columns.md has the columns.
 """
 
 from bisect import bisect_left, bisect_right
@@ -60,8 +60,8 @@ def record_batches(
     """The rows of a part; no batch where there are none.
 
     Args:
-        lost: told of damage; reading goes on with the next whole record. Without it, damage is raised.
-        undecodable: told how many messages more could not be decoded, whole or in part.
+        lost: called with damage; reading goes on with the next whole record. Without it, damage is raised.
+        undecodable: called with the number of messages that could not be decoded, whole or in part.
 
     Raises:
         DamageError: records of the part are not there any more.
@@ -71,7 +71,7 @@ def record_batches(
 
 
 class _Reader:
-    """Goes through one part."""
+    """Reads one part."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Reader:
                 return
 
     def _end_of(self, stop: int) -> int:
-        """An offset behind all records before `stop`: no more is read."""
+        """An offset behind all records before `stop`, the end of reading."""
         index = self._part.index
         at = bisect_left(index.blocks, stop, key=lambda block: block.lsn)
         return index.blocks[at].offset if at < len(index.blocks) else index.end
@@ -159,12 +159,12 @@ class _Reader:
         if header.segment != part.segment:
             raise ArchiveError(
                 f"expected segment {part.segment} of journal {part.incarnation.disk}, found segment "
-                f"{header.segment}: the file has another one's name"
+                f"{header.segment}: the file has the name of another segment"
             )
         return header
 
     def _read_tables(self, before: int) -> None:
-        """What the Snapshot says, and the Queue records before an offset."""
+        """Applies the Snapshot, and the Queue records before an offset."""
         file = ReadAhead(self._file)
         if before > SEGMENT_HEADER_SIZE:
             self._read_table(file, SEGMENT_HEADER_SIZE)
@@ -179,12 +179,14 @@ class _Reader:
         scan = Scan(file, self._salt, offset, min(index.end, offset + length), None)
         found = next(iter(scan), None)
         if found is None:
-            self._damage(offset, index.first_lsn, f"expected what queues mean, found {scan.found}")
+            self._damage(
+                offset, index.first_lsn, f"expected a record that declares queues, found {scan.found}"
+            )
         else:
             self._apply(found.view, found.start, found.length, offset, found.lsn)
 
     def _apply(self, data: bytes | memoryview, start: int, length: int, offset: int, lsn: int) -> None:
-        """A record that says what queues mean."""
+        """Applies a record that declares queues."""
         try:
             record = decode_small(data, start, length)
         except LayoutError as error:
@@ -196,13 +198,13 @@ class _Reader:
             self._tables.apply(record)
 
     def _resume(self, walk: Walk, first: int, stop: int) -> Walk | None:
-        """After what is no whole record: from the next one on. None when there is none in this part."""
+        """Continues after a damaged record with the next whole one. None when there is none in this part."""
         index = self._part.index
         found: Found | None = next(next_whole(self._file, self._salt, walk.offset, index.end, walk.lsn), None)
         upto, after = (index.next_lsn, index.end) if found is None else (found.lsn, found.offset)
         tables = (SEGMENT_HEADER_SIZE, *index.queues)
         if upto > first or any(walk.offset <= offset < after for offset in tables):
-            # What else is damaged before the part's first record is another part's.
+            # Other damage before the part's first record belongs to another part.
             what = walk.found or "the end of the file"
             if found is not None:
                 what += f"; the next whole record is {found.lsn} at offset {found.offset}"
@@ -220,10 +222,10 @@ class _Reader:
         self._damage(window.base + start, lsn, what, next_lsn)
 
     def _torn(self, window: Window, walk: Walk, gap: bool) -> int | None:
-        """How many records of the window count: None for all of them.
+        """Number of records of the window that count; None for all.
 
-        A group that nothing ends never happened. Only where a journal ends can there be one: what is sealed
-        or committed behind it shows that its end was written.
+        A group without its last record does not count. It can only be at the end of a journal: a sealed
+        segment, or a committed record behind it, shows that the group's end was written.
         """
         index = self._part.index
         if index.sealed or gap or not window.flags[-1] & CONTINUED or walk.lsn <= self._closed_to:
@@ -234,7 +236,7 @@ class _Reader:
                 self._closed_to = found.lsn
                 return None
         if scan.offset < index.end:
-            return None  # Damaged, which is another matter.
+            return None  # The rest is damaged, which is reported elsewhere.
         ended = np.flatnonzero(window.flags & CONTINUED == 0)
         return int(ended[-1]) + 1 if len(ended) else 0
 
@@ -259,7 +261,8 @@ class _Reader:
         yield from self._cut(window, runs, bad)
 
     def _named(self, window: Window, runs: Runs) -> Runs:
-        """The runs of queues that are wanted, with their indexes; the tables follow the window's records."""
+        """The runs of selected queues, with their indexes; applies the window's Queue records to the
+        tables."""
         tables = self._tables
         changes = np.flatnonzero((window.codes == QUEUE) | (window.codes == SNAPSHOT)).tolist()
         numbers = runs.queue.tolist()
@@ -282,13 +285,13 @@ class _Reader:
         queue = np.array(indexes, np.int64)
         kept = (queue != UNKNOWN) & (runs.rows > 0)
         if tables.undeclared:
-            # What becomes of messages of a queue that is gone is no event.
+            # Records about messages of a deleted queue are no events.
             kept &= carries_messages(runs.event) | ~np.isin(queue, list(tables.undeclared))
         runs.queue = queue
         return runs if kept.all() else runs.take(np.flatnonzero(kept))
 
     def _decode(self, rows: Rows, extents: Extents, blob: bytes | pa.Buffer) -> dict[str, pa.Array]:
-        """The columns that take a look into messages."""
+        """The columns that are decoded from messages."""
         offsets = extents.offsets()
         which = rows.spread(rows.messages)
         starts, stops = offsets[:-1][which], offsets[1:][which]

@@ -1,4 +1,4 @@
-"""Runs: consecutive sequences of one queue to which one record says the same, which is a row for each."""
+"""Runs: consecutive sequences of one queue with the same event in one record; each sequence is a row."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ _DELIVERED: Final = EVENTS.index(Event.DELIVERED)
 _OF_OUTCOME: Final = np.array([EVENTS.index(Event[outcome.name]) for outcome in Outcome], np.int8)
 _MOVED_REASON: Final = MOVED_REASON.encode()
 RETURNED: Final = (EVENTS.index(Event.RELEASED), EVENTS.index(Event.MODIFIED))
-"""Events that carry how often the message has failed."""
+"""Events with the number of failed deliveries."""
 
 REASON_SIZE_AT: Final = 48
 """Of a Settle record: length of the reason u16."""
 
 Bad = Callable[[int, str], None]
-"""Told of a record of the window whose body is not as drawn, and what is wrong."""
+"""Called with a malformed record of the window, and what is wrong with it."""
 
 
 @dataclass(slots=True)
@@ -44,13 +44,13 @@ class Runs:
     event: Numbers
     """Index in EVENTS."""
     queue: Numbers
-    """Number; then the index in the tables' entries."""
+    """Number of the queue; later its index in the tables' entries."""
     sequence: Numbers
     """Of the first message."""
     rows: Numbers
 
     def take(self, which: Numbers) -> "Runs":
-        """Those of a mask, of indexes, or in another order."""
+        """The runs of a mask or of indexes, in that order."""
         return Runs(
             self.record[which], self.event[which], self.queue[which], self.sequence[which], self.rows[which]
         )
@@ -88,7 +88,7 @@ def runs_of(window: Window, records: Numbers, bad: Bad) -> Runs:
 
 
 def _checked(window: Window, chosen: Numbers, sizes: Numbers, what: str, bad: Bad) -> Numbers:
-    """The records whose length is what their body says."""
+    """The records whose length matches their body."""
     right = sizes == window.lengths[chosen]
     if right.all():
         return chosen
@@ -99,7 +99,7 @@ def _checked(window: Window, chosen: Numbers, sizes: Numbers, what: str, bad: Ba
 
 
 def _tall(window: Window, chosen: Numbers, fixed: int, what: str, bad: Bad) -> Numbers:
-    """The records that have their fixed part."""
+    """The records that are long enough for their fixed part."""
     lengths = window.lengths[chosen]
     return _checked(window, chosen, np.where(lengths >= fixed, lengths, fixed), what, bad)
 
@@ -132,7 +132,7 @@ def _appends(window: Window, chosen: Numbers, bad: Bad) -> Runs:
 
 
 def _spread(chosen: Numbers, places: Numbers, counts: Numbers) -> tuple[Numbers, Numbers]:
-    """Each record as often as it has pairs of 16 bytes, and where each pair is."""
+    """Each record once per pair of 16 bytes, and the offset of each pair."""
     counts = counts.astype(np.int64)
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.repeat(chosen, counts), np.repeat(places, counts) + 16 * within

@@ -1,6 +1,6 @@
-"""One message as values of columns, by the complete decoder: what columns mean, and the way for odd messages.
+"""One message as values of columns, by the complete decoder. This module defines the meaning of columns.
 
-messages.py reads many messages at once and gives the same; what it does not know it leaves to this.
+messages.py reads many messages at once with the same result, and leaves uncommon ones to this module.
 """
 
 from collections.abc import Callable, Collection
@@ -19,7 +19,7 @@ PROPERTY_NAMES: Final = (
     *("content-encoding", "absolute-expiry-time", "creation-time", "group-id", "group-sequence"),
     "reply-to-group-id",
 )
-"""Of the properties section, in order (messaging 3.2.4)."""
+"""Fields of the properties section, in order (messaging 3.2.4)."""
 TIMES: Final = frozenset({"absolute-expiry-time", "creation-time"})
 
 OF_PROPERTIES: Final[dict[str, int]] = {
@@ -38,8 +38,8 @@ _FIELDS: Final = tuple(name.replace("-", "_") for name in PROPERTY_NAMES)
 def read_columns(message: bytes, names: Collection[str]) -> tuple[dict[str, Any], bool]:
     """Values of these columns, and whether all of them could be decoded.
 
-    A section that is malformed leaves its own columns null, a message whose sections cannot be told apart all
-    of them. A section that is not there is an empty map.
+    A malformed section has null columns; in a message whose sections can't be separated all columns are null.
+    A missing section is an empty map.
     """
     try:
         areas = sections.scan(message)
@@ -99,7 +99,7 @@ def _texts(items: dict[Any, Any]) -> dict[str, str | None]:
 
 
 def body_of(message: Buffer) -> bytes | None:
-    """The body as bytes: of data sections what is in them, of a text or binary its octets, of any other value
+    """The body as bytes: of data sections their contents, of a text or binary its octets, of any other value
     its text, of sequences the text of all their items as one list; None without a body, and for null."""
     body = read_body(message)
     if body is None or (isinstance(body, bytes) and type(body) is bytes):

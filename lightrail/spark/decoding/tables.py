@@ -1,4 +1,4 @@
-"""What the numbers of queues mean at a place of a journal: names, epochs, and whether they are captured."""
+"""Tables: names, epochs and capture of a journal's queues, by number, as of a position."""
 
 import json
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 from lightrail.journal.record import Queue, QueueEvent, Snapshot
 
 UNKNOWN: Final = -1
-"""Index of a queue that is not wanted."""
+"""Index of a queue that is not selected."""
 
 
 class Entry(NamedTuple):
-    """A queue as the rows show it."""
+    """A queue as columns of rows."""
 
     name: str
     epoch: int
@@ -19,7 +19,7 @@ class Entry(NamedTuple):
 
 
 def read_policy(name: str, text: str) -> Entry:
-    """What the text of a Queue record says (docs/formats/journal.md, 3 Queue)."""
+    """The contents of a Queue record's text (docs/formats/journal.md, 3 Queue)."""
     try:
         fields = json.loads(text)
         return Entry(name, int(fields.get("epoch", 1)), fields.get("capture") is True)
@@ -28,8 +28,8 @@ def read_policy(name: str, text: str) -> Entry:
 
 
 class Tables:
-    """Follows the Queue records; `indexes` gives by number where the queue is in `entries`, UNKNOWN for
-    one that is not wanted."""
+    """Follows the Queue records; `indexes` maps a number to the queue's index in `entries`, or UNKNOWN for
+    one that is not selected."""
 
     def __init__(self, wanted: Callable[[Entry], bool]) -> None:
         self._wanted = wanted
@@ -46,7 +46,7 @@ class Tables:
         self.indexes.clear()
 
     def apply(self, record: Queue) -> None:
-        """From here on."""
+        """Applies a Queue record."""
         if record.event == QueueEvent.DELETED:
             self._known.pop(record.queue, None)
         else:
@@ -55,7 +55,7 @@ class Tables:
 
     def _resolve(self, number: int) -> int:
         known = self._known.get(number)
-        # The name that recovery gives to a queue whose records were lost (shard/journal/recovery.py).
+        # The name that recovery assigns to a queue whose records were lost (shard/journal/recovery.py).
         entry = Entry(f"lost-and-found/{number}", 1, False) if known is None else read_policy(*known)
         if not self._wanted(entry):
             return UNKNOWN

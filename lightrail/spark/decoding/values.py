@@ -1,4 +1,4 @@
-"""Encoded values at places of one buffer as a column of texts: the same as texts.py, many at once.
+"""Values: many encoded values of one buffer as a column of texts, with the results of texts.py.
 
 Strings are never touched one by one: an Arrow array whose offsets are start and end of each value in turn has
 the values at its even places and what lies between at the others; taking the even ones copies them out.
@@ -17,12 +17,12 @@ from lightrail.spark.decoding.texts import TIME_MAX_MS, TIME_MIN_MS, text_of
 from lightrail.spark.decoding.windows import Numbers
 
 PADDING: Final = bytes(32)
-"""Behind the last message of a blob, so that numbers may be read at any place before."""
+"""Bytes behind the last message of a blob, so that numbers can be read at any offset before."""
 
 NULL: Final = 0x40
 
 _KIND: Final = np.zeros(256, np.int8)
-"""How the text of a value is made, by its constructor."""
+"""Conversion of a value to text, by its constructor."""
 _NONE, _TEXT, _NUMBER, _BIG, _TIME, _UUID, _OTHER = range(7)
 _KIND[:] = _OTHER
 _KIND[NULL] = _NONE
@@ -73,11 +73,11 @@ class Values:
     sizes: Numbers
 
     def take(self, which: Numbers) -> "Values":
-        """Those of a mask or of indexes."""
+        """The values of a mask or of indexes."""
         return Values(self.codes[which], self.at[which], self.sizes[which])
 
     def put(self, which: Numbers, codes: Numbers, at: Numbers, sizes: Numbers) -> None:
-        """Sets those of indexes."""
+        """Sets the values at indexes."""
         self.codes[which], self.at[which], self.sizes[which] = codes, at, sizes
 
     def __len__(self) -> int:
@@ -146,7 +146,7 @@ def _put(bad: Numbers | None, which: Numbers) -> Numbers | None:
 
 
 def _mixed(blob: Blob, values: Values, kinds: Numbers) -> tuple[pa.Array, Numbers | None]:
-    """Each kind on its own, then put in order."""
+    """Converts each kind separately, then restores the order."""
     made: list[pa.Array] = []
     place = np.zeros(len(values), np.int64)
     count = 0
@@ -261,7 +261,7 @@ def _uuids(blob: Blob, values: Values) -> tuple[pa.Array, Numbers | None]:
 
 
 def _others(blob: Blob, values: Values) -> tuple[pa.Array, Numbers | None]:
-    """One by one, by the complete decoder."""
+    """Converts values one by one, by the complete decoder."""
     found: list[str | None] = []
     bad: list[int] = []
     data = blob.data

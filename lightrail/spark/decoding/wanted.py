@@ -1,4 +1,4 @@
-"""What is to be read: a part of a journal, and which rows and columns of it."""
+"""Selection: a part of a journal, and the rows and columns to read."""
 
 import re
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class Part:
     first_lsn: int
     next_lsn: int
     index: SegmentIndex
-    """Of the segment: where to begin, where queues are declared, how far it is committed."""
+    """Index of the segment: blocks, records that declare queues, committed end."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which rows and columns."""
+    """Rows and columns to read."""
 
     queues: frozenset[str] | None = None
     pattern: str | None = None
@@ -35,7 +35,7 @@ class Wanted:
     """In the order of FIELDS."""
     decode: Decode = Decode.NONE
     include_body: bool = True
-    """Without, `body` and `message` are null."""
+    """Otherwise `body` and `message` are null."""
     captured_only: bool = True
     first_ms: int | None = None
     """Records from this time on."""
@@ -49,14 +49,14 @@ class Wanted:
         return pa.schema([SCHEMA.field(name) for name in self.columns])
 
     def decoded(self) -> tuple[str, ...]:
-        """The columns for which messages are looked into."""
+        """The columns that are decoded from messages."""
         decoded = frozenset() if self.decode == Decode.NONE else DECODED
         if self.decode == Decode.ALL and self.include_body:
             decoded = decoded | {"body"}
         return tuple(name for name in self.columns if name in decoded)
 
     def chooses(self, entry: Entry) -> bool:
-        """Whether rows of a queue are wanted."""
+        """Whether rows of a queue are selected."""
         if self.captured_only and not entry.captured:
             return False
         if self.queues is not None and entry.name not in self.queues:

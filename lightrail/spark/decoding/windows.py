@@ -1,7 +1,7 @@
 """Windows: whole records of a segment, many at once, with every checksum computed.
 
-Scan (lightrail/journal/scan.py) gives records one by one, with a Found each; here the loop does what only a
-loop can do, from one length to the next and the checksum, and fields of all records are read as columns.
+Scan (lightrail/journal/scan.py) returns records one by one. Here a loop only follows lengths and computes
+checksums, and fields of all records are read as columns.
 """
 
 from dataclasses import dataclass, field
@@ -61,16 +61,16 @@ class Window:
 
 
 class Walk:
-    """Goes through the records of a segment, as Scan does.
+    """Reads the records of a segment, as Scan does.
 
-    Afterwards `offset` and `lsn` are those of the record that would come next, and `found` says what was
-    there instead of it, nothing at the end.
+    Afterwards `offset` and `lsn` are those of the next record, and `found` describes what was found instead
+    of it; empty at the end.
     """
 
     __slots__ = ("_end", "_file", "_salt", "_stop", "found", "lsn", "offset")
 
     def __init__(self, file: Readable, salt: int, offset: int, end: int, lsn: int, stop: int) -> None:
-        """`lsn` is the first record's number, `stop` the first that is not wanted."""
+        """`lsn` is the first record's number, `stop` the end, exclusive."""
         self._file = file
         self._salt = salt
         self._end = end
@@ -87,7 +87,7 @@ class Walk:
         data: bytes | memoryview = self._file.read(offset, min(limits.SPARK_WINDOW_BYTES, self._end - offset))
         starts = _whole(memoryview(data), self._salt, count)
         if not starts:
-            # One that is larger than a window, or none: the scan says which.
+            # A record larger than a window, or none: the scan decides.
             scan = Scan(self._file, self._salt, offset, self._end, self.lsn)
             found = next(iter(scan), None)
             if found is None:

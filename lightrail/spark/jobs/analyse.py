@@ -1,4 +1,4 @@
-"""The job `analyse`: what happened in queues and on shards, as tables and as a report."""
+"""The job `analyse`: events of queues and shards, as tables and as a report."""
 
 import argparse
 import os
@@ -54,7 +54,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         subparsers,
         "analyse",
         "rates, times in queue, redeliveries, dead letters, depth; a report",
-        "Computes tables by queue and minute and by shard and minute from what happened to messages, and a "
+        "Computes tables by queue and minute and by shard and minute from the events of messages, and a "
         "report of them: one HTML file that needs nothing else. docs/operate/analyse.md has every column.",
         _EXAMPLES,
     )
@@ -133,11 +133,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def fit_shuffles(spark: "SparkSession", read: "DataFrame") -> None:
-    """Has Spark deal rows into as many partitions as what is read has, SPARK_TASK_BYTES each.
+    """Lets Spark shuffle into as many partitions as the source has, SPARK_TASK_BYTES each.
 
     Spark's 200 are for large data: of a thousand messages each holds five, and shuffles of 200 tasks take
-    longer than everything else. A spark.sql.shuffle.partitions that stands in --conf or in Spark's own files
-    is obeyed.
+    longer than everything else. A spark.sql.shuffle.partitions in --conf or in Spark's own files takes
+    precedence.
     """
     context = spark.sparkContext
     if context.getConf().contains(SHUFFLE_PARTITIONS):

@@ -1,4 +1,4 @@
-"""The job `capture`: what happened to messages, from the journals into a Delta table, each row once."""
+"""The job `capture`: events of messages from the journals into a Delta table, each row once."""
 
 import argparse
 import contextlib
@@ -47,10 +47,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = add_command(
         subparsers,
         "capture",
-        "what happened to messages into a Delta table, exactly once",
+        "write the events of messages to a Delta table, exactly once",
         "Writes a row for each message and event of captured queues to a Delta table, by queue, day, hour. "
-        "Killed at any moment and started again, it writes no row twice and leaves none out: the table says "
-        "itself how far each journal is in it. `lightrail-spark verify` proves it.",
+        "Killed at any moment and started again, it writes no row twice and "
+        "omits none: the table has the position in each journal. `lightrail-spark verify` proves it.",
         _EXAMPLES,
     )
     add_source(parser)
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0 done or stopped by a signal.
 
     Raises:
-        Failed: the table or the journals are not as they should be.
+        Failed: the table or the journals are damaged, or of another kind.
         Unreachable: a place does not answer.
         UsageError: the options do not go together.
     """
@@ -129,8 +129,8 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _checkpoint(args: argparse.Namespace) -> Iterator[str]:
-    """Where Spark notes how far it is: in a folder of this run where the table is in an object store, which
-    Spark itself may not know; the next run goes on where the table ends."""
+    """Folder of Spark's checkpoint: a folder of this run where the table is in an object store, which Spark
+    itself may not support; the next run continues at the end of the table."""
     from lightrail.spark.stores import scheme_of
 
     if args.checkpoint or scheme_of(args.to) is None:
@@ -141,14 +141,14 @@ def _checkpoint(args: argparse.Namespace) -> Iterator[str]:
 
 
 def selection(queues: str | None, pattern: str | None) -> dict[str, Any]:
-    """Which rows a table has, in a form that is the same however it was written."""
+    """The selection of a table's rows in a canonical form."""
     names = None if queues is None else sorted({each.strip() for each in queues.split(",") if each.strip()})
     return {"queues": names, "pattern": pattern}
 
 
 def _wait(capture: "Capture", start: Callable[[], "StreamingQuery"]) -> None:
-    """Starts the query, and waits until it ends or a signal asks for it; a micro-batch that is cut off comes
-    again later."""
+    """Starts the query, and waits until it ends or a signal arrives; an interrupted micro-batch is repeated
+    later."""
     stop = threading.Event()
     before = {}
     if threading.current_thread() is threading.main_thread():
@@ -168,7 +168,7 @@ def _wait(capture: "Capture", start: Callable[[], "StreamingQuery"]) -> None:
 
 
 class _Report:
-    """What was captured, while it is and at the end."""
+    """Progress of a capture, and its sums at the end."""
 
     def __init__(self, progress: Progress, as_json: bool) -> None:
         self._progress = progress
@@ -177,7 +177,7 @@ class _Report:
         self._totals = {"batches": 0, "records": 0, "rows": 0, "files": 0, "bytes": 0, "losses": 0}
 
     def batch(self, batch: "Batch") -> None:
-        """One more was committed."""
+        """Counts a committed batch."""
         totals = self._totals
         totals["batches"] += 1
         for name in ("records", "rows", "files", "bytes"):

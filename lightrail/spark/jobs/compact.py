@@ -1,4 +1,4 @@
-"""The job `compact`: keeps a table of `capture` small and quick to read, while it is written to."""
+"""The job `compact`: keeps a table of `capture` small and fast to read, also during a capture."""
 
 import argparse
 from dataclasses import asdict
@@ -25,9 +25,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = add_command(
         subparsers,
         "compact",
-        "put small files of a table together, delete old days, remove what is left over",
-        "Puts the small files of each queue and hour together, deletes days that are older than --retention "
-        "(the ledger of the table goes on saying that they were there), and removes files that no version "
+        "merge small files of a table, delete old days, remove unused files",
+        "Merges the small files of each queue and hour, deletes days that are older than --retention "
+        "(the ledger of the table still lists them), and removes files that no version "
         "of the last --vacuum-hours names. Safe while a capture runs. No Spark is started.",
         _EXAMPLES,
     )
@@ -50,7 +50,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help=f"how long files are kept that no commit names any more (default {VACUUM_HOURS}, at least "
         f"{SPARK_LAKE_VACUUM_HOURS_MIN}): who reads an older version needs them, and a batch in progress",
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument("--dry-run", action="store_true", help="only show the changes")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The job `plan`: from what queues had to do over hours or days, moves that even out the load of shards."""
+"""The job `plan`: moves that even out the load of shards, from the loads of queues over hours or days."""
 
 import argparse
 import json
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(
             "no event was read: capture queues, or look at another time; there is nothing to plan by"
         )
-    # Asked last, so that the plan is young when it is carried out.
+    # Read last, so that the placement is recent when the plan is executed.
     given = {
         "gateway": args.gateway,
         "user": args.user,

@@ -75,10 +75,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0 everything is stored, or was before.
+    """Exit status: 0 all messages are stored.
 
     Raises:
-        Failed: something can't be read, or the broker does not take it; what was stored stays.
+        Failed: the source can't be read, or the broker refuses messages; stored messages stay.
         Unreachable: a place does not answer.
         UsageError: the options do not go together.
     """
@@ -148,7 +148,7 @@ def _sink_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _asked(args: argparse.Namespace) -> dict[str, Any]:
-    """What a run that goes on has to be asked for again."""
+    """The options that a continued run has to repeat."""
     return {
         "table": args.table,
         "from": args.archive,
@@ -182,7 +182,7 @@ def _pin(args: argparse.Namespace) -> dict[str, Any]:
 def _rows(spark: "SparkSession", args: argparse.Namespace, found: "Run") -> "DataFrame":
     from lightrail.spark.writing import replaying
 
-    # A table is read by file; queues of journals are picked by the data source.
+    # A table is read by file; the data source selects queues of journals.
     queues, pattern = None, None
     if args.table:
         rows = replaying.of_table(spark, args.table, found.pin["version"])

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from lightrail.spark.lake.table import open_table
     from lightrail.spark.lake.verifying import verify
 
-    # The places first: what comes while the table is opened would look as if it were missing.
+    # The places first: records that are added while the table is opened would seem to be missing.
     journals = listed(source_options(args)) if args.archive or args.gateway else None
     verdict = verify(open_table(args.table), args.table, journals)
     if args.json:

@@ -1,7 +1,7 @@
-"""Compaction: small files become large ones, old days go, files that no commit names any more are removed.
+"""Compaction: merges small files, deletes old days, and removes files that no commit names.
 
-All of it may run while a capture does: a capture only adds files, so that its commits and these pass one
-another; what conflicts is looked at again and said again.
+It may run during a capture: a capture only adds files, so its commits do not conflict with these; other
+conflicts are resolved by trying again.
 """
 
 import json
@@ -32,20 +32,20 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Done:
-    """What was done, or would be."""
+    """The changes made, or planned."""
 
     days: list[str] = field(default_factory=list)
-    """That retention took away."""
+    """Files removed by retention."""
     retired_files: int = 0
     retired_rows: int = 0
     partitions: int = 0
-    """In which files were put together."""
+    """Partitions whose files were merged."""
     small_files: int = 0
-    """That became larger ones."""
+    """Small files that were merged."""
     large_files: int = 0
-    """That were made of them; 0 in a dry run, which does not know it."""
+    """Files that they were merged into; 0 in a dry run."""
     removed_files: int = 0
-    """By the vacuum."""
+    """Files removed by the vacuum."""
 
 
 # --- retention -----------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def expired(table: DeltaTable, today: date, days: int) -> list[Row]:
 
 
 def retire(table: DeltaTable, uri: str, today: date, days: int, done: Done) -> None:
-    """Takes old days away; the ledger goes on saying that they were there, and how many rows they had.
+    """Deletes old days; the ledger still has their ranges and numbers of rows.
 
     Raises:
         CommandError: others committed again and again before us.
@@ -79,8 +79,8 @@ def retire(table: DeltaTable, uri: str, today: date, days: int, done: Done) -> N
             RemoveAction(each["path"], True, now_ms, each["size_bytes"], _partition(each)) for each in files
         ]
         try:
-            # No second try by itself: a file that was put into a larger one since would be removed twice,
-            # and the larger one would stay.
+            # No automatic retry: a file that was merged meanwhile would be removed twice, and the merged one
+            # would stay.
             table.create_write_transaction(
                 actions,
                 "append",
@@ -109,7 +109,7 @@ def _partition(each: Row) -> dict[str, str | None]:
 
 
 def _rows_of(folder: Folder, path: str, ledger: pa.Table) -> list[Row]:
-    """How many rows of which ranges a file has."""
+    """The number of rows in a file, by range."""
     into = tallies(ledger)
     for _ in count(folder, path, into):
         pass
@@ -141,7 +141,7 @@ def _together(files: Iterable[list[Row]]) -> list[Row]:
 
 
 def crowded(table: DeltaTable, target_bytes: int) -> Iterator[list[Row]]:
-    """Partitions with files that would fit into one with another."""
+    """Partitions with files that can be merged."""
     partitions: dict[tuple[Any, ...], list[Row]] = {}
     for each in active_files(table):
         if each["size_bytes"] < target_bytes:
@@ -153,7 +153,7 @@ def crowded(table: DeltaTable, target_bytes: int) -> Iterator[list[Row]]:
 
 
 def compact(table: DeltaTable, target_bytes: int, done: Done) -> None:
-    """Makes large files of small ones, partition by partition.
+    """Merges small files, partition by partition.
 
     Raises:
         CommandError: others changed the same files again and again before us.
@@ -180,9 +180,9 @@ def compact(table: DeltaTable, target_bytes: int, done: Done) -> None:
 
 
 def vacuum(table: DeltaTable, hours: int, dry_run: bool, done: Done) -> None:
-    """Removes files that no commit names, or none any more, and that are older than `hours`.
+    """Removes files older than `hours` that no commit names.
 
-    A batch writes its files before it commits them: they are safe as long as a batch takes less than that.
+    A batch writes its files before it commits them, so it must take less time than that.
     """
     table.update_incremental()
     removed = table.vacuum(

@@ -20,26 +20,26 @@ from lightrail.spark.stores import file_system, scheme_of
 COMPRESSION: Final = "zstd"
 _HOUR_US: Final = 3_600_000_000
 _NO_DICTIONARY: Final = frozenset({"message", "body", "message_id", "sequence"})
-"""Columns whose values hardly ever come twice."""
+"""Columns whose values hardly ever repeat."""
 _SUFFIX: Final = ".parquet"
 _WITHOUT_FOLDERS: Final = frozenset({"s3", "gcs", "abfs"})
 
 
 class Folder:
-    """Where a table lives: a path, or a URI of a file system that pyarrow knows."""
+    """Location of a table: a path, or a URI of a file system that pyarrow knows."""
 
     def __init__(self, uri: str) -> None:
         self.local = scheme_of(uri) is None
         self._files, root = file_system(uri)
         self.root = os.path.abspath(root) if self.local else root
-        # Object stores have no folders: one that is made is an object, which nothing removes.
+        # Object stores have no folders: creating one would leave an object that nothing removes.
         self._has_folders = self._files.type_name not in _WITHOUT_FOLDERS
 
     def write(self, path: str, table: pa.Table, statistics: list[str] | bool | None = None) -> int:
-        """The size of a new file, which is on disk when this returns.
+        """Writes a file, which is on disk when this returns; its size.
 
         Args:
-            statistics: columns that have some, or all; those of rows of capture where nothing is said.
+            statistics: columns with statistics, or all; by default those of captured rows.
         """
         whole = posixpath.join(self.root, path)
         names = [name for name in table.column_names if name not in _NO_DICTIONARY]
@@ -57,12 +57,12 @@ class Folder:
         return int(self._files.get_file_info(whole).size)
 
     def sizes(self, paths: list[str]) -> list[int | None]:
-        """In bytes; None for what is not there."""
+        """Size in bytes; None for a missing file."""
         found = self._files.get_file_info([posixpath.join(self.root, path) for path in paths])
         return [None if each.type == fs.FileType.NotFound else int(each.size) for each in found]
 
     def open(self, path: str) -> pq.ParquetFile:
-        """A file for reading. Texts that come often stay codes."""
+        """Opens a file for reading. Frequent texts stay dictionary-encoded."""
         whole = posixpath.join(self.root, path)
         return pq.ParquetFile(
             self._files.open_input_file(whole), read_dictionary=["queue", "journal", "event"]
@@ -70,7 +70,7 @@ class Folder:
 
 
 def sync(path: str) -> None:
-    """What is in a local file or folder is on disk afterwards."""
+    """Syncs a local file or folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -89,14 +89,14 @@ class FileWriter:
         self.files: list[File] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Some rows, with all columns of the source."""
+        """Adds rows with all columns of the source."""
         self._batches.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= self._buffer_bytes:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was collected."""
+        """Writes the collected rows."""
         if not self._batches:
             return
         table = pa.Table.from_batches(self._batches)
@@ -124,7 +124,7 @@ def now_ms() -> int:
 
 
 def _partitions(table: pa.Table) -> list[tuple[str, int, pa.Table]]:
-    """Queue, hours since 1970 and rows, in the order in which they came."""
+    """(queue, hours since 1970, rows), in order of arrival."""
     if not table.num_rows:
         return []
     table = table.combine_chunks()
@@ -147,7 +147,7 @@ def _partitions(table: pa.Table) -> list[tuple[str, int, pa.Table]]:
 
 
 def statistics(rows: pa.Table) -> dict[str, Any]:
-    """What Delta's log says of a file."""
+    """The entry of a file in Delta's log."""
     least, greatest = {}, {}
     for name in STATISTICS:
         if name in rows.column_names:

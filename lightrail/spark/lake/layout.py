@@ -1,4 +1,4 @@
-"""The layout of the lake: columns, partitions, folders, and what commits say beside their files."""
+"""The layout of the lake: columns, partitions, folders, and the metadata of commits."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,20 +15,20 @@ LAKE_SCHEMA: Final = pa.schema(
     [*SCHEMA, ("queue_slug", pa.string()), ("date", pa.date32()), ("hour", pa.int32())]
 )
 STATISTICS: Final = ("queue", "shard", "journal", "epoch", "sequence", "lsn", "event", "event_time")
-"""Columns of which each file says the least and the greatest value; they are in every row."""
+"""Columns with minimum and maximum in the statistics of each file; every row has them."""
 FOLDER: Final = "_lightrail"
-"""Begins with `_`: readers of the table and its vacuum leave it alone."""
+"""Begins with `_`, so that readers of the table and its vacuum ignore it."""
 COVERAGE: Final = f"{FOLDER}/coverage"
 CHECKPOINT: Final = f"{FOLDER}/checkpoint"
 NOTE: Final = "lightrail"
-"""Key of what a commit says for the ledger."""
+"""Key of a commit's metadata for the ledger."""
 JOURNAL_TRANSACTION: Final = "lightrail-journal:"
-"""Before the disk of a journal: the application transaction whose version is the first lsn of that journal
-that the table does not cover."""
+"""Prefix of an application transaction, followed by the disk of a journal. Its version is the first lsn of
+the journal that the table does not cover."""
 
 
 Bounds = dict[str, tuple[int, int]]
-"""Journal (its disk) → its first record in a batch, and the first one behind."""
+"""Journal (its disk) → its first record in a batch, and the first one after the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,36 +40,36 @@ class Range:
     first_lsn: int
     next_lsn: int
     records: int
-    """That were read: fewer than the numbers of the range where some were lost."""
+    """Number of records that were read; smaller than the range where some were lost."""
     rows: int
     checksum: int
     """Sum of the marks of the rows (sums.py)."""
 
     @classmethod
     def without_rows(cls, journal: str, shard: int, first_lsn: int, next_lsn: int) -> "Range":
-        """Records that are not there."""
+        """Lost records."""
         return cls(journal, shard, first_lsn, next_lsn, 0, 0, 0)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON keeps it."""
+        """The range as JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """What a batch covers of the journals."""
+    """The coverage of a batch."""
 
     bounds: Bounds
-    """All of it, filled by the ranges without a hole."""
+    """Bounds by journal, which the ranges fill without a hole."""
     ranges: Sequence[Range]
-    """What was read, and what is lost: that has no records."""
+    """Ranges that were read, and lost ranges, which have no records."""
     unwatched: Sequence[Range] = ()
-    """Records that were never archived, as no queue was captured then."""
+    """Ranges that were never archived, because no queue was captured at the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A Parquet file that was written and belongs to no commit yet."""
+    """A written Parquet file without a commit yet."""
 
     path: str
     """Below the table."""

@@ -1,8 +1,9 @@
-"""The ledger: which records of which journals each commit of the table covers, and what retention took away.
+"""The ledger: the records of each journal that each commit of the table covers, and rows that retention
+deleted.
 
-What a commit covers is in the commit itself. The ledger, a Delta table of its own, copies it from there, in
-order and each commit once; so it is never ahead, a crash between the two leaves it behind, and the next
-capture brings it up to date. It outlives the log of the table, which Delta cleans after 30 days.
+A commit has its coverage in its own metadata. The ledger, a Delta table of its own, copies it in order and
+each commit once. So it is never ahead; a crash in between leaves it behind, and the next capture updates it.
+It outlives the log of the table, which Delta cleans after 30 days.
 """
 
 import contextlib
@@ -42,8 +43,8 @@ SCHEMA: Final = pa.schema(
         ("checksum", pa.int64()),
     ]
 )
-"""`kind`: covered, a range that a batch brought; unwatched, one that was never archived, as no queue was
-captured then; retired, rows of a covered range that retention took away."""
+"""`kind`: covered, a range of a batch; unwatched, a range that was never archived, because no queue was
+captured at the time; retired, rows of a covered range that retention deleted."""
 _TRANSACTION: Final = "lightrail-coverage"
 """Its version is that of the table up to which the ledger has all commits."""
 
@@ -79,7 +80,7 @@ class Ledger:
         return last, list(_notes(self.table, last))
 
     def catch_up(self) -> None:
-        """Brings it up to date with the table.
+        """Updates the ledger from the table.
 
         Raises:
             CommandError: the table's log has been cleaned of commits that the ledger does not have.
@@ -95,7 +96,7 @@ class Ledger:
                 DeltaTable.create(self.own_uri, schema=SCHEMA, mode="ignore", storage_options=options)
                 continue
             rows = list(_notes(self.table, last))
-            # Where somebody else does the same, one of us fails by this transaction.
+            # Of two concurrent updates this transaction lets one fail.
             properties = CommitProperties(app_transactions=[Transaction(_TRANSACTION, version)])
             try:
                 if rows:
@@ -111,7 +112,7 @@ class Ledger:
         )
 
     def rows(self) -> pa.Table:
-        """All of it, with what the table's log has since; nothing is written."""
+        """The complete ledger including newer commits of the table's log; writes nothing."""
         last, news = self.news()
         own = self._own()
         parts = [pa.Table.from_pylist(news, schema=SCHEMA)]
@@ -123,16 +124,16 @@ class Ledger:
         )
 
     def tidy(self, hours: int) -> None:
-        """Puts its many small files together; those of before go after so many hours."""
+        """Merges its small files; the old ones are removed after so many hours."""
         own = self._own()
         if own is not None:
-            # Where the ledger is written at this moment, the next time will do.
+            # If the ledger is being written now, the next run merges them.
             with contextlib.suppress(CommitFailedError):
                 own.optimize.compact()
             own.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
 
     def positions(self) -> dict[str, int]:
-        """Of each journal the first record that is not covered."""
+        """The first record of each journal that is not covered."""
         rows = self.rows()
         covered = rows.filter(pc.not_equal(rows["kind"], RETIRED))
         ends = covered.group_by("journal").aggregate([("next_lsn", "max")])
@@ -145,7 +146,7 @@ def _last(own: DeltaTable) -> int:
 
 
 def _notes(table: DeltaTable, after: int) -> Iterable[dict[str, Any]]:
-    """What commits after a version say, the oldest first."""
+    """Metadata of commits after a version, the oldest first."""
     count = table.version() - after
     if count <= 0:
         return

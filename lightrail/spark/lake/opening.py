@@ -1,6 +1,6 @@
 """Opening a table as a frame of Spark: on a local disk by Spark itself, elsewhere by pyarrow in executors.
 
-Spark as pip installs it opens no object store, and would want credentials in its own configuration.
+Spark as installed by pip can't open object stores, and would need credentials in its own configuration.
 """
 
 import json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ROWS: Final = 16_384
-"""At once: messages are in them."""
+"""Rows per batch: they contain messages."""
 _TASKS_PER_CORE: Final = 4
 
 
@@ -35,9 +35,9 @@ def frame(
     """Rows of a table of capture, at the version that is open.
 
     Args:
-        uri: of the table, as it was given.
+        uri: of the table, as in the command.
         columns: names of SCHEMA.
-        wanted: whether the file of a path is read.
+        wanted: whether to read the file of a path.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -109,7 +109,7 @@ class LakeReader(DataSourceReader):
                     yield self._whole(batch)
 
     def _whole(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """With all columns: those that came with a newer version are not in files of an older one."""
+        """Adds missing columns: files of an older version lack those of a newer one."""
         arrays = [
             batch.column(field.name).cast(field.type)
             if field.name in batch.schema.names

@@ -26,14 +26,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every task of a capture does; sent to executors."""
+    """The task of a capture, which is sent to executors."""
 
     wanted: Wanted
     table: str
     fail_on_loss: bool
 
     def run(self, pieces: Iterable[Piece]) -> Written:
-        """Read the pieces, write files below the table. What is written belongs to no commit yet.
+        """Reads the pieces and writes files below the table, which belong to no commit yet.
 
         Raises:
             DamageError: a record is damaged, and nothing may be lost.

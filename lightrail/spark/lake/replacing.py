@@ -1,7 +1,7 @@
-"""Replacing a Delta table by a frame of Spark: executors write files, one commit takes them for the old ones.
+"""Replacing a Delta table by a frame of Spark: executors write files, and one commit replaces the old ones.
 
-A run that dies has replaced a table or left it as it was; what it wrote and did not commit is removed by the
-vacuum of a later one.
+A run that dies has replaced the table or left it unchanged; the vacuum of a later run removes its uncommitted
+files.
 """
 
 import json
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _KIND_KEY: Final = "lightrail.computed"
 _VACUUM_HOURS: Final = 168
-"""Who reads the tables of the run before has so long."""
+"""How long files of the previous run stay for readers."""
 
 
 def replace(frame: "DataFrame", uri: str, run: str) -> None:
-    """The frame becomes the table; one that is not there is made.
+    """Replaces the table by the frame, or creates it.
 
     Args:
         run: noted in the commit: tables with the same one are of one run.
@@ -104,7 +104,7 @@ class ReplacingWriter(DataSourceArrowWriter):
             done.written.append((path, folder.write(path, rows, statistics=True), now_ms(), rows.num_rows))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Once all tasks are done."""
+        """Commits when all tasks are done."""
         actions: list[AddAction | RemoveAction] = [
             AddAction(path, size, {}, at_ms, True, json.dumps({"numRecords": rows}))
             for each in messages
@@ -116,7 +116,7 @@ class ReplacingWriter(DataSourceArrowWriter):
         table.create_write_transaction(actions, "overwrite", self.schema, commit_properties=properties)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What is written stays until a vacuum: it may be that of a commit."""
+        """Written files stay until a vacuum, because a commit may name them."""
 
 
 def is_table(uri: str) -> bool:

@@ -4,12 +4,12 @@ import hashlib
 from typing import Final
 
 PREFIX_BYTES: Final = 80
-"""Of a name whose slug would be longer than SLUG_BYTES_MAX."""
+"""Digest of a name whose slug would be longer than SLUG_BYTES_MAX."""
 SLUG_BYTES_MAX: Final = 200
 """Folder names may have 255 bytes, and `queue_slug=` stands before."""
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
 _CUT: Final = "_-"
-"""What no escape begins with: the digest of a long name comes after it."""
+"""Begins no escape, so it separates the digest of a long name."""
 
 
 def slug_of(queue: str) -> str:
@@ -27,7 +27,7 @@ def slug_of(queue: str) -> str:
 
 
 def queue_of(slug: str) -> str | None:
-    """The queue's name; None where the slug was cut: the column `queue` has it."""
+    """The queue's name; None for a shortened slug (see the column `queue`)."""
     if _CUT in slug:
         return None
     data = bytearray()

@@ -33,15 +33,16 @@ if TYPE_CHECKING:
 
 _COLUMN: Final = "pieces"
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
-"""What Spark calls the id of the query in the thread of its micro-batches; it is kept with the checkpoint."""
+"""Name of the property with the id of the query, which the checkpoint preserves."""
 _INTERRUPTED: Final = (
     "py4j.protocol.Py4JJavaError: An error occurred while calling it: java.lang.InterruptedException"
 )
-"""By which Spark knows that a micro-batch failed since the query was stopped (StreamExecution.scala)."""
+"""Text by which Spark recognises that a micro-batch failed because the query was stopped
+(StreamExecution.scala)."""
 
 
 class PartsSource(DataSource):
-    """What tasks should read, instead of what they read: one row for each task."""
+    """A source of tasks instead of data: one row for each task."""
 
     @classmethod
     def name(cls) -> str:
@@ -53,18 +54,18 @@ class PartsSource(DataSource):
         return StructType([StructField(_COLUMN, BinaryType())])
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # as Spark names it
-        """Plans what comes."""
+        """Plans micro-batches."""
         return PartsReader(read_options(self.options, streaming=True), tuple(SCHEMA.names))
 
 
 class PartsReader(StreamReader):
-    """Plans as the source does, and hands the plan on."""
+    """Plans as the source does, and returns the plan as rows."""
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """What the tasks of a micro-batch should read, and before that, what all of it is.
+        """The outline of a micro-batch, and then the pieces of its tasks.
 
         Raises:
-            DataLoss: records of it are gone, and nothing may be lost.
+            DataLoss: records of it are missing, and losses are not allowed.
             PlaceError: a place, or the shard that has them, does not answer.
         """
         bounds = {disk: (start[disk], after) for disk, after in end.items() if start.get(disk, after) < after}
@@ -81,7 +82,7 @@ class PartsReader(StreamReader):
 
 
 class _Said(Losses):
-    """Losses, kept as well."""
+    """Losses, collected as well."""
 
     def __init__(self, further: Losses) -> None:
         self._further = further
@@ -94,14 +95,14 @@ class _Said(Losses):
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a micro-batch is."""
+    """The outline of a micro-batch."""
 
     bounds: Bounds
     losses: list[Loss]
-    """That planning found; with those that reading found."""
+    """Losses found by planning, and later by reading."""
 
     def covered(self, ranges: Iterable[Range]) -> Covered:
-        """The bounds, filled: what is in no range and no loss was never archived."""
+        """The bounds with all gaps filled: records in no range and no loss were never archived."""
         read: list[Range] = []
         unwatched: list[Range] = []
         every = list(ranges)
@@ -131,7 +132,7 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch that was committed, for those who want to know."""
+    """A committed micro-batch, for the progress."""
 
     number: int
     records: int
@@ -157,9 +158,9 @@ class Capture:
     checkpoint: str
     told: Callable[[Batch], None] = lambda batch: None
     problem: Exception | None = field(default=None, init=False)
-    """Why the last micro-batch failed: Spark wraps it in words of its own."""
+    """The error of the last micro-batch, which Spark wraps in its own."""
     stopping: bool = field(default=False, init=False)
-    """The query is being stopped: what is under way is cut off, and comes again later."""
+    """The query is being stopped: the current micro-batch is interrupted, and repeated later."""
 
     @property
     def ledger(self) -> Ledger:
@@ -167,7 +168,7 @@ class Capture:
         return Ledger(self.table, self.uri)
 
     def start(self, available_now: bool, every_s: float | None = None) -> "StreamingQuery":
-        """Begins where the checkpoint ends; without one, where the table ends.
+        """Starts at the end of the checkpoint; without one, at the end of the table.
 
         Raises:
             CommandError: the table's log was cleaned before its ledger was brought up to date.
@@ -191,7 +192,7 @@ class Capture:
         return writer.start()
 
     def stop(self, query: "StreamingQuery") -> None:
-        """Ends the query, in the middle of a micro-batch if need be."""
+        """Stops the query, interrupting a micro-batch if need be."""
         self.stopping = True
         query.stop()
 
@@ -212,12 +213,12 @@ class Capture:
             outline, tasks = _planned(frame)
             if outline is not None:
                 self._go_on(query, number, outline, tasks)
-        # Also when the batch was in already: a crash may have come between the table and its ledger.
+        # Also when the table has the batch already, after a crash between the table and its ledger.
         self.ledger.catch_up()
 
     def _go_on(self, query: str, number: int, outline: Outline, tasks: list[list[Piece]]) -> None:
         try:
-            # Before anything is read as well: it would be for nothing.
+            # Checked before reading as well, which would be in vain.
             follows(self.table, outline.bounds)
         except OrderError as error:
             raise CommandError(
@@ -253,7 +254,7 @@ class Capture:
 
 
 def _planned(frame: "DataFrame") -> tuple[Outline | None, list[list[Piece]]]:
-    """What a micro-batch is, None where it is nothing, and what its tasks should read."""
+    """The outline of a micro-batch, None where it is empty, and the pieces of its tasks."""
     outline: Outline | None = None
     tasks: list[list[Piece]] = []
     for row in frame.collect():

@@ -1,6 +1,6 @@
-"""Sums of rows: what tells whether two sets of rows are the same, in whatever order and files they are.
+"""Sums of rows: equal for equal sets of rows, in any order and files.
 
-A row counts by its lsn, sequence, queue and event, which with its journal are what rows are told apart by.
+They use lsn, sequence, queue and event, which with the journal identify a row.
 """
 
 from typing import Any, Final
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 COLUMNS: Final = ("lsn", "sequence", "queue", "event")
-"""What `marks` needs."""
+"""Columns that `marks` needs."""
 _FACTORS: Final = tuple(
     np.uint64(each)
     for each in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xFF51AFD7ED558CCD)

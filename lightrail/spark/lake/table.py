@@ -1,4 +1,4 @@
-"""The table of rows: opened or made, checked, and added to, a transaction for each batch."""
+"""The table of rows: opened or created, checked, and extended by one transaction per batch."""
 
 import json
 import os
@@ -37,7 +37,7 @@ _CONFIGURATION: Final = {
 
 
 def open_table(uri: str) -> DeltaTable:
-    """A table that is there.
+    """Opens an existing table.
 
     Raises:
         CommandError: there is none, or not one of ours.
@@ -64,11 +64,11 @@ def open_table(uri: str) -> DeltaTable:
 
 
 def open_or_make(uri: str, selection: Mapping[str, Any]) -> DeltaTable:
-    """The table that a capture writes to; made, or given the columns that came with a newer version.
+    """Opens the table of a capture; creates it, or adds columns of a newer version.
 
     Args:
-        selection: which rows of the journals the table has; the same for as long as it lives, as what is
-            covered is said of these.
+        selection: the rows of the journals that the table has; it never changes, because the coverage refers
+        to it.
 
     Raises:
         CommandError: the table is another one, has other rows, or columns that this version does not know.
@@ -90,7 +90,7 @@ def open_or_make(uri: str, selection: Mapping[str, Any]) -> DeltaTable:
 def made(
     uri: str, schema: pa.Schema, configuration: Mapping[str, str], partitions: Sequence[str] = ()
 ) -> DeltaTable:
-    """A table, made if there is none; its schema and configuration may be others' if there is one.
+    """Opens a table, or creates it; an existing one may have another schema and configuration.
 
     Raises:
         CommandError: there is a secret in the URI.
@@ -101,7 +101,7 @@ def made(
         if not DeltaTable.is_deltatable(uri, options):
             if "://" not in uri:
                 os.makedirs(uri, exist_ok=True)
-            # Another one may make it at the same time; then that one's is taken.
+            # Another process may create it at the same time; then this one opens it.
             DeltaTable.create(
                 uri,
                 schema=schema,
@@ -131,7 +131,7 @@ def _unreachable(uri: str, error: OSError) -> UnreachableError:
 
 
 def _extend(table: DeltaTable, uri: str) -> None:
-    """Columns of this version that the table lacks are added; they are null in what was written before."""
+    """Adds columns of this version that the table lacks; they are null in older rows."""
     there = pa.schema(table.schema().to_arrow())
     ours = {field.name: field for field in LAKE_SCHEMA}
     unknown = [name for name in there.names if name not in ours]
@@ -169,7 +169,7 @@ class OrderError(Exception):
 
 
 def follows(table: DeltaTable, bounds: Bounds) -> None:
-    """Whether a batch goes on where the table ends.
+    """Checks that a batch continues the coverage of the table.
 
     Raises:
         OrderError: it does not.
@@ -184,10 +184,9 @@ def follows(table: DeltaTable, bounds: Bounds) -> None:
 
 
 def commit_batch(table: DeltaTable, query: str, batch: int, files: Sequence[File], covered: Covered) -> bool:
-    """One transaction: the files, that this batch is in, and how far journals are covered.
+    """Commits the files, the batch's id, and the new coverage in one transaction.
 
-    Returns:
-        False where the batch is in already.
+    Returns: False where the table has the batch already.
 
     Raises:
         OrderError: the batch does not go on where the table ends.
@@ -223,7 +222,7 @@ def commit_batch(table: DeltaTable, query: str, batch: int, files: Sequence[File
                 ),
             )
         except CommitFailedError:
-            # Somebody else's commit of the same batch or journal: looked at again, and told apart above.
+            # Another commit of the same batch or journal: the next attempt distinguishes them above.
             continue
         table.update_incremental()
         synced(table)
@@ -234,7 +233,7 @@ def commit_batch(table: DeltaTable, query: str, batch: int, files: Sequence[File
 
 
 def synced(table: DeltaTable) -> None:
-    """The last commit is on disk where the table is in a local folder: Spark forgets the batch after this."""
+    """Syncs the last commit of a local table, because Spark forgets the batch after this."""
     uri = table.table_uri
     if uri.startswith("file://") or "://" not in uri:
         folder = os.path.join(local_path(uri), "_delta_log")

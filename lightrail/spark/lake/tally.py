@@ -1,4 +1,4 @@
-"""A tally: how many rows of which captured ranges some files have, and the sums of their marks."""
+"""Tally: numbers of rows in files by captured range, and the sums of their marks."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from lightrail.spark.lake.sums import COLUMNS, marks
 
 
 class Tally:
-    """The ranges of one journal, in order, and what was counted in each; arrays of one length."""
+    """The ranges of one journal, in order, with the counts of each; arrays of equal length."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.rows = rows
@@ -29,7 +29,7 @@ class Tally:
         return at
 
     def add(self, lsn: Any, mark: Any) -> int:
-        """Counts rows; gives how many are in no range."""
+        """Counts rows; returns how many are in no range."""
         at = self.places(lsn)
         inside = at >= 0
         self.found += np.bincount(at[inside], minlength=len(self.found))
@@ -38,7 +38,7 @@ class Tally:
 
 
 def tallies(ledger: pa.Table) -> dict[str, Tally]:
-    """Of each journal in the ledger one in which nothing is counted yet."""
+    """An empty tally of each journal in the ledger."""
     covered = ledger.filter(pc.equal(ledger["kind"], COVERED))
     return {journal: Tally(found) for journal, found in by_journal(covered).items()}
 
@@ -53,7 +53,7 @@ def by_journal(ledger: pa.Table) -> dict[str, list[dict[str, Any]]]:
 
 
 def count(folder: Folder, path: str, into: dict[str, Tally]) -> Iterator[tuple[int, list[tuple[str, int]]]]:
-    """Counts a file; of each batch how many rows it has, and which journals have how many in no range."""
+    """Counts a file; returns rows by batch, and rows in no range by journal."""
     with folder.open(path) as file:
         for batch in file.iter_batches(columns=["journal", *COLUMNS]):
             yield batch.num_rows, list(_strays(batch, into))

@@ -1,8 +1,8 @@
-"""The completeness check: every record of every journal went into the table, and every row of it is there.
+"""The completeness check: the table covers every record of every journal, and has all of its rows.
 
-What is compared: the ranges of the ledger with one another (they must join), the numbers of records in them
-(none may be missing), the rows of the table with the rows that each range gave (by number and checksum), the
-files of the table with those that are there, and, where it is asked for, the ledger with the journals.
+It compares: the ranges of the ledger with one another (they must join), the numbers of records in them (none
+may be missing), the rows of the table with the rows that each range gave (by number and checksum), the files
+of the table with those that are there, and, where it is asked for, the ledger with the journals.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from lightrail.spark.places.journals import Journal
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be."""
+    """A problem that the check found."""
 
     kind: str
     """hole, overlap, lost, position, file, rows, stray, not_captured"""
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Coverage:
-    """What the table has of one journal."""
+    """The coverage of one journal."""
 
     journal: str
     shard: int
@@ -43,15 +43,15 @@ class Coverage:
     ranges: int = 0
     records: int = 0
     unwatched: int = 0
-    """Records that were never archived, as no queue was captured then."""
+    """Records that were never archived, because no queue was captured at the time."""
     rows: int = 0
     retired: int = 0
-    """Rows that retention took away."""
+    """Rows that retention deleted."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What was checked, and what is wrong."""
+    """Result of the check."""
 
     version: int
     journals: list[Coverage] = field(default_factory=list)
@@ -64,7 +64,7 @@ def verify(table: DeltaTable, uri: str, journals: Mapping[str, Journal] | None =
     """Checks the table as it is at its version.
 
     Args:
-        journals: what archives and shards have, to be compared with what is covered.
+        journals: of archives and shards, to be compared with the coverage.
 
     Raises:
         Failed: the table's log has been cleaned of commits that its ledger does not have.
@@ -164,7 +164,7 @@ def _compare(journal: str, ranges: Tally, retired: list[dict[str, Any]], finding
 
 
 def _not_captured(journal: Journal, covered: Tally | None) -> Iterator[Finding]:
-    """Records that are there and in no range."""
+    """Existing records in no range."""
     disk = journal.incarnation.disk
     if journal.earliest is None or journal.latest is None:
         return

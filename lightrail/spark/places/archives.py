@@ -39,7 +39,7 @@ _GLOB: Final = re.compile(r"[*?\[]")
 
 _T = TypeVar("_T")
 Found = tuple[Incarnation, str, list[int]]
-"""A journal, its folder in an archive, and the numbers of the segments there, the oldest first."""
+"""(journal, its folder in an archive, numbers of its segments, the oldest first)."""
 
 
 class ArchiveFile:
@@ -80,7 +80,7 @@ class ArchiveSource:
         return _asked(lambda: ArchiveFile(system.open_input_file(path)), path)
 
     def index(self) -> SegmentIndex:
-        """See `Source.index`; where the file of the index is not there, the segment itself is read."""
+        """See `Source.index`; where the index file is missing, the segment itself is read."""
         system, folder = file_system(self.folder)
         path = f"{folder}/{index_name(self.number)}"
         try:
@@ -116,8 +116,8 @@ class ArchiveSource:
 
 
 def _whole(header: SegmentHeader, file: ArchiveFile) -> Iterator[Record]:
-    """All whole records of a file. What is between two of them is damaged, and found to be when it is read;
-    what is behind the last one is a torn end."""
+    """All whole records of a file. Damage between two of them is found when it is read; bytes after the last
+    one are a torn end."""
     end, offset, lsn = file.size(), SEGMENT_HEADER_SIZE, header.first_lsn
     while True:
         scan = Scan(file, header.salt, offset, end, lsn)
@@ -144,7 +144,7 @@ def find(path: str) -> Iterator[Found]:
     """The journals of an archive.
 
     Raises:
-        PlaceError: the folder is not there, or what is in it is no archive.
+        PlaceError: the folder is missing, or is no archive.
     """
     system, root = file_system(path)
     prefix = path[: len(path.rstrip("/")) - len(root)] if path.rstrip("/").endswith(root) else ""
@@ -184,7 +184,7 @@ def _journal(system: Any, prefix: str, folder: str, names: list[str]) -> Iterato
 
 
 def _expanded(system: Any, pattern: str) -> list[str]:
-    """Folders that a path with * and ? means, level by level."""
+    """Folders that match a path with * and ?, level by level."""
     found = ["/" if pattern.startswith("/") else ""]
     for part in filter(None, pattern.split("/")):
         if not _GLOB.search(part):
@@ -200,7 +200,7 @@ def _expanded(system: Any, pattern: str) -> list[str]:
 
 
 def _entries(system: Any, folder: str) -> list[Any] | None:
-    """What is in a folder; None when there is none."""
+    """The entries of a folder; None when there is no folder."""
     try:
         entries: list[Any] = _asked(lambda: system.get_file_info(fs.FileSelector(folder)), folder)
     except SegmentMissingError:
@@ -209,9 +209,9 @@ def _entries(system: Any, folder: str) -> list[Any] | None:
 
 
 def _names(system: Any, folder: str) -> list[str] | None:
-    """What is called how in a folder; None when there is none."""
+    """Names and kinds of the entries of a folder; None when there is no folder."""
     if isinstance(system, fs.LocalFileSystem):
-        # Twenty times quicker than with the size and time of each file, which nobody wants.
+        # Twenty times faster than with the size and time of each file, which are not needed.
         try:
             return _asked(lambda: os.listdir(folder), folder)
         except SegmentMissingError:
@@ -227,7 +227,7 @@ def _content(system: Any, path: str) -> bytes:
 
 
 def _asked(ask: Callable[[], _T], path: str) -> _T:
-    """What a file system answers."""
+    """Calls a file system, and translates its errors."""
     try:
         return ask()
     except FileNotFoundError as error:

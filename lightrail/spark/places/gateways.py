@@ -1,4 +1,4 @@
-"""A gateway as a place: what shards hold, sealed or not, by HTTP (docs/operate/http.md)."""
+"""A gateway as a place: segments of shards, sealed or not, over HTTP (docs/operate/http.md)."""
 
 import json
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ class GatewayFile:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySource:
-    """A segment that a shard holds."""
+    """A segment at a shard."""
 
     access: Access
     disk: str
@@ -83,7 +83,7 @@ class Listed(NamedTuple):
 
 
 def find(access: Access) -> list[tuple[Incarnation, list[Listed], bool]]:
-    """The journals that a gateway knows, their segments, and whether their shard is away.
+    """The journals of a gateway with their segments, and whether their shard is unreachable.
 
     Raises:
         PlaceError: the gateway can't be reached, refuses, or answers otherwise.
@@ -110,7 +110,7 @@ def find(access: Access) -> list[tuple[Incarnation, list[Listed], bool]]:
 
 
 def move_reader(access: Access, name: str, body: Mapping[str, Any]) -> None:
-    """Makes a reader, or moves its pin forward: what it has not read yet is held back from deletion.
+    """Creates a reader, or moves its pin forward, which keeps unread segments from deletion.
 
     Raises:
         PlaceError: the gateway can't be reached, or refuses.
@@ -120,7 +120,7 @@ def move_reader(access: Access, name: str, body: Mapping[str, Any]) -> None:
 
 
 def read_reader(access: Access, name: str) -> dict[str, int]:
-    """Positions of a reader; empty for one that is not known.
+    """Positions of a reader; empty for an unknown one.
 
     Raises:
         PlaceError: the gateway can't be reached, or refuses.

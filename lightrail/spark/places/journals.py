@@ -1,4 +1,4 @@
-"""Journals as a reader finds them: which segments there are of each, wherever they are."""
+"""Journals as a reader finds them: the segments of each, in all places."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -17,29 +17,29 @@ IndexKey = tuple[str, int]
 
 @dataclass(slots=True)
 class Held:
-    """One segment, and the sources that have it, to be asked in this order."""
+    """One segment, and the sources that have it, in the order of preference."""
 
     number: int
     sources: list[Source] = field(default_factory=list)
     next_lsn: int | None = None
-    """Where it ended when it was listed; None where nothing but its name was listed (then it is sealed)."""
+    """End of the segment at the time of listing; None where only its name was listed (then it is sealed)."""
     first_lsn: int | None = None
-    """None where nothing but its name was listed."""
+    """None where only its name was listed."""
 
 
 @dataclass(slots=True)
 class Journal:
-    """One incarnation and the segments of it that are there, the oldest first."""
+    """One incarnation of a journal with its existing segments, the oldest first."""
 
     incarnation: Incarnation
     segments: list[Held]
     indexes: dict[IndexKey, SegmentIndex]
-    """Of sealed segments, which never change: kept from listing to listing."""
+    """Indexes of sealed segments, which never change and are kept between listings."""
     away: bool = False
-    """Its shard does not answer: what is listed may be less than there is."""
+    """Its shard does not answer: the list may be incomplete."""
 
     def index(self, held: Held) -> SegmentIndex:
-        """What is where in a segment, up to where it ended when it was listed, at least.
+        """The index of a segment, at least up to its end at the time of listing.
 
         Raises:
             SegmentMissingError: no source has it any more.
@@ -58,7 +58,7 @@ class Journal:
 
     @property
     def earliest(self) -> int | None:
-        """The first record that is there; None without segments."""
+        """The first existing record; None without segments."""
         while self.segments:
             try:
                 return self._first(self.segments[0])
@@ -68,14 +68,15 @@ class Journal:
 
     @property
     def latest(self) -> int | None:
-        """The record that would come next; None without segments."""
+        """The next record to be written; None without segments."""
         if not self.segments:
             return None
         last = self.segments[-1]
         return self.index(last).next_lsn if last.next_lsn is None else last.next_lsn
 
     def covering(self, first_lsn: int, next_lsn: int) -> Iterator[tuple[Held, SegmentIndex]]:
-        """Segments with records of that range. Only those, and a few to find the first, are looked into."""
+        """Segments with records of that range. Reads only their indexes, and a few more to find the first
+        one."""
         at = max(0, bisect_right(self.segments, first_lsn, key=self._first) - 1)
         for held in self.segments[at:]:
             if self._first(held) >= next_lsn:
@@ -86,7 +87,7 @@ class Journal:
 
 
 def first_answer(sources: list[Source], ask: Callable[[Source], _T]) -> _T:
-    """What the first source says that has the segment.
+    """The result of the first source that has the segment.
 
     Raises:
         SegmentMissingError: none of them has it.

@@ -1,4 +1,4 @@
-"""One listing of all places that an option names: each journal with all of its segments."""
+"""Listing of all places of an option: each journal with all of its segments."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ log = logging.getLogger("lightrail.spark.places")
 
 
 class Places:
-    """Archive folders and a gateway; what both have is read from the archive."""
+    """Archive folders and a gateway; segments of both are read from the archive."""
 
     def __init__(
         self,
@@ -35,12 +35,13 @@ class Places:
         self._access = access
         self._indexes: dict[IndexKey, SegmentIndex] = {}
         self._kept: dict[str, _Kept] = {}
-        """Of the last listing: most segments are the same in the next, of tens of thousands."""
+        """Segments of the last listing, since most of the tens of thousands are the same in the next one."""
 
     def journals(self) -> dict[str, Journal]:
-        """By disk, what is there now.
+        """The present journals, by disk.
 
-        Shards are asked before archives: a segment that a shard has no more is in the archive by then.
+        Shards are listed before archives, because a segment that a shard no longer has is in the archive by
+        then.
 
         Raises:
             PlaceError: a place does not answer.
@@ -66,7 +67,7 @@ class Places:
         }
 
     def _all(self, there: "_Found") -> "_Kept":
-        """All segments of a journal, the oldest first: those that are as they were are the ones of before."""
+        """All segments of a journal, the oldest first; reuses unchanged ones of the last listing."""
         disk = there.incarnation.disk
         before = self._kept.get(disk, {})
         kept: _Kept = {}
@@ -95,14 +96,14 @@ class Places:
         except NoArchiveError as error:
             if not self._access:
                 raise
-            # The gateway has all of it; a shard that has archived nothing has made no folder.
+            # The gateway has all segments; a shard without archived segments has no folder.
             log.warning("%s; all is read from the gateway", error)
             return []
 
     def journals_with(self, needed: Mapping[str, int]) -> dict[str, Journal]:
-        """The same, when it has records up to before `needed` of each journal that a shard may have.
+        """The same, once it has the records before `needed` of each journal.
 
-        A shard that is away is waited for, limits.SPARK_RETRY_MS at most.
+        Waits for unreachable shards, at most limits.SPARK_RETRY_MS.
 
         Raises:
             PlaceError: a place does not answer, or a shard is away for longer.
@@ -137,15 +138,15 @@ class Places:
 
 
 _Kept = dict[int, tuple[tuple[Any, ...], Held]]
-"""By number: what was listed of a segment and the folders that have it, and what was made of that."""
+"""By number: the listing of a segment with its folders, and the result made of it."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """What places say of a journal."""
+    """The listings of a journal in all places."""
 
     incarnation: Incarnation
     away: bool
     live: dict[int, gateways.Listed]
     archived: list[tuple[str, frozenset[int]]] = field(default_factory=list)
-    """Folders and the numbers in them, in the order in which they are asked."""
+    """Folders and the numbers in them, in the order of preference."""

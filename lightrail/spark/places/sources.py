@@ -1,4 +1,4 @@
-"""A source: one segment in one place, that can say what is where in it and give its bytes."""
+"""Source: one segment in one place, with its index and its bytes."""
 
 from typing import Protocol
 
@@ -10,7 +10,8 @@ class SegmentMissingError(Exception):
 
 
 class PlaceError(Exception):
-    """A place does not answer as it should: what was expected, what came, what to do."""
+    """A place answered unexpectedly or not at all; the message says what was expected, what was found, what
+    to do."""
 
 
 class NoArchiveError(PlaceError):
@@ -29,14 +30,14 @@ class File(Protocol):
         """
 
     def close(self) -> None:
-        """No call may follow."""
+        """Closes the file; no call may follow."""
 
 
 class Source(Protocol):
     """A segment in a place; small, and sent to executors as it is."""
 
     def index(self) -> SegmentIndex:
-        """What is where in the segment.
+        """The index of the segment.
 
         Raises:
             SegmentMissingError: there is no such segment any more.
@@ -44,7 +45,7 @@ class Source(Protocol):
         """
 
     def open(self) -> File:
-        """Its bytes.
+        """Opens the bytes of the segment.
 
         Raises:
             SegmentMissingError: there is no such segment any more.

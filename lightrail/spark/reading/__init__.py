@@ -1,1 +1,1 @@
-"""The readers of the data source: what there is, what is wanted, who reads which part."""
+"""The readers of the data source: options, offsets, planning and tasks."""

@@ -1,4 +1,4 @@
-"""Admission: how far a micro-batch goes where messages or bytes are limited; the oldest blocks go first."""
+"""Admission: the end of a micro-batch where messages or bytes are limited; the oldest blocks come first."""
 
 import heapq
 from collections.abc import Iterator, Mapping
@@ -11,11 +11,11 @@ from lightrail.spark.reading.planning import Cut, cuts, present
 def admitted(
     ranges: Mapping[str, tuple[Journal, int, int]], messages_max: int | None, bytes_max: int | None
 ) -> Offsets:
-    """Where each journal's part of the micro-batch ends, of (journal, first lsn, next lsn) each.
+    """The end of the micro-batch in each journal, for (journal, first lsn, next lsn) each.
 
-    Blocks of all journals are taken by their times, as long as they fit, so that a query that is behind
-    catches up with all of them evenly. The first is taken in any case. A block that is begun in its middle
-    counts whole.
+    Blocks of all journals are admitted in the order of their times, as long as they fit, so that a lagging
+    query catches up with all journals evenly. The first block is always admitted. A block that is read in
+    part counts whole.
 
     Raises:
         PlaceError: a place does not answer.
@@ -36,7 +36,7 @@ def admitted(
             break
         taken[disk] = cut.next_lsn
     if not taken:
-        # Records of the ranges are gone: planning them says which.
+        # Records of the ranges are missing: planning reports which.
         return {disk: next_lsn for disk, (_, _, next_lsn) in ranges.items()}
     return taken
 

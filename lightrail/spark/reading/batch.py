@@ -1,4 +1,4 @@
-"""A batch read: from the starting offsets to the ending offsets, or to what is there now."""
+"""A batch read: from the starting offsets to the ending offsets, or to the present end."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -28,7 +28,7 @@ class BatchReader(DataSourceReader):
         """One task for about 64 MiB of journal, or as many as minPartitions says.
 
         Raises:
-            DataLoss: records that were asked for are not there, and nothing may be lost.
+            DataLoss: requested records are missing, and losses are not allowed.
             PlaceError: a place does not answer.
         """
         options = self._options
@@ -39,7 +39,7 @@ class BatchReader(DataSourceReader):
         for disk, next_lsn in end.items():
             if disk in journals:
                 found += self._pieces(journals[disk], start[disk], next_lsn)
-            # What an offset names that is nowhere is said by resolve.
+            # resolve() has reported journals of offsets that no place has.
         return [Task(each) for each in tasks(found, options.partitions_min)]
 
     def _pieces(self, journal: Journal, first_lsn: int, next_lsn: int) -> Iterator[Piece]:
@@ -62,10 +62,10 @@ class BatchReader(DataSourceReader):
 
 
 class PushingBatchReader(BatchReader):
-    """The same where Spark pushes filters down; what they leave is looked at by Spark once more."""
+    """The same where Spark pushes filters down; Spark applies the filters to the rows again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # as Spark names it
-        """Keeps what filters say of queue, shard, journal, lsn and event_time; all stay with Spark."""
+        """Remembers bounds of queue, shard, journal, lsn and event_time; Spark keeps all filters."""
         self._bounds = bounds = bounds_of(filters)
         wanted = self._reading.wanted
         queues = wanted.queues

@@ -1,4 +1,4 @@
-"""Losses: ranges of a journal that can't be read, refused by default, or said, counted and passed over."""
+"""Losses: ranges of a journal that can't be read: an error by default, or logged, counted and skipped."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ _LOG = logging.getLogger("lightrail.spark")
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records first_lsn to before next_lsn of a journal that are not to be had."""
+    """Unreadable records of a journal, from first_lsn to before next_lsn."""
 
     journal: str
     shard: int
@@ -38,14 +38,14 @@ class DataLossError(Exception):
 
 
 class Losses:
-    """What is done about losses: an error, or a line in the log, and a file where a folder is named."""
+    """Handling of losses: an error, or a line in the log, and a file where a folder is named."""
 
     def __init__(self, fail: bool, folder: str | None = None) -> None:
         self._fail = fail
         self._folder = folder
 
     def say(self, loss: Loss) -> None:
-        """Records are lost.
+        """Reports lost records.
 
         Raises:
             DataLossError: nothing may be lost.
@@ -57,7 +57,7 @@ class Losses:
             return
         system, folder = file_system(self._folder)
         system.create_dir(folder, recursive=True)
-        # Named for what is lost, so that a task that runs again counts nothing twice.
+        # Named after the lost range, so that a repeated task counts nothing twice.
         name = f"{folder}/{loss.journal}-{loss.first_lsn:020d}-{loss.next_lsn:020d}.json"
         with system.open_output_stream(name) as stream:
             stream.write(json.dumps(asdict(loss)).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Offsets: how far each journal has been read, `{"JOURNAL": next lsn}`, and how options name them."""
+"""Offsets: the read position in each journal, `{"JOURNAL": next lsn}`, and their form in options."""
 
 import json
 from collections.abc import Mapping
@@ -6,10 +6,10 @@ from typing import Final
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""What Kafka's source calls so as well, where an offset is a number."""
+"""As in Kafka's source, for offsets that are numbers."""
 
 Offsets = dict[str, int]
-"""Journal (its disk) → the first record that has not been read. EARLIEST or LATEST where options say so."""
+"""Journal (its disk) → the first record that has not been read. In options also EARLIEST or LATEST."""
 Wish = str | Offsets
 """`earliest`, `latest`, or offsets."""
 
@@ -19,7 +19,7 @@ class BadOffsetsError(ValueError):
 
 
 def parse(text: str) -> Wish:
-    """What startingOffsets or endingOffsets says.
+    """Parses startingOffsets or endingOffsets.
 
     Raises:
         BadOffsetsError: it is neither `earliest`, nor `latest`, nor offsets in JSON.

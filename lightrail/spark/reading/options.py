@@ -26,12 +26,12 @@ _FACTORS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40
 
 
 class OptionError(ValueError):
-    """An option that says nothing useful: what was expected, what came, what to do."""
+    """An invalid option; the message says what was expected, what was found, what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to read, from where, and how."""
+    """The options of a read."""
 
     paths: tuple[str, ...]
     access: Access | None
@@ -58,7 +58,7 @@ def read_options(given: Mapping[str, str], streaming: bool = False) -> Options:
     """The options of a read.
 
     Raises:
-        OptionError: one of them is not as it should be.
+        OptionError: an option has a wrong value.
     """
     _check_names(given)
     texts = _Texts(given)
@@ -160,7 +160,7 @@ def _queues(texts: "_Texts") -> tuple[frozenset[str] | None, str | None]:
 
 
 def _bounds(texts: "_Texts", streaming: bool) -> tuple[Wish, Wish]:
-    """Where reading starts and ends."""
+    """The starting and the ending offsets."""
     if texts.get("startingOffsets") is not None and texts.get("startingTimestamp") is not None:
         raise OptionError("expected one of the options startingOffsets and startingTimestamp, found both")
     starting = texts.offsets("startingOffsets", "latest" if streaming else "earliest")
@@ -200,10 +200,10 @@ def _columns(texts: "_Texts") -> tuple[str, ...]:
 
 
 def check_columns(names: Iterable[str]) -> None:
-    """Whether the source has them.
+    """Checks that the source has these columns.
 
     Raises:
-        OptionError: it has not, or they are named twice.
+        OptionError: a column is unknown, or named twice.
     """
     seen: set[str] = set()
     for name in names:
@@ -217,13 +217,13 @@ def check_columns(names: Iterable[str]) -> None:
 
 
 class _Texts:
-    """Options as texts, and as what they mean."""
+    """Texts of options, and their parsers."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): text for name, text in given.items()}
 
     def get(self, name: str) -> str | None:
-        """None where it is not given or empty."""
+        """The text; None where it is missing or empty."""
         return self._given.get(name.lower(), "").strip() or None
 
     def list(self, name: str) -> list[str] | None:

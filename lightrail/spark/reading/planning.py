@@ -1,4 +1,4 @@
-"""Plans a read: which blocks of which segments hold a range of a journal, and which task reads what."""
+"""Planning of a read: the blocks of segments with a range of a journal, and the tasks that read them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,25 +20,25 @@ SayLoss = Callable[[Loss], None]
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a segment, and who has it."""
+    """A part of a segment, and the sources that have it."""
 
     part: Part
     sources: tuple[Source, ...]
     size: int
-    """Bytes of records, roughly."""
+    """Approximate bytes of records."""
 
 
 class Cut(NamedTuple):
-    """A block of a segment, or what a range has of it."""
+    """A block of a segment, or its part within a range."""
 
     first_lsn: int
     next_lsn: int
     messages: int
-    """In the whole block."""
+    """Records in the whole block."""
     size: int
     """Bytes of the whole block."""
     timestamp: int
-    """Of the block's first record."""
+    """Time of the block's first record."""
 
 
 def cuts(index: SegmentIndex, first_lsn: int, next_lsn: int) -> Iterator[Cut]:
@@ -56,7 +56,7 @@ def cuts(index: SegmentIndex, first_lsn: int, next_lsn: int) -> Iterator[Cut]:
 
 
 def pieces(journal: Journal, first_lsn: int, next_lsn: int, lost: SayLoss) -> Iterator[Piece]:
-    """The segments of a range of a journal, in order; what is not there is said.
+    """The segments of a range of a journal, in order; reports missing ones.
 
     Raises:
         PlaceError: a place does not answer.
@@ -82,7 +82,7 @@ def _loss(incarnation: Incarnation, first_lsn: int, next_lsn: int, reason: str) 
 
 
 def present(journal: Journal, first_lsn: int, next_lsn: int) -> Iterator[tuple[Held, SegmentIndex]]:
-    """Segments of a range; one that goes while this looks is left out, and is a gap then."""
+    """Segments of a range; a segment that is removed meanwhile is left out, which makes a gap."""
     while True:
         try:
             yield from list(journal.covering(first_lsn, next_lsn))
@@ -94,10 +94,10 @@ def present(journal: Journal, first_lsn: int, next_lsn: int) -> Iterator[tuple[H
 
 
 def tasks(found: Iterable[Piece], partitions_min: int | None) -> list[list[Piece]]:
-    """What each task reads: small segments of a journal together, large ones split at blocks.
+    """The pieces of each task: small segments of a journal are joined, large ones split at blocks.
 
     Without `partitions_min` a task reads about limits.SPARK_TASK_BYTES; with it, so much less that there are
-    as many, where there are as many blocks.
+    as many tasks, if there are as many blocks.
     """
     every = list(found)
     total = sum(piece.size for piece in every)
@@ -143,7 +143,7 @@ def _between(piece: Piece, first_lsn: int, next_lsn: int, size: int) -> Piece:
 
 
 def first_since(journal: Journal, time_ms: int) -> int:
-    """The first record of a journal with that time or a later one; where the next will be, if there is none.
+    """The first record of a journal with that time or a later one; the end of the journal if there is none.
 
     Raises:
         PlaceError: a place does not answer.
@@ -169,7 +169,7 @@ def _since(journal: Journal, time_ms: int) -> Iterator[tuple[Held, SegmentIndex]
 
 
 def _scan(held: Held, index: SegmentIndex, cut: Cut, time_ms: int) -> int:
-    """The first record since a time in a block, or the one behind the block."""
+    """The first record of a block since a time, or the first one after the block."""
     offset = next(block.offset for block in index.blocks if block.lsn == cut.first_lsn)
     file = first_answer(held.sources, lambda source: source.open())
     try:

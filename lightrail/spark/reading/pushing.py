@@ -1,4 +1,4 @@
-"""What filters of a query say of queue, shard, journal, lsn and time: bounds of what has to be read."""
+"""Bounds from the filters of a query: of queue, shard, journal, lsn and time."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Bounds:
-    """What rows that a query wants have at least; None where it says nothing."""
+    """Bounds of the rows of a query; None where there is no bound."""
 
     queues: frozenset[str] | None = None
     shards: frozenset[int] | None = None
@@ -37,7 +37,7 @@ class Bounds:
     def may_have(self, part: Part) -> bool:
         """Whether a part may have rows of that time.
 
-        Times of records rise but where a clock was set back; so much as limits.SPARK_CLOCK_MS is allowed for.
+        Times of records rise except where a clock was set back, by up to limits.SPARK_CLOCK_MS.
         """
         index = part.index
         times = [index.last_ms, *(block.timestamp for block in index.blocks)]
@@ -48,7 +48,7 @@ class Bounds:
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """What all of the filters together say; what is not understood bounds nothing."""
+    """The bounds of all filters together; unknown filters bound nothing."""
     bounds = Bounds()
     for each in filters:
         attribute: tuple[str, ...] = getattr(each, "attribute", ())
@@ -73,7 +73,7 @@ def _add(bounds: Bounds, column: str, each: Filter) -> None:
             bounds.next_lsn = _lower(bounds.next_lsn, None if next_lsn is None else next_lsn + 1)
     elif column == "event_time":
         for start, end in _ranges(each, datetime):
-            # Rows have milliseconds: those between two of them do not exist.
+            # Times of rows are whole milliseconds.
             bounds.first_ms = _higher(bounds.first_ms, None if start is None else _ms(start))
             bounds.before_ms = _lower(bounds.before_ms, None if end is None else _ms(end) + 1)
 
@@ -87,7 +87,7 @@ def _values(each: Filter) -> frozenset[Any] | None:
 
 
 def _ranges(each: Filter, kind: type[_T]) -> Iterator[tuple[_T | None, _T | None]]:
-    """The lowest and the highest value that a filter leaves; they may themselves not be meant."""
+    """Bounds of the values that a filter accepts; the bounds themselves may be excluded."""
     value = getattr(each, "value", None)
     if isinstance(each, In):
         values = [each for each in each.value if isinstance(each, kind)]

@@ -1,4 +1,4 @@
-"""Ranges: the offsets between which a read goes, from what options wish and what is there."""
+"""Ranges: the offsets of a read, from options and existing journals."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ NOWHERE = "no place knows this journal any more"
 
 
 def starting(options: Options, journals: Mapping[str, Journal]) -> Offsets:
-    """Where a read begins in each journal that is there or named.
+    """Begin of a read in each existing or named journal.
 
     Raises:
         PlaceError: a place does not answer.
@@ -24,10 +24,10 @@ def starting(options: Options, journals: Mapping[str, Journal]) -> Offsets:
 
 
 def resolve(options: Options, journals: Mapping[str, Journal]) -> tuple[Offsets, Offsets]:
-    """Where a batch begins and ends, for each journal that it reads.
+    """Begin and end of a batch in each journal that it reads.
 
     Raises:
-        DataLoss: offsets name a journal that is nowhere, and nothing may be lost.
+        DataLoss: no place has a journal of the offsets, and losses are not allowed.
         PlaceError: a place does not answer.
     """
     start = starting(options, journals)

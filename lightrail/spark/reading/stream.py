@@ -1,8 +1,8 @@
 """A stream read: micro-batches between offsets, limits, Trigger.AvailableNow, the pin of a named reader.
 
-Offsets name journals by their disks. A journal that is new to a query comes into its offsets at the earliest
-record, without rows; those come in the next micro-batch. So each range says where it begins, and reads
-the same rows whenever it is read. A journal that is gone stays in the offsets.
+Offsets name journals by their disks. A new journal first enters the offsets of a query at its earliest
+record, without rows, which follow in the next micro-batch. So each range has its begin, and reads the same
+rows every time. A removed journal stays in the offsets.
 """
 
 import logging
@@ -35,7 +35,7 @@ _LOG = logging.getLogger("lightrail.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One in the driver for as long as a query runs, and one in each task that reads."""
+    """One instance in the driver while a query runs, and one in each task."""
 
     def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -43,14 +43,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._places = Places(options.paths, options.access)
         self._losses = Losses(options.fail_on_loss, options.loss_path)
         self._known: Offsets = {}
-        """Where each journal ended when it was last seen."""
+        """End of each journal at the last listing."""
         self._target: Offsets | None = None
-        """With Trigger.AvailableNow: where each journal ended when the query began."""
+        """With Trigger.AvailableNow: end of each journal when the query began."""
 
     # --- offsets ---------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  # as Spark names it
-        """Where a new query begins; its pin is set there.
+        """Begin of a new query, where its pin is set.
 
         Raises:
             PlaceError: a place does not answer.
@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What options say of a micro-batch; with both limits, the other one is known to latestOffset."""
+        """The limit of a micro-batch from options; of two limits, latestOffset applies the other one."""
         if self._options.messages_max is not None:
             return ReadMaxRows(self._options.messages_max)
         if self._options.bytes_max is not None:
@@ -68,10 +68,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Where the next micro-batch ends: `start` itself where there is nothing new.
+        """End of the next micro-batch; `start` itself where there is nothing new.
 
         Raises:
-            DataLoss: a journal is gone that had not been read to its end, and nothing may be lost.
+            DataLoss: a journal was removed before it was read to its end, and losses are not allowed.
             PlaceError: a place does not answer.
         """
         journals = self._listed()
@@ -80,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for disk, journal in there(journals).items():
             target = self._known[disk] if self._target is None else self._target.get(disk)
             if target is None:
-                continue  # It came after the query began.
+                continue  # A journal that was added after the query began.
             if disk not in start:
                 end[disk] = min(journal.earliest or 0, target)
             elif start[disk] < target:
@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return admitted(ranges, messages, size)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on nothing that comes later is read.
+        """Fixes the end of the query: later records are not read.
 
         Raises:
             PlaceError: a place does not answer.
@@ -112,7 +112,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = dict(self._known)
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
-        """Where journals ended when they were last listed: the progress of the query shows it."""
+        """Ends of journals at the last listing, for the progress of the query."""
         return ordered(self._known) or None
 
     def _listed(self) -> dict[str, Journal]:
@@ -129,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a micro-batch.
 
         Raises:
-            DataLoss: records of it are gone, and nothing may be lost.
+            DataLoss: records of it are missing, and losses are not allowed.
             PlaceError: a place, or the shard that has them, does not answer.
         """
         ranges = {
@@ -156,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- the pin ---------------------------------------------------------------------------------------
 
     def commit(self, end: dict[str, int]) -> None:
-        """Moves the pin: what is before `end` may be deleted. Spark never says it of the last micro-batch."""
+        """Moves the pin: records before `end` may be deleted. Spark never commits the last micro-batch."""
         self._pin(end)
 
     def _pin(self, positions: Offsets) -> None:
@@ -171,11 +171,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             gateways.move_reader(options.access, options.reader, body)
         except PlaceError as error:
-            # The rows are safe either way: the pin holds back more than it has to until it moves again.
+            # No rows are at risk: the pin holds back more than necessary until it moves again.
             _LOG.warning("the pin of reader %s has not moved: %s", options.reader, error)
 
     def __getstate__(self) -> dict[str, object]:
-        """For executors: what a task needs, not what the driver remembers."""
+        """State for executors, without that of the driver."""
         state = dict(self.__dict__)
         state["_places"] = None
         state["_known"], state["_target"] = {}, None

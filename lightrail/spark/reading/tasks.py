@@ -1,4 +1,4 @@
-"""Reads what was planned for a task, in an executor: segments from their places to Arrow record batches."""
+"""Tasks of a read, in executors: from segments in their places to Arrow record batches."""
 
 import logging
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ log = logging.getLogger("lightrail.spark.reading")
 
 
 class Task(InputPartition):
-    """What one task reads, in the order of the journal."""
+    """The pieces of one task, in the order of the journal."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         super().__init__(pieces)
@@ -92,7 +92,7 @@ class Reading:
 
 
 def reading_of(options: Options, columns: tuple[str, ...]) -> Reading:
-    """How tasks of these options read."""
+    """Settings of the tasks of these options."""
     wanted = Wanted(
         queues=options.queues,
         pattern=options.pattern,

@@ -1,4 +1,4 @@
-"""Gaps where nothing was captured: such segments are not archived, and nothing is lost with them."""
+"""Gaps without capture: such segments are not archived, so their absence is no loss."""
 
 from lightrail.journal.index import SegmentIndex
 from lightrail.journal.layout import QUEUE, SEGMENT_HEADER_SIZE, SNAPSHOT, decode_segment_header, decode_small
@@ -10,11 +10,11 @@ from lightrail.spark.places.sources import File, SegmentMissingError
 
 
 def unwatched(journal: Journal, first_lsn: int, next_lsn: int) -> bool:
-    """Whether no queue was captured in records that are not there.
+    """Whether no queue was captured in missing records.
 
-    That is known where a segment before and one behind them are there: nothing was captured when the one
-    ended, and nothing when the other began. If something was in between, its segment was archived, and what
-    retention removes is the oldest.
+    That is known from the segments before and after them: no queue was captured at the end of the one, nor at
+    the beginning of the other. A segment with capture in between would have been archived, and retention
+    removes the oldest first.
 
     Raises:
         PlaceError: a place does not answer.

@@ -1,8 +1,8 @@
-"""Chunks: the messages of a task by target, in pieces that are the same whenever the same rows come.
+"""Chunks: the messages of a task by target, in pieces that depend on the rows alone.
 
 A chunk ends at a number of messages or bytes, so where it ends depends on the rows alone. Its number is its
-place among the chunks of its target. A task that is tried again with the same rows in the same order makes
-the same chunks, and the broker knows those that it has stored.
+index among the chunks of its target. A repeated task with the same rows in the same order makes the same
+chunks, and the broker recognises those that it has stored.
 """
 
 import struct
@@ -18,18 +18,18 @@ class Chunk(NamedTuple):
 
     target: str
     place: int
-    """Among the chunks of its target, from 0."""
+    """Index among the chunks of its target, from 0."""
     messages: list[bytes]
 
     def body(self) -> bytes:
-        """As POST /NAME/!batch takes it: count, ends, messages; little-endian."""
+        """Body of POST /NAME/!batch: count, ends, messages; little-endian."""
         ends = accumulate(map(len, self.messages))
         count = len(self.messages)
         return struct.pack(f"<{1 + count}I", count, *ends) + b"".join(self.messages)
 
 
 class _Gathering:
-    """What has come for one target and is no chunk yet."""
+    """Messages of one target that are no chunk yet."""
 
     __slots__ = ("bytes", "messages")
 
@@ -54,7 +54,7 @@ class Chunks:
         self._bytes = 0
 
     def add(self, target: str, message: bytes) -> Iterator[Chunk]:
-        """Takes a message; gives what is full with it."""
+        """Adds a message; returns the chunks that are full with it."""
         found = self._gathering.get(target)
         if found is None:
             found = self._gathering[target] = _Gathering()
@@ -70,7 +70,7 @@ class Chunks:
             yield from self.rest()
 
     def rest(self) -> Iterator[Chunk]:
-        """Everything that has gathered, full or not, in the order in which targets came first."""
+        """All gathered messages as chunks, full or not, in the order of the targets' first messages."""
         for target in list(self._gathering):
             yield self._end(target)
 

@@ -20,9 +20,9 @@ from lightrail.spark.columns import FIELDS
 TEXTS: Final = ("message_id", "correlation_id", "subject", "reply_to", "content_type", "group_id")
 MAPS: Final = ("application_properties", "message_annotations")
 WRITTEN: Final = frozenset({"message", "body", "queue", "durable", "priority", "ttl", *TEXTS, *MAPS})
-"""Columns that say something about a message."""
+"""Columns of a message's fields."""
 PASSED_OVER: Final = frozenset(name for name, _ in FIELDS) - WRITTEN
-"""Columns of what was read from a journal: where a message was, and what became of it there."""
+"""Columns of the data source about a message's place and its events."""
 TTL_MAX: Final = (1 << 32) - 1
 _OPEN: Final = b"\x00\x53"
 _ANNOTATIONS, _APPLICATION, _DATA, _VALUE = (_OPEN + bytes((code,)) for code in (0x72, 0x74, 0x75, 0x77))
@@ -42,7 +42,7 @@ class Encoder:
     """Encodes the rows of batches of one schema.
 
     Args:
-        schema: of the batches; columns of a journal's source that say nothing about a message may be there.
+        schema: of the batches; columns of the data source that are no fields of a message are allowed.
 
     Raises:
         BadColumnsError: a column that is not known, of another type than expected, or none for the contents.
@@ -60,7 +60,7 @@ class Encoder:
         self._queues = queues
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
-        """(queue, encoded message) of each row, in order; the queue is empty where no column says it.
+        """(queue, encoded message) of each row, in order; the queue is empty where there is no such column.
 
         Raises BadRowError.
         """
@@ -198,7 +198,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _converter(type: pa.DataType) -> Callable[[Any], dict[str, Any]]:
-    """From what Arrow gives for a map (pairs) or a struct (a dict) to a dict; nulls stay out of it."""
+    """A dict of Arrow's value of a map (pairs) or a struct (a dict), without nulls."""
     if pa.types.is_map(type):
         convert = _value_of(type.item_type)
         assert convert is not None, "the schema was checked"

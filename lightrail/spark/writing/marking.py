@@ -1,4 +1,4 @@
-"""Marking: a message that is sent again says so in its message annotations; all else stays to the byte."""
+"""Marking: message annotations that mark a replayed message; all other bytes stay."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -12,9 +12,9 @@ from lightrail.spark.writing.encoding import BadRowError
 REPLAYED: Final = Symbol("x-opt-lightrail-replayed")
 """When the replay began; a timestamp."""
 FROM_QUEUE: Final = Symbol("x-opt-lightrail-replayed-queue")
-"""The queue that the message was in."""
+"""The original queue of the message."""
 FROM_SEQUENCE: Final = Symbol("x-opt-lightrail-replayed-sequence")
-"""Its sequence there; a ulong."""
+"""Its sequence in that queue; a ulong."""
 
 
 def marked_rows(batch: pa.RecordBatch, began_ms: int) -> Iterator[tuple[str, bytes]]:

@@ -1,8 +1,8 @@
-"""Replaying: messages that were enqueued once are sent again, in the order of each queue, marked as replayed.
+"""Replaying: archived messages are sent again, in the order of each queue, marked as replayed.
 
-What is read is pinned before anything is sent: offsets of journals, or the version of a table. So a run that
-was killed reads the same rows when it goes on, its tasks make the same numbers, and the broker stores nothing
-twice. The pin is a small file, which must outlive the driver.
+The source is pinned before anything is sent: offsets of journals, or the version of a table. So a run that
+was killed reads the same rows when it continues, its tasks make the same numbers, and the broker stores
+nothing twice. The pin is a small file, which must outlive the driver.
 """
 
 import json
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 ORDER: Final = ("queue", "epoch", "sequence", "journal", "lsn")
-"""Sequences of a queue rise through all its moves. One that was deleted and made again begins anew."""
+"""Sequences of a queue rise through all its moves. A queue that was deleted and created again starts anew."""
 COLUMNS: Final = (*ORDER, "event", "event_time", "message")
-"""What is read where no condition asks for more."""
+"""Columns that are read without a condition."""
 
 
 @dataclass
@@ -30,9 +30,9 @@ class Run:
     """What one replay is about, from its first start to its end.
 
     Attributes:
-        asked: what was asked for, as the command was given; a run goes on only with the same.
-        pin: of what is read: options of the data source, or the version of a table.
-        tasks: that send at a time; rows are dealt out to them by queue.
+        asked: options of the command; a run continues only with the same ones.
+        pin: of the source: options of the data source, or the version of a table.
+        tasks: number of concurrent tasks; rows are assigned to them by queue.
         began_ms: milliseconds since 1970.
     """
 
@@ -48,14 +48,14 @@ class Run:
 
     @property
     def producer(self) -> str:
-        """The option `id` of the sink: this run's and no other's."""
+        """The option `id` of the sink, which is unique to this run."""
         return f"replay-{self.id}-{self.nonce}"
 
 
 def new_run(
     id: str, asked: dict[str, Any], pin: dict[str, Any], tasks: int, rate: float, began_ms: int
 ) -> Run:
-    """A run that begins. Its batches are small enough for its rate: a second's worth at most."""
+    """Begins a run, with batches of at most a second's messages at its rate."""
     batch = max(1, min(1_000, int(rate / tasks)))
     return Run(id, asked, pin, tasks, batch, began_ms, nonce=uuid.uuid4().hex[:12])
 
@@ -110,7 +110,7 @@ def save(path: Path, run: Run) -> None:
 
 
 def pinned_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of the data source, with the offsets between which there is something now.
+    """The options of the data source, with the present offsets.
 
     Raises PlaceError, DataLoss.
     """
@@ -193,10 +193,10 @@ def counts(found: "DataFrame") -> list[dict[str, Any]]:
 
 
 def send(found: "DataFrame", run: Run, options: Mapping[str, str], rate: float) -> None:
-    """Sends what was selected: each queue's messages in their order, all tasks together at a rate.
+    """Sends the selected messages: each queue's in order, all tasks together at the rate.
 
     Args:
-        options: of the sink: gateway, who asks, and target unless messages go back where they were.
+        options: of the sink: gateway, credentials, and target unless messages return to their queues.
     """
     dealt = found.select(*ORDER, "message").repartition(run.tasks, "queue").sortWithinPartitions(*ORDER)
     writer = dealt.write.format("lightrail").options(**options)

@@ -1,9 +1,9 @@
 """The sink: rows of a table or a stream become messages in queues or routers, each exactly once.
 
-A task is a producer that names itself: (id, partition), where the id is that of the streaming query, or drawn
-once when a batch write is planned. Its batches are numbered by their place in the task, and in a stream by
-the micro-batch. A shard stores each number once (POST /NAME/!batch), so a task that is tried again, or runs
-twice at a time, stores nothing twice, as long as its rows come in the same order again.
+A task is a producer named (id, partition), where the id is that of the streaming query, or drawn once when a
+batch write is planned. Its batches are numbered by their index in the task, and in a stream by the
+micro-batch. A shard stores each number once (POST /NAME/!batch), so a task that is tried again, or runs twice
+at a time, stores nothing twice, as long as its rows have the same order again.
 """
 
 import time
@@ -26,9 +26,9 @@ from lightrail.spark.writing.marking import marked_rows
 
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
-"""Local properties of each task of a micro-batch; pyspark gives them to a writer in no other way."""
+"""Local properties of each task of a micro-batch, from which alone a writer of pyspark gets them."""
 CHUNK_BITS: Final = 20
-"""Of a number in a stream: micro-batch << CHUNK_BITS | place of the chunk."""
+"""Bits of the chunk in a number of a stream: micro-batch << CHUNK_BITS | index of the chunk."""
 OPTIONS: Final = (
     *(
         "gateway",
@@ -46,24 +46,24 @@ OPTIONS: Final = (
 
 
 class SinkError(Exception):
-    """A write that can't be planned, or a task that failed; the message says what to do."""
+    """A write that can't be planned, or a failed task; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """How to write, without any secret."""
+    """Options of a write, without secrets."""
 
     access: Access
     target: str
-    """A queue or router for all rows; empty: the column `queue` says it."""
+    """A queue or router for all rows; empty: the column `queue` has it."""
     id: str
-    """Of the producers; empty: of the query."""
+    """Id of the producers; empty: that of the query."""
     batch_messages: int
     batch_bytes: int
     rate: float
-    """Messages per second of one task; 0: as fast as it goes."""
+    """Messages per second of one task; 0: as fast as possible."""
     replayed_ms: int
-    """Rows are of a journal, and marked as replayed at this time, milliseconds since 1970; 0: not."""
+    """Time with which rows of a journal are marked as replayed, in milliseconds since 1970; 0: unmarked."""
     retry_ms: int
 
     @classmethod
@@ -93,7 +93,7 @@ class SinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The last messages of a task for one target, which are no whole chunk."""
+    """The last messages of a task for one target, less than a chunk."""
 
     producer: str
     number: int
@@ -102,23 +102,23 @@ class Rest:
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What one task has sent, all of which is stored, and what is left for the commit.
+    """Result of a task: chunks that are sent and stored, and the rest, which is sent by the commit.
 
-    A Python worker whose JVM dies takes the end of its input for the end of its rows. Whole chunks are the
-    same for it; what is behind them may not be all. So the driver sends that, once every task has ended.
+    A Python worker whose JVM dies sees the end of its input as the end of its rows. Its whole chunks are
+    right, but the rest may be incomplete. So the driver sends the rests, once every task has ended.
     """
 
     messages: int = 0
     stored: int = 0
-    """Put into queues by this attempt; the others had been by an earlier one, or were of a router's many."""
+    """Messages that the answers report as stored by this attempt, and not by an earlier one."""
     batches: int = 0
     duplicates: int = 0
-    """Batches of which everything was stored before."""
+    """Batches that were stored completely before."""
     rests: list[Rest] = field(default_factory=list)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a table. The driver makes one, whose copies all tasks of the write have."""
+    """Writes a table. The driver creates one, and all tasks of the write have copies."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
@@ -126,7 +126,7 @@ class BatchWriter(DataSourceArrowWriter):
         _check(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """One task: sends its rows, and comes back when all whole chunks are stored."""
+        """One task: sends its rows, and returns when all whole chunks are stored."""
         context = _context()
         return send(self._options, iterator, producer_name(self._id, context.partitionId()), place_number)
 
@@ -135,7 +135,7 @@ class BatchWriter(DataSourceArrowWriter):
         send_rests(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What is stored stays; the same write tried again would store the rest."""
+        """Stored messages stay; the same write, repeated, stores the rest."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -146,7 +146,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _check(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """One task of a micro-batch: sends its rows, and comes back when all whole chunks are stored."""
+        """One task of a micro-batch: sends its rows, and returns when all whole chunks are stored."""
         context = _context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
@@ -163,11 +163,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         send_rests(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """What is stored stays: it may be that of a batch that was committed."""
+        """Stored messages stay, because the batch may have been committed."""
 
 
 def producer_name(id: str, partition: int) -> str:
-    """How the broker knows a task, whichever attempt it is."""
+    """The producer name of a task, the same for all attempts."""
     return f"spark/{id}/{partition}"
 
 
@@ -196,13 +196,13 @@ def send(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Sent:
-    """Sends the whole chunks of a task, each when the one before it is stored; the rest is in what it gives.
+    """Sends the whole chunks of a task, each when the one before it is stored; returns the rest.
 
     Args:
-        number: of a chunk, by its place among those of its target.
+        number: of a chunk, by its index among those of its target.
 
     Raises:
-        SinkError: a row is no message, or the broker would not take a chunk; what was stored before stays.
+        SinkError: a row is no message, or the broker refused a chunk; stored messages stay.
     """
     sent = Sent()
     began = monotonic()
@@ -222,10 +222,10 @@ def send(
 def send_rests(
     options: SinkOptions, sent: Iterable[WriterCommitMessage | None], *, client: GatewayClient | None = None
 ) -> None:
-    """Sends what tasks have left, which have all ended.
+    """Sends the rests of all tasks, which have ended.
 
     Raises:
-        SinkError: the broker would not take it; what was stored before stays.
+        SinkError: the broker refused a chunk; stored messages stay.
     """
     rests = [rest for each in sent if isinstance(each, Sent) for rest in each.rests]
     if rests:
@@ -275,13 +275,13 @@ def _post(client: GatewayClient, chunk: Chunk, producer: str, number: int, sent:
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """What `df.write` asks the data source for. Raises SinkError."""
+    """The writer for `df.write`. Raises SinkError."""
     _only_append(overwrite)
     return BatchWriter(SinkOptions.of(options), schema)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """What `df.writeStream` asks the data source for. Raises SinkError."""
+    """The writer for `df.writeStream`. Raises SinkError."""
     _only_append(overwrite)
     return StreamWriter(SinkOptions.of(options), schema)
 

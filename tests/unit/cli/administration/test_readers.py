@@ -169,4 +169,4 @@ def test_a_position_that_goes_back_is_refused_and_said(gateway: FakeGateway, cap
 def test_a_reader_is_removed(gateway: FakeGateway, capsys: Output) -> None:
     assert run(gateway, "reader", "remove", "analytics/capture") == 0
     assert gateway.asked[-1][:2] == ("DELETE", PATH)
-    assert "gone" in capsys.readouterr().out
+    assert "is deleted" in capsys.readouterr().out

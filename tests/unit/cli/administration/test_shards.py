@@ -67,14 +67,14 @@ def test_a_drain_that_leaves_queues_is_status_1(gateway: FakeGateway, capsys: Ou
     said = capsys.readouterr().err
     assert "shard 3 still has 1 queue: run this again" in said
     # What has no role any more is never moved.
-    assert "rebalance --verify` says why" in said
+    assert "rebalance --verify` has the reason" in said
     assert run(gateway, "drain", "3", "--no-wait") == 0
 
 
 def test_a_shard_that_does_not_answer_can_not_be_emptied(gateway: FakeGateway, capsys: Output) -> None:
     plan(gateway, silent=(3,))
     assert run(gateway, "drain", "3") == 1
-    assert "it does not answer, so those it has can't be copied" in capsys.readouterr().err
+    assert "it does not answer, so its queues can't be copied" in capsys.readouterr().err
     assert "POST" not in [each[0] for each in gateway.asked]
 
 

@@ -1,5 +1,7 @@
 """Memory and disk of a shard: what flows to disk comes back in order, the cleaner keeps what lives."""
 
+from typing import cast
+
 import pytest
 
 from lightrail.journal.record import SPILLED
@@ -8,6 +10,7 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import JournalDamaged, StoreError
 from lightrail.shard.memory import Memory
+from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import SettleDetail
 from tests.support.fake_files import FakeFiles
@@ -96,12 +99,12 @@ def test_memory_is_taken_from_the_largest_first() -> None:
     memory = Memory(1_000)
     large, small = Fake(1_400), Fake(100)
     for queue in (small, large):
-        memory.update(queue)  # type: ignore[arg-type]
+        memory.update(cast(Queue, queue))
     assert memory.above_mark
     assert not memory.far_above_mark
-    assert memory.plan() == [(large, 600)]
+    assert memory.plan() == [(cast(Queue, large), 600)]
     large.size = 0
-    memory.update(large)  # type: ignore[arg-type]
+    memory.update(cast(Queue, large))
     assert memory.resident == 100
     assert memory.plan() == []
 

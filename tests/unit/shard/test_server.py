@@ -549,7 +549,9 @@ def test_what_comes_to_a_crowded_store_waits_in_the_socket_until_the_commit_has_
         store.go_on.set()
         await frontend.until(Kind.PONG, 2)
         await frontend.until(Kind.ACCEPTED, 2)
-        assert server._engine._queues.find("q").machine.gauges.ready == 8
+        found = server._engine._queues.find("q")
+        assert found is not None
+        assert found.machine.gauges.ready == 8
 
     play(test, tmp_path)
 
@@ -603,7 +605,9 @@ def test_what_finds_no_room_before_the_commit_has_ended_waits_and_is_not_refused
         await frontend.until(Kind.PONG, 2)
         await frontend.until(Kind.ACCEPTED, 2)
         assert not [kind for kind, _, _ in frontend.heard if kind is Kind.REFUSED]
-        assert server._engine._queues.find("q").machine.gauges.ready == 8
+        found = server._engine._queues.find("q")
+        assert found is not None
+        assert found.machine.gauges.ready == 8
 
     play(test, tmp_path)
 

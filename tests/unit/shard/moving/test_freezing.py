@@ -282,7 +282,9 @@ def test_what_nobody_takes_is_released_without_a_failed_attempt() -> None:
     story.peer.consume(4, "q", 3, epoch=5)
     # Shown as delivered before, and not counted.
     assert [each.attempts for each in story.peer.delivered[4]] == [1, 1, 0]
-    assert all(not run.attempts for run in story.scene.engine._queues.find("q").machine.runs())
+    queue = story.scene.engine._queues.find("q")
+    assert queue is not None
+    assert all(not run.attempts for run in queue.machine.runs())
 
 
 @pytest.mark.parametrize("options", [{"first": 2}, {"first": 1, "resume": True}])

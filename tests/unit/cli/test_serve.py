@@ -7,6 +7,7 @@ import shlex
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,8 @@ LOOPBACK = Settings(amqp=Endpoint("127.0.0.1", 1), http=Endpoint("::1", 2), data
 def test_without_users_only_loopback_is_served() -> None:
     serve.refuse_without_users(LOOPBACK, False)
     for name in ("amqp", "amqps", "http", "https"):
-        outside = replace(LOOPBACK, **{name: Endpoint("0.0.0.0", 5)})
+        change: dict[str, Any] = {name: Endpoint("0.0.0.0", 5)}
+        outside = replace(LOOPBACK, **change)
         with pytest.raises(serve.Refused, match=f"{name} 0.0.0.0:5 can be reached .*--insecure-no-users"):
             serve.refuse_without_users(outside, False)
         serve.refuse_without_users(outside, True)

@@ -51,7 +51,7 @@ def answer_for(scene: Scene) -> list[tuple[str, str, dict[str, Any]]]:
             raise ShardAway("shard 0 is not there now; try again")
         if queue == "full":
             raise ShardRefused(conditions.RESOURCE_LIMIT_EXCEEDED, "no room")
-        found = {
+        found: dict[str, dict[str, Any]] = {
             "queue": {"ready": 3, "in_flight": 1},
             "purge": {"purged": 4},
             "cancel": {"cancelled": int(fields.get("sequences") == [5])},

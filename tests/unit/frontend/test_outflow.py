@@ -7,6 +7,7 @@ import pytest
 
 from lightrail.amqp.events import ACCEPTED
 from lightrail.frontend.connection import ClientConnection
+from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.outflow import ROOMS, SHARE
 from lightrail.model import limits
 from tests.support.frontend_scene import Client, Scene, play
@@ -35,12 +36,19 @@ async def receiver(scene: Scene) -> tuple[Client, ClientConnection]:
     return client, client.protocol
 
 
+def consumer_of(connection: ClientConnection) -> ConsumerLink:
+    """What is behind the only link of a connection."""
+    (consumer,) = connection._links or {}
+    assert isinstance(consumer, ConsumerLink)
+    return consumer
+
+
 def deliver(connection: ClientConnection, count: int) -> None:
     """The shard sends so many messages of 1,000 bytes, ten at a time."""
-    (consumer,) = connection._links or {}
+    consumer = consumer_of(connection)
     for _ in range(count // 10):
-        number = consumer.sent  # type: ignore[union-attr]
-        consumer.deliver(slice_of(number, [MESSAGE] * 10), number, 10)  # type: ignore[union-attr]
+        number = consumer.sent
+        consumer.deliver(slice_of(number, [MESSAGE] * 10), number, 10)
 
 
 def test_a_receiver_that_uses_its_window_gets_the_largest_room_and_gives_it_back() -> None:
@@ -70,8 +78,8 @@ def test_a_receiver_that_needs_little_keeps_the_smallest_room() -> None:
             await client.turn()
             deliver(client.protocol, 50)
             await client.turn()
-            (consumer,) = client.protocol._links or {}
-            assert consumer.sent == 50 * turn  # type: ignore[union-attr]
+            consumer = consumer_of(client.protocol)
+            assert consumer.sent == 50 * turn
         assert client.protocol.room == limits.WRITE_ROOM_MIN
 
     play(test)
@@ -119,8 +127,8 @@ def test_where_there_is_no_room_who_receives_nothing_gives_it_up() -> None:
         assert clients[0].room == limits.WRITE_ROOM_MIN
         assert outflow.free_bytes == limits.FRONTEND_UNREAD_BYTES - granted(scene)
         # Of what its shard might send, the most is taken back.
-        (consumer,) = clients[0]._links or {}
-        assert consumer._said_limit - consumer.sent <= clients[0].window_bytes // len(MESSAGE)  # type: ignore[union-attr]
+        consumer = consumer_of(clients[0])
+        assert consumer._said_limit - consumer.sent <= clients[0].window_bytes // len(MESSAGE)
 
     play(test)
 
@@ -150,13 +158,13 @@ def test_slices_of_tiny_messages_count_with_what_is_around_them(monkeypatch: pyt
 
     async def test(scene: Scene) -> None:
         _, connection = await receiver(scene)
-        (consumer,) = connection._links or {}
+        consumer = consumer_of(connection)
         for number in range(120):
-            consumer.deliver(slice_of(number, [TINY]), number, 1)  # type: ignore[union-attr]
+            consumer.deliver(slice_of(number, [TINY]), number, 1)
         assert 120 * 10 < limits.CONNECTION_UNSETTLED_BYTES < 120 * limits.UNSETTLED_SLICE_BYTES
         assert connection.has_too_much_unsettled()
         assert consumer in connection.starved
-        consumer._settle(0, 119, ACCEPTED)  # type: ignore[union-attr]
+        consumer._settle(0, 119, ACCEPTED)
         assert connection.unsettled_bytes == 0
 
     play(test)
@@ -168,8 +176,8 @@ def test_so_do_runs_that_settlements_in_another_order_leave(monkeypatch: pytest.
     async def test(scene: Scene) -> None:
         client, connection = await receiver(scene)
         (link,) = client.amqp.sessions[0].inputs.values()
-        (consumer,) = connection._links or {}
-        consumer.deliver(slice_of(0, [TINY] * 600), 0, 600)  # type: ignore[union-attr]
+        consumer = consumer_of(connection)
+        consumer.deliver(slice_of(0, [TINY] * 600), 0, 600)
         await client.turn()
         assert not connection.has_too_much_unsettled()
         for number in range(0, 600, 2):

@@ -19,7 +19,7 @@ from lightrail.spark.jobs import capture
 from lightrail.spark.lake.stream import Capture
 from lightrail.spark.main import main
 from lightrail.spark.places.sources import NoArchive, PlaceError
-from lightrail.spark.reading.losses import DataLoss
+from lightrail.spark.reading.losses import DataLoss, Loss
 from tests.support.spark import ROOT
 
 WITHOUT = """
@@ -236,7 +236,11 @@ def test_what_spark_says_of_an_error_becomes_its_own_words(text: str, kind: type
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(PlaceError("it"), Unreachable), (NoArchive("it"), Unreachable), (DataLoss("it"), Failed)],
+    [
+        (PlaceError("it"), Unreachable),
+        (NoArchive("it"), Unreachable),
+        (DataLoss(Loss("j", 0, 1, 2, "it")), Failed),
+    ],
 )
 def test_an_error_that_never_was_in_spark_is_of_the_same_kind(error: Exception, kind: type) -> None:
     found = told(error)

@@ -231,7 +231,8 @@ class Play:
                 if not self.died:
                     assert queue.delivered[body] == 1 + queue.returned[body]
         assert len(self.scene.homes) == len(QUEUES)
-        assert self.scene.homes._of_link.keys() == {link.number for link in (*self.senders, *self.receivers)}
+        numbers = {sender.number for sender in self.senders} | {each.number for each in self.receivers}
+        assert self.scene.homes._of_link.keys() == numbers
         assert not any(home._held for home in self.scene.homes._homes.values())
 
 

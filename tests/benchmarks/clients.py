@@ -34,7 +34,7 @@ def figures(process: "subprocess.Popen[str]") -> dict[str, float]:
         process.kill()
         process.wait()
     if process.returncode:
-        raise LoadFailed(f"{process.args} ended with status {process.returncode}")
+        raise LoadFailed(f"{process.args!r} ended with status {process.returncode}")
     found: dict[str, float] = json.loads(out)
     return found
 

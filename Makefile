@@ -28,7 +28,7 @@ lint: setup ## ruff
 
 # Examples as applications see them; those of other clients have no types.
 EXAMPLES := $(shell grep -lr --include='*.py' 'lightrail\.\(client\|bus\)' examples)
-types: setup ## mypy --strict, examples of the client included
+types: setup ## mypy --strict, tests and examples of the client included
 	$(BIN)/mypy
 	MYPYPATH=examples/shop $(BIN)/mypy --strict --explicit-package-bases $(EXAMPLES)
 

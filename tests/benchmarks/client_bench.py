@@ -119,7 +119,7 @@ def proton_send(url: str, count: int) -> dict[str, float]:
     from proton.handlers import MessagingHandler
     from proton.reactor import Container
 
-    class Send(MessagingHandler):  # type: ignore[misc]
+    class Send(MessagingHandler):
         sent = accepted = 0
 
         def on_start(self, event: Any) -> None:
@@ -147,7 +147,7 @@ def proton_receive(url: str, count: int) -> dict[str, float]:
     from proton.handlers import MessagingHandler
     from proton.reactor import Container
 
-    class Receive(MessagingHandler):  # type: ignore[misc]
+    class Receive(MessagingHandler):
         received = 0
 
         def on_start(self, event: Any) -> None:

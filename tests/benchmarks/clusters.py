@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -272,10 +273,7 @@ def _spread(doors: list[Node], servers: list[Node]) -> tuple[float, float]:
     flags = "--durable --duration 6s --size 100 --backlog 20000 --queues 4 --senders 4 --receivers 4"
     pids = tuple(node.pid for node in servers)
     before = tree(pids)
-    sides = [
-        Side(lambda url=f"{door.amqp}/half{half}": bench(url, flags))  # type: ignore[misc]
-        for half, door in enumerate(doors)
-    ]
+    sides = [Side(partial(bench, f"{door.amqp}/half{half}", flags)) for half, door in enumerate(doors)]
     values = [side.end() for side in sides]
     spent = between(before, tree(pids)).total_s
     received = sum(each["received"] for each in values)

@@ -26,6 +26,7 @@ from lightrail.amqp.performatives import (
     Transfer,
     encode_performative,
 )
+from lightrail.amqp.session import Session
 from lightrail.amqp.settings import ConnectionSettings
 
 PASSES = 60
@@ -55,6 +56,12 @@ def connected(*, learn_shapes: bool = True) -> tuple[Connection, Link, Link]:
         link.accept()
     connection.output.clear()
     return connection, links[0], links[1]
+
+
+def session_of(link: Link) -> Session:
+    """The session with what callers of its links do not see."""
+    assert isinstance(link.session, Session)
+    return link.session
 
 
 def message(size: int, prefix: bytes = b"\x00Sp\xc0\x02\x01A") -> bytes:
@@ -169,7 +176,7 @@ def bench_send(name: str, payloads: list[bytes], settled: bool) -> None:
         connection.feed(
             frame(
                 Flow(
-                    next_incoming_id=link.session.next_outgoing_id,
+                    next_incoming_id=session_of(link).next_outgoing_id,
                     incoming_window=2**31 - 1,
                     next_outgoing_id=0,
                     outgoing_window=100,
@@ -180,7 +187,7 @@ def bench_send(name: str, payloads: list[bytes], settled: bool) -> None:
             ),
             0,
         )
-        link.session.outgoing.take(0, 2**40)
+        session_of(link).outgoing.take(0, 2**40)
         connection.output.clear()
 
         def run() -> None:
@@ -202,7 +209,7 @@ def bench_answers(count: int) -> None:
         connection.feed(
             frame(
                 Flow(
-                    next_incoming_id=link.session.next_outgoing_id,
+                    next_incoming_id=session_of(link).next_outgoing_id,
                     incoming_window=2**31 - 1,
                     next_outgoing_id=0,
                     outgoing_window=100,

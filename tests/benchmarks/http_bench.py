@@ -211,7 +211,8 @@ async def queues(broker: Broker, count: int) -> dict[str, Any]:
         made = time.monotonic() - started
         await asyncio.sleep(1)
         started = time.monotonic()
-        after, seen = "", 0
+        seen = 0
+        after: str | None = ""
         while after is not None:
             page = http("GET", f"/!queues?limit=1000&after={after}").json()
             seen += len(page["queues"])

@@ -101,13 +101,13 @@ def main() -> None:
         messages = options.messages // count * count
         append_and_commit(directory, messages, count, max(1, 2_000 // count), False)
         for memory_bytes in (1 << 40, 16 << 20):
-            runs = [
+            recoveries = [
                 recovery(directory, messages, count, memory_bytes) for _ in range(3 if count == 1 else RUNS)
             ]
             what = f"{count} per record, " + (
                 "all in memory" if memory_bytes > 1 << 30 else "16 MiB in memory"
             )
-            print(f"{what:44s} {statistics.median(runs) / messages * 1e6:7.3f}")
+            print(f"{what:44s} {statistics.median(recoveries) / messages * 1e6:7.3f}")
     print(f"largest resident size {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MiB")
     shutil.rmtree(directory.parent if options.directory is None else directory)
 

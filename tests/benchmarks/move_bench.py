@@ -56,7 +56,8 @@ def measure(what: str, policy: dict[str, Any], messages: int, per_batch: int, bo
                 lambda said, blob: answers.append((said, blob)),
             )
             source.settle_down()
-            further = importing.take(*answers.pop(), target.now_ms)
+            header, piece = answers.pop()
+            further = importing.take(header, piece, target.now_ms)
             pieces += 1
             if pieces % 4 == 0:
                 target.settle_down()

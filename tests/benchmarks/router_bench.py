@@ -74,7 +74,7 @@ async def cost_us(subscriptions: list[dict[str, Any]], batch: int, *, distributi
             # Each read is a turn of its own.
             scene.frontend.routers.looks.begin()
             client.protocol.data_received(each)
-            last = shard.answer(last)  # type: ignore[attr-defined]
+            last = shard.answer(last)
             client.protocol.flush()
         used.append((time.process_time() - start) / (BATCHES * batch) * 1e6)
         client.transport.written.clear()
@@ -99,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=100)
     batch = parser.parse_args().batch
-    for name, subscriptions, distribution, copies in (
+    cases: list[tuple[str, list[dict[str, Any]], str, int]] = [
         ("all, 1 queue", [{}], "all", 1),
         ("all, 10 queues", [{}] * 10, "all", 10),
         ("one of 10 queues", [{}] * 10, "one", 1),
@@ -107,7 +107,8 @@ def main() -> None:
         ("one, 100 subscriptions by one property", equality(100), "one", 1),
         ("all, 100 subscriptions by expressions", expressions(100), "all", 1),
         ("all, 10 queues behind an action", [{"action": {"set": {"subject": "x"}}}] * 10, "all", 10),
-    ):
+    ]
+    for name, subscriptions, distribution, copies in cases:
         used = asyncio.run(cost_us(subscriptions, batch, distribution=distribution))
         print(
             f"{name:<44} {used:8.2f} us per message {used / copies:7.3f} us per copy"

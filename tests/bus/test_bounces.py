@@ -98,8 +98,9 @@ def test_every_subscriber_is_back_after_each_bounce_and_gets_every_event(
                 await publish(OrderPlaced(100_000 + bounce))
                 for number in range(SUBSCRIBERS):
                     await asyncio.to_thread(
-                        wait.until,
-                        lambda number=number, bounce=bounce: 100_000 + bounce in got(number),
+                        wait.until_with,
+                        (number, bounce),
+                        lambda of: 100_000 + of[1] in got(of[0]),
                         "back",
                         20,
                     )
@@ -108,8 +109,9 @@ def test_every_subscriber_is_back_after_each_bounce_and_gets_every_event(
     try:
         play(test(), 100.0)
         for number in range(SUBSCRIBERS):
-            wait.until(
-                lambda number=number: set(range(BOUNCES * EVENTS + 1)) <= got(number),
+            wait.until_with(
+                number,
+                lambda number: set(range(BOUNCES * EVENTS + 1)) <= got(number),
                 "all events are there",
                 20,
             )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -192,6 +193,10 @@ def test_a_handler_is_called_with_a_batch_and_its_failure_fails_all_of_it() -> N
     play(test())
 
 
+def is_number(number: int, order: OrderPlaced) -> bool:
+    return order.order == number
+
+
 def test_middlewares_are_called_around_handlers_and_have_to_call_the_next_one_once() -> None:
     async def test() -> None:
         bus = new_bus()
@@ -225,9 +230,7 @@ def test_middlewares_are_called_around_handlers_and_have_to_call_the_next_one_on
             assert trace == ["outer 1", "inner u", "handler", "outer ends"]
             for number in (2, 3):
                 await test.publish(OrderPlaced(number))
-                found = await test.failed(
-                    OrderPlaced, where=lambda order, number=number: order.order == number
-                )
+                found = await test.failed(OrderPlaced, where=partial(is_number, number))
                 assert isinstance(found.error, MiddlewareError)
 
     play(test())

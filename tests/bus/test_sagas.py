@@ -34,7 +34,7 @@ from lightrail.bus.sending import Sending
 from lightrail.bus.store import AlreadyHandledError, ConflictError, SagaChange, Step
 from lightrail.bus.testing import TestBus
 from lightrail.transport import Envelope, LoopClock, SendRefusedError
-from tests.bus.conftest import Run, Seen, play
+from tests.bus.conftest import Buses, Run, Seen, play
 from tests.bus.shop import Bill, Invoice, OrderPlaced
 
 
@@ -180,7 +180,7 @@ def test_a_step_that_is_delivered_again_has_its_effects_once(store: Store) -> No
 
 
 def test_steps_of_one_saga_that_meet_are_all_in_its_state(run: Run, tmp_path: Path) -> None:
-    async def law(buses: Any) -> None:
+    async def law(buses: Buses) -> None:
         path = tmp_path / "shop.db"
         services = []
         for _ in range(2):
@@ -282,7 +282,7 @@ def test_of_several_processes_one_forwards_and_another_takes_over(engine: Engine
 def test_with_three_forwarders_the_order_of_each_key_holds_while_they_come_and_end(
     engine: Engine, run: Run
 ) -> None:
-    async def law(buses: Any) -> None:
+    async def law(buses: Buses) -> None:
         seen = Seen()
         reader = buses.bus("reader")
 
@@ -296,7 +296,9 @@ def test_with_three_forwarders_the_order_of_each_key_holds_while_they_come_and_e
                 await bus.start()
             for number in range(60):
                 events = [forwarders[2].outgoing.event(OrderPlaced(key, [str(number)])) for key in range(3)]
-                await forwarders[2].store.commit(Step(None, None, events))
+                store = forwarders[2].store
+                assert store is not None
+                await store.commit(Step(None, None, events))
                 if number in (20, 40):
                     # The service that ends may be the one that forwards.
                     await forwarders[number // 20 - 1].stop()
@@ -309,7 +311,7 @@ def test_with_three_forwarders_the_order_of_each_key_holds_while_they_come_and_e
 
 
 def test_what_was_committed_is_forwarded_by_the_next_process(tmp_path: Path, run: Run) -> None:
-    async def law(buses: Any) -> None:
+    async def law(buses: Buses) -> None:
         store = SqliteStore(tmp_path / f"{buses.kind}.db")
         await store.open()
         bus = buses.bus("shop")

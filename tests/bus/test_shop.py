@@ -94,7 +94,9 @@ def test_every_order_is_billed_once_and_shipped_once_over_kills_of_everything(
         step = ORDERS // (ROUNDS * (len(SERVICES) + 1) + 1)
         for number in range(1, ROUNDS * (len(SERVICES) + 1) + 1):
             # Kills are spread over the work, by what is done.
-            wait.until(lambda number=number: shop.shipped() >= number * step, f"round {number}", DEADLINE_S)
+            wait.until_with(
+                number * step, lambda enough: shop.shipped() >= enough, f"round {number}", DEADLINE_S
+            )
             victim = next(victims)
             if victim == "broker":
                 broker.kill()

@@ -72,7 +72,7 @@ class Page:
         elif code == REJECTED:
             self.rejected += stop - first
 
-    def _numbers(self, where: dict[int, bool] | bytes, seen: bool) -> int:
+    def _numbers(self, where: bytes, seen: bool) -> int:
         """How many numbers have a state (by table) and were seen, or not."""
         state = int.from_bytes(self.state.translate(where), "little")
         arrived = int.from_bytes(self.arrived.translate(_IS_SEEN), "little")

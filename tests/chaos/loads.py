@@ -172,8 +172,9 @@ class Loads:
                 sender.finish()
         for load in self.all:
             for ledger in load.ledgers:
-                wait.until(
-                    lambda ledger=ledger: not ledger.lost or ledger.complaints,  # type: ignore[misc]
+                wait.until_with(
+                    ledger,
+                    lambda ledger: not ledger.lost or ledger.complaints,
                     f"everything of {load.name} arrives",
                     RECOVERY_S,
                 )

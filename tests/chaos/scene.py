@@ -94,7 +94,7 @@ class Scene:
         for sender in self.senders:
             sender.finish()
         for ledger in self.ledgers:
-            wait.until(lambda ledger=ledger: not ledger.lost or ledger.complaints, "everything arrives")  # type: ignore[misc]
+            wait.until_with(ledger, lambda ledger: not ledger.lost or ledger.complaints, "everything arrives")
         wait.until(
             lambda: all(time.monotonic() - one.latest_arrival > 0.3 for one in self.receivers),
             "nothing more arrives",

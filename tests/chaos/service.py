@@ -137,7 +137,7 @@ class Service:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for pid in pids:
-            wait.until(lambda pid=pid: wait.gone(pid), f"{pid} is gone")  # type: ignore[misc]
+            wait.until_with(pid, lambda pid: wait.gone(pid), f"{pid} is gone")
 
     @contextmanager
     def frozen(self, role: str, id: int = 0) -> Iterator[int]:

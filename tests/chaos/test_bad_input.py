@@ -10,6 +10,7 @@ import time
 import urllib.request
 import zlib
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -359,15 +360,18 @@ def test_thousands_of_links(tmp_path: Path) -> None:
                     )
                 said = bytearray()
                 wait.until(
-                    lambda attacker=attacker, said=said: (
-                        said.extend(attacker.heard(0.02))  # type: ignore[misc]
-                        or said.count(b"\x00\x53\x12") >= 4_000
-                    ),
+                    partial(has_attached, attacker, said, 4_000),
                     f"turn {turn}: all attaches are answered",
                 )
                 attacker.say(attacks.CLOSE)
                 attacker.until_closed()
                 them.weigh()
+
+
+def has_attached(attacker: Attacker, said: bytearray, count: int) -> bool:
+    """Whether the broker has answered so many attaches; adds what it says to what it said."""
+    said.extend(attacker.heard(0.02))
+    return said.count(b"\x00\x53\x12") >= count
 
 
 def test_large_and_deep_properties(tmp_path: Path) -> None:

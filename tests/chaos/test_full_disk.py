@@ -46,7 +46,7 @@ def test_disk_filled_by_others(disk: SmallDisk) -> None:
             fill_until_refused(scene, disk)
             # What was accepted still comes out while the disk is full.
             for ledger in scene.ledgers:
-                wait.until(lambda ledger=ledger: not ledger.lost, "what is stored arrives")  # type: ignore[misc]
+                wait.until_with(ledger, lambda ledger: not ledger.lost, "what is stored arrives")
             disk.free()
             scene.recovered()
         scene.finish()
@@ -66,7 +66,7 @@ def test_kill_shard_on_full_disk(disk: SmallDisk) -> None:
         scene.service.kill("shard")
         scene.service.find("shard")
         for ledger in scene.ledgers:
-            wait.until(lambda ledger=ledger: not ledger.lost, "what is stored arrives")  # type: ignore[misc]
+            wait.until_with(ledger, lambda ledger: not ledger.lost, "what is stored arrives")
         disk.free()
         scene.recovered()
         scene.finish()

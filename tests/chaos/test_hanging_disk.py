@@ -43,8 +43,9 @@ def test_while_the_disk_hangs_senders_get_their_messages_back(tmp_path: Path) ->
                 # What shows all shards does not wait for the one that hangs.
                 assert '"ready": false' in asked(service, "/!status")
                 assert '"name": "q", "ready": null' in asked(service, "/!queues")
-                wait.until(
-                    lambda before=before: sender.page.state.count(RELEASED) > before,  # type: ignore[misc]
+                wait.until_with(
+                    before,
+                    lambda before: sender.page.state.count(RELEASED) > before,
                     "senders get their messages back",
                 )
                 failing.go_on()

@@ -68,7 +68,7 @@ class Sender:
     def __init__(self, way: Way, pid: int, name: str = "frontend-9") -> None:
         self.way = way
         self.pid = pid
-        self.peer = Peer(way, name, boot=9)  # type: ignore[arg-type]
+        self.peer = Peer(way, name, boot=9)
         self.start = self.most = self.unanswered_max = 0
         self.accepted = self.number = 0
         self.peer.greet()
@@ -235,7 +235,7 @@ class Holder:
 
     def __init__(self, way: Way, queue: str, links: int) -> None:
         self.way = way
-        self.peer = Peer(way, "frontend-8", boot=8)  # type: ignore[arg-type]
+        self.peer = Peer(way, "frontend-8", boot=8)
         self.peer.greet()
         wait.until(self.is_welcome, "the shard greets")
         self.links = range(1, links + 1)

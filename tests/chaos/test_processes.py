@@ -154,7 +154,7 @@ def test_terminate_in_traffic(tmp_path: Path) -> None:
             begun = time.monotonic()
             ended = len(scene.service.exits)
             os.kill(scene.service.supervisor, signal.SIGTERM)
-            wait.until(lambda ended=ended: len(scene.service.exits) > ended, "the broker ends")  # type: ignore[misc]
+            wait.until_with(ended, lambda ended: len(scene.service.exits) > ended, "the broker ends")
             took = time.monotonic() - begun
             assert took < 5.0, f"the orderly end took {took:.1f} s"
             scene.recovered()
@@ -176,8 +176,9 @@ def test_terminate_with_frozen_shard(tmp_path: Path) -> None:
         with scene.service.frozen("shard"):
             os.kill(scene.service.supervisor, signal.SIGTERM)
             for worker in scene.workers:
-                wait.until(
-                    lambda worker=worker: worker.conditions[conditions.CONNECTION_FORCED],  # type: ignore[misc]
+                wait.until_with(
+                    worker,
+                    lambda worker: worker.conditions[conditions.CONNECTION_FORCED],
                     f"{worker.name} is told",
                 )
         scene.recovered()

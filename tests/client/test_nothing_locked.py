@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.client import Connection, connect
+from lightrail.client import Connection, Delivery, connect
 from tests.support.broker import Broker
 
 DEADLINE_S = 30.0
@@ -25,7 +25,7 @@ async def fill(connection: Connection, name: str) -> None:
 
 async def everything_is_there(connection: Connection, name: str, expected: list[int]) -> None:
     async with connection.receiver(name, credit=2 * COUNT) as receiver:
-        found = []
+        found: list[Delivery] = []
         while len(found) < len(expected):
             found += await receiver.receive(COUNT, timeout=5.0)
         assert [delivery.body for delivery in found] == expected
@@ -79,7 +79,7 @@ def test_a_connection_that_closes_under_its_receivers_gives_back_what_they_have(
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
             async with other.receiver("under", credit=2 * COUNT) as receiver:
-                found = []
+                found: list[Delivery] = []
                 while len(found) < COUNT:
                     found += await receiver.receive(COUNT, timeout=5.0)
                 assert sorted(delivery.body for delivery in found) == list(range(COUNT))

@@ -116,7 +116,7 @@ def test_a_handler_or_a_choice_that_raises_is_a_failed_attempt_and_the_receiver_
                 with pytest.raises(KeyError, match="broken"):
                     await receiver.select(lambda _: fail, timeout=10)
                 with pytest.raises(KeyError, match="broken"):
-                    await receiver.select(fail, timeout=10)  # type: ignore[arg-type]
+                    await receiver.select(fail, timeout=10)
                 seen = await receiver.select(
                     lambda _: lambda delivery: counts.append(delivery.message.delivery_count), timeout=10
                 )

@@ -60,7 +60,7 @@ def test_many_at_once_are_confirmed_each(broker: Broker) -> None:
                 assert all(outcome.accepted for outcome in outcomes)
                 await sender.send("one more")
             async with connection.receiver("many", credit=300) as receiver:
-                found = []
+                found: list[Any] = []
                 while len(found) < 2_001:
                     for delivery in await receiver.receive(100):
                         found.append(delivery.body)

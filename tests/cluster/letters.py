@@ -42,4 +42,4 @@ def make(amqp: str, *queues: str) -> None:
         return True
 
     for queue in queues:
-        wait.until(lambda queue=queue: used(queue), f"queue {queue} is known to its shard")
+        wait.until_with(queue, lambda queue: used(queue), f"queue {queue} is known to its shard")

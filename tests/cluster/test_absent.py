@@ -24,8 +24,9 @@ def test_a_shard_that_was_killed_is_named_with_its_queues_by_everything_that_an_
         later = cluster.gateway()
         later.start().until_ready()
         for each in (gateway, later):
-            wait.until(
-                lambda each=each: get(f"{each.http}/readyz")
+            wait.until_with(
+                each,
+                lambda each: get(f"{each.http}/readyz")
                 == (503, "shard-0: not registered; 3 queues wait for it\n"),
                 "the gateway says who is missing",
             )
@@ -66,10 +67,11 @@ def test_a_shard_that_was_killed_is_named_with_its_queues_by_everything_that_an_
 
         first.start().until_ready()
         for each in (gateway, later):
-            wait.until(lambda each=each: get(f"{each.http}/readyz") == (200, "ready\n"), "it is back")
+            wait.until_with(each, lambda each: get(f"{each.http}/readyz") == (200, "ready\n"), "it is back")
             with Http(each.served) as http:
-                wait.until(
-                    lambda http=http: all(
+                wait.until_with(
+                    http,
+                    lambda http: all(
                         row["ready"] is not None for row in http("GET", "/!queues").json()["queues"]
                     ),
                     "and its queues are seen",

@@ -62,21 +62,24 @@ def test_processes_wait_for_an_etcd_that_comes_late(tmp_path: Path) -> None:
         for each in (*nodes, stopped):
             each.start()
         for each in (*nodes, stopped):
-            wait.until(lambda each=each: each.asked("/healthz") == (200, "alive\n"), f"{each.name} is alive")
+            wait.until_with(
+                each, lambda each: each.asked("/healthz") == (200, "alive\n"), f"{each.name} is alive"
+            )
             status, text = each.asked("/readyz")
             assert status == 503
             assert f"starting: waiting for etcd at {cluster.etcd.endpoints[0]}, cluster lightrail" in text
         # Who waits ends in order when it is told to.
         assert stopped.terminate() == 0
         for each in nodes:
-            wait.until(
-                lambda each=each: "does not answer" in each.asked("/readyz")[1], "it says what it has tried"
+            wait.until_with(
+                each,
+                lambda each: "does not answer" in each.asked("/readyz")[1], "it says what it has tried"
             )
         cluster.etcd.start()
         for each in nodes:
             each.until_ready()
             assert each.said().count("waiting for etcd") == 1
-            wait.until(lambda each=each: each.asked("/readyz")[0] == 200, f"{each.name} serves")
+            wait.until_with(each, lambda each: each.asked("/readyz")[0] == 200, f"{each.name} serves")
 
 
 def test_etcd_is_started_again_under_load_and_nobody_notices(tmp_path: Path) -> None:
@@ -93,8 +96,9 @@ def test_etcd_is_started_again_under_load_and_nobody_notices(tmp_path: Path) -> 
         etcd.kill()
         load.until(20)
         for each in nodes:
-            wait.until(
-                lambda each=each: "not followed now" in each.said(), f"{each.name} notices that etcd is gone"
+            wait.until_with(
+                each,
+                lambda each: "not followed now" in each.said(), f"{each.name} notices that etcd is gone"
             )
             assert each.asked("/healthz")[0] == 200
             assert each.asked("/readyz")[0] == 200
@@ -162,8 +166,9 @@ def test_processes_wait_for_an_etcd_without_space_and_say_so(tmp_path: Path) -> 
             each.kill()
             each.start()
         for each in nodes:
-            wait.until(
-                lambda each=each: "etcd has no space left" in each.asked("/readyz")[1],
+            wait.until_with(
+                each,
+                lambda each: "etcd has no space left" in each.asked("/readyz")[1],
                 f"{each.name} says what it waits for",
             )
             assert each.running
@@ -193,7 +198,7 @@ def test_who_runs_says_that_etcd_has_no_space_serves_on_and_writes_later(tmp_pat
 
         def full(node: Node) -> bool:
             (value,) = re.findall(r"^lightrail_coordinator_full\{.*\} (\d)", node.asked("/metrics")[1], re.M)
-            return value == "1"
+            return str(value) == "1"
 
         before = reported()
         send(frontend.amqp, "queue", *map(str, range(20)))
@@ -223,7 +228,7 @@ def test_who_runs_says_that_etcd_has_no_space_serves_on_and_writes_later(tmp_pat
         assert etcd.control("alarm", "disarm").returncode == 0
         wait.until(lambda: reported() > before, "what the shard had to write is written")
         for each in nodes:
-            wait.until(lambda each=each: not full(each), f"{each.name} finds out that there is space")
+            wait.until_with(each, lambda each: not full(each), f"{each.name} finds out that there is space")
             assert each.said().count("etcd takes writes again") == 1
             assert "Traceback" not in each.said()
         make(frontend.amqp, "new")

@@ -33,13 +33,15 @@ def test_killed_processes_get_their_fixed_numbers_again_while_etcd_is_started_ag
             each.kill()
             each.start()
         for key, each in fixed.items():
-            wait.until(
-                lambda key=key, each=each: f"{key} is registered by a process" in each.said(),
+            wait.until_with(
+                (key, each),
+                lambda of: f"{of[0]} is registered by a process" in of[1].said(),
                 f"{each.name} waits whether the holder of its number lives",
             )
         for key in fixed:
-            wait.until(
-                lambda key=key: _left_s(etcd, f"/lightrail/lightrail/{key}") <= LEASE_S,
+            wait.until_with(
+                key,
+                lambda key: _left_s(etcd, f"/lightrail/lightrail/{key}") <= LEASE_S,
                 f"half of the lease of {key} is over",
             )
         # etcd gives the leases of the dead their whole life once more.

@@ -25,7 +25,7 @@ def test_they_start_in_any_order_and_leave_nothing_behind(tmp_path: Path) -> Non
         cluster.start(*shards)
         for each in (gateway, frontend, other):
             each.until_ready()
-            wait.until(lambda each=each: each.asked("/readyz")[0] == 200, f"{each.name} is ready")
+            wait.until_with(each, lambda each: each.asked("/readyz")[0] == 200, f"{each.name} is ready")
         assert sorted(each.id for each in shards) == [0, 1]
         assert sorted(each.id for each in (frontend, other)) == [0, 1]
 

@@ -40,8 +40,9 @@ def fill(gateway: Node, count: int, messages: int) -> list[str]:
     with Http(gateway.served) as http:
         for name in names:
             assert http("POST", f"/{name}", {"role": "queue"}).status == 201
-            wait.until(
-                lambda name=name: http("POST", f"/{name}", [{"Body": BODY}] * messages, batch).status == 201,
+            wait.until_with(
+                name,
+                lambda name: http("POST", f"/{name}", [{"Body": BODY}] * messages, batch).status == 201,
                 f"{name} takes messages",
             )
     return names
@@ -127,8 +128,9 @@ def test_a_shard_whose_disk_is_lost_is_given_up_with_its_queues(tmp_path: Path) 
             for name in names:
                 taken = http("DELETE", f"/{name}/!head")
                 assert taken.status == (200 if name in there else 204), (name, taken.body)
-                wait.until(
-                    lambda name=name: http("POST", f"/{name}", "again").status == 201, f"{name} takes it"
+                wait.until_with(
+                    name,
+                    lambda name: http("POST", f"/{name}", "again").status == 201, f"{name} takes it"
                 )
         assert shards(gateway)[0]["queues"] == 6
         verified = admin(gateway, "rebalance", "--verify")

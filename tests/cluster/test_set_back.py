@@ -18,7 +18,7 @@ def set_back(cluster: Cluster, snapshot: Path, nodes: tuple[Node, ...]) -> None:
     etcd.restore(snapshot)
     cluster.etcd.start()
     for each in nodes:
-        wait.until(lambda each=each: "etcd was set back" in each.said(), f"{each.name} notices it")
+        wait.until_with(each, lambda each: "etcd was set back" in each.said(), f"{each.name} notices it")
 
 
 def test_what_was_accepted_stays_and_etcd_is_given_back_what_it_lost(tmp_path: Path) -> None:
@@ -60,8 +60,9 @@ def test_what_was_accepted_stays_and_etcd_is_given_back_what_it_lost(tmp_path: P
         assert done.returncode == 0, done.stderr
         assert "names/orders0" in done.stdout
         for each in nodes:
-            wait.until(
-                lambda each=each: "etcd is followed again" in each.said(), f"{each.name} goes on with it"
+            wait.until_with(
+                each,
+                lambda each: "etcd is followed again" in each.said(), f"{each.name} goes on with it"
             )
         assert cluster.keys("placement/").keys() == placements.keys()
         assert admin(gateway, "names", "set", "new", "role=queue").returncode == 0

@@ -1,5 +1,7 @@
 """Messaging (part 3): delivery states 3.4, sources and targets 3.5, what a redelivered header says 3.2.1."""
 
+from typing import Any
+
 import pytest
 
 from lightrail.amqp.decoder import decode
@@ -23,7 +25,7 @@ from tests.support.frame_peer import Peer, frame, receiver, transfers, value
 FAILED = Modified(delivery_failed=True)
 
 
-def fetched(peer: Peer, queue: str, count: int = 1, **fields: object) -> None:
+def fetched(peer: Peer, queue: str, count: int = 1, **fields: Any) -> None:
     """The messages value(0), value(1) ... are in the queue and delivered, unsettled, on handle 0."""
     peer.put(queue, *(value(number) for number in range(count)))
     peer.attach_receiver(queue, **fields)
@@ -32,11 +34,11 @@ def fetched(peer: Peer, queue: str, count: int = 1, **fields: object) -> None:
         assert peer.delivery()[1] == value(number)
 
 
-def settle(peer: Peer, state: object, first: int = 0, last: int | None = None) -> None:
+def settle(peer: Peer, state: Any, first: int = 0, last: int | None = None) -> None:
     peer.write(Disposition(role=True, first=first, last=last, settled=True, state=state))
 
 
-def rest(peer: Peer, queue: str, handle: int = 5, **fields: object) -> list[tuple[int, bytes]]:
+def rest(peer: Peer, queue: str, handle: int = 5, **fields: Any) -> list[tuple[int, bytes]]:
     """What the queue holds: delivery-count and the message without its header."""
     peer.attach_receiver(queue, handle=handle, name=f"rest {handle}", **fields)
     peer.flow(100, handle=handle, drain=True)

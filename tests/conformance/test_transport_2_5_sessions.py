@@ -226,6 +226,8 @@ def test_2_5_6_the_brokers_window_opens_again(begun: Peer, queue: str) -> None:
         found = begun.read().body
         if type(found) is Flow:
             if found.handle is not None:
+                assert found.delivery_count is not None
+                assert found.link_credit is not None
                 credit = found.delivery_count + found.link_credit
         else:
             settled = (found.first if found.last is None else found.last) + 1

@@ -370,4 +370,5 @@ def test_2_6_max_frame_size_is_too_small_for_an_attach(peer: Peer) -> None:
     found = peer.read()
     assert found.size <= 512
     assert type(found.body) is End
+    assert found.body.error is not None
     assert str(found.body.error.condition) == "amqp:frame-size-too-small"

@@ -1,5 +1,7 @@
 """Transfers and dispositions (transport 2.6.12 to 2.6.14, 2.7.5, 2.7.6): frames, ranges, settlement."""
 
+from typing import Any
+
 import pytest
 
 from lightrail.amqp.encoder import encode
@@ -64,7 +66,7 @@ def test_2_6_14_a_delivery_of_many_frames(begun: Peer, queue: str) -> None:
 
 def test_2_6_14_continuations_may_repeat_what_they_continue(begun: Peer, queue: str) -> None:
     begun.attach_sender(queue)
-    same = {"handle": 0, "delivery_id": 0, "delivery_tag": b"t", "message_format": 0}
+    same: dict[str, Any] = {"handle": 0, "delivery_id": 0, "delivery_tag": b"t", "message_format": 0}
     begun.write(Transfer(**same, more=True), value("ab")[:4])
     begun.write(Transfer(**same, more=False), value("ab")[4:])
     assert settled(begun, 1) == [0]
@@ -100,7 +102,7 @@ def test_2_6_14_deliveries_of_links_may_be_interleaved(begun: Peer, queue: str) 
     [{"delivery_id": 7}, {"delivery_tag": b"other"}, {"message_format": 5}],
     ids=lambda change: next(iter(change)),
 )
-def test_2_7_5_a_continuation_may_not_contradict(begun: Peer, queue: str, change: dict[str, object]) -> None:
+def test_2_7_5_a_continuation_may_not_contradict(begun: Peer, queue: str, change: dict[str, Any]) -> None:
     begun.attach_sender(queue)
     begun.write(Transfer(handle=0, delivery_id=0, delivery_tag=b"t", more=True), value("ab")[:4])
     begun.write(Transfer(handle=0, **change), value("ab")[4:])
@@ -112,7 +114,7 @@ def test_2_7_5_a_continuation_may_not_contradict(begun: Peer, queue: str, change
 @pytest.mark.parametrize("missing", ["delivery_id", "delivery_tag"])
 def test_2_7_5_the_first_frame_names_its_delivery(begun: Peer, queue: str, missing: str) -> None:
     begun.attach_sender(queue)
-    fields = {"delivery_id": 0, "delivery_tag": b"t", missing: None}
+    fields: dict[str, Any] = {"delivery_id": 0, "delivery_tag": b"t", missing: None}
     begun.write(Transfer(handle=0, **fields), value(1))
     begun.error_of(Detach, "amqp:invalid-field")
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,14 @@ def three(tmp_path: Path) -> Iterator[EtcdCluster]:
 
 async def opened(*endpoints: str, times: EtcdTimes = TIMES, **settings: str) -> EtcdCoordinator:
     return await EtcdCoordinator.open(EtcdSettings(endpoints, **settings), times=times)
+
+
+def goes_on(coordinator: EtcdCoordinator) -> bool:
+    return coordinator.set_back is None
+
+
+def has_everything(coordinator: EtcdCoordinator) -> bool:
+    return {"names/q", "names/made", "shards/0"} <= keys(coordinator)
 
 
 async def eventually(condition: Callable[[], object], what: str) -> None:
@@ -585,10 +594,8 @@ def test_what_was_lost_is_put_back_and_everybody_goes_on(one: EtcdCluster, tmp_p
         assert [each.key for each in done.writes] == ["names/q", "placement/q"]
         assert (done.kept, sorted(done.again)) == ([], ["names/deleted", "names/made"])
         for each in (first, second, started):
-            await eventually(lambda each=each: each.set_back is None, "it goes on")
-            await eventually(
-                lambda each=each: {"names/q", "names/made", "shards/0"} <= keys(each), "it has everything"
-            )
+            await eventually(partial(goes_on, each), "it goes on")
+            await eventually(partial(has_everything, each), "it has everything")
             assert await each.placement("q") == placed
         assert displaced == []
         # Followers read everything: no revision of theirs is taken for one of the new history.
@@ -647,7 +654,7 @@ def test_tls_with_certificates_and_a_user(tmp_path: Path) -> None:
     secured.secure(authority.path, server.certificate, server.key, client.certificate, client.key)
 
     async def check() -> None:
-        files = {"ca": authority.path, "certificate": client.certificate, "key": client.key}
+        files: dict[str, Any] = {"ca": authority.path, "certificate": client.certificate, "key": client.key}
         coordinator = await opened(*secured.endpoints, **files, user="root", password="secret")
         await coordinator.write([Write("names/a", "1")])
         # The server forgets its tokens: it is logged in anew.

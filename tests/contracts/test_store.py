@@ -12,6 +12,7 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreError, StoreRefusedError, needs_sync
 from lightrail.shard.queue.runs import Batch, Place, batch_of
+from tests.support.now import now
 from tests.support.stores import (
     DURABLE,
     STORES,
@@ -36,15 +37,15 @@ def test_an_empty_store_recovers_nothing(make: Make, tmp_path: Path) -> None:
 @STORES
 def test_a_commit_takes_what_gathered_and_lets_more_gather(make: Make, tmp_path: Path) -> None:
     store, _ = opened(make, tmp_path)
-    assert not store.pending
+    assert not now(store.pending)
     declare(store, 1)
     send(store, batch_of(bodies(3), durable=True), 0)
-    assert store.pending
+    assert now(store.pending)
     begun = store.begin_commit()
     assert (begun.records, begun.messages, begun.synced) == (2, 3, True)
-    assert not store.pending
+    assert not now(store.pending)
     send(store, batch_of(bodies(2), durable=True), 3)
-    assert store.pending
+    assert now(store.pending)
     begun.perform()
     store.end_commit(begun)
     assert store.pending

@@ -3,7 +3,7 @@
 import base64
 import ssl
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.support.kubernetes_api import released
 USERS = [{"name": name, "rights": "all", "prefix": "/"} for name in ("admin", "new")]
 
 
-def upgrade(found: list[Mapping[str, Any]], values: Mapping[str, Any]) -> list[Manifest]:
+def upgrade(found: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> list[Manifest]:
     """What an upgrade makes where these objects are in the cluster."""
     with kubernetes_api.serving(found) as url:
         return helm.render(values, *kubernetes_api.HELM, url)

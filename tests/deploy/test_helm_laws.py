@@ -236,7 +236,7 @@ def test_the_job_of_users_has_another_name_when_it_is_another() -> None:
         return name
 
     users = [{"name": "a", "rights": "send", "prefix": "/"}]
-    changes = [
+    changes: list[dict[str, Any]] = [
         {},
         {"users": {"create": users}},
         {"image": {"tag": "0.1.1"}},

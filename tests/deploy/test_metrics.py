@@ -252,9 +252,9 @@ def test_rules_and_panels_name_metrics_and_labels_that_there_are(scene: Scene) -
                 wrong.append(f"{where}: {what}: {metric} {sorted(missing)}")
         if len(there) == len(found.selectors):
             labels_there = set().union(*(known.get(metric, set()) for metric, _ in there))
-            missing = found.grouping - labels_there - {OF_KUBERNETES}
-            if missing:
-                wrong.append(f"{where}: {what}: {sorted(missing)}")
+            strangers = found.grouping - labels_there - {OF_KUBERNETES}
+            if strangers:
+                wrong.append(f"{where}: {what}: {sorted(strangers)}")
     assert not wrong, "\n".join(wrong)
     variables = re.findall(r"label_values\((\w+)(?:\{.*?\})?, (\w+)\)", "\n".join(variables_of_dashboards()))
     assert variables
@@ -296,7 +296,7 @@ def test_a_shard_that_hangs_is_down_until_it_goes_on(scene: Scene) -> None:
     wait.freeze(pid)
     try:
         for state in ("pending", "firing"):
-            wait.until(lambda s=state: DOWN in prometheus.alerts(s), f"{DOWN} is {state}", DEADLINE_S)
+            wait.until_with(state, lambda s: DOWN in prometheus.alerts(s), f"{DOWN} is {state}", DEADLINE_S)
         down = prometheus.query(f'ALERTS{{alertname="{DOWN}", alertstate="firing"}}')
         assert {each["metric"]["instance"] for each in down} == {scene.shards[1]}
         # The gateway's metrics are those of the others, and say that one is missing.

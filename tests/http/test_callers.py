@@ -160,7 +160,9 @@ def test_a_token_says_less_than_its_user(guarded: Broker, root: Http) -> None:
         assert client("POST", "/!tokens", wanted, bearer).status == 403
         broken = {"Authorization": bearer["Authorization"][:-2] + "xx"}
         assert client("POST", "/token/in", "x", broken).status == 401
-    for bad in ({"ttl": 0}, {"scope": "all"}, {"scope": [{"rights": ["fly"]}]}, {"scop": []}):
+    wrong: list[dict[str, Any]]
+    wrong = [{"ttl": 0}, {"scope": "all"}, {"scope": [{"rights": ["fly"]}]}, {"scop": []}]
+    for bad in wrong:
         assert root("POST", "/!tokens", bad).status == 422
 
 

@@ -205,10 +205,12 @@ def test_the_same_bytes_come_after_a_shard_was_killed(broker: Broker, http: Http
     }
     os.kill(broker.pid("shard", 0), signal.SIGKILL)
     for (disk, segment, end), data in before.items():
-        got = wait.until(
-            lambda disk=disk, segment=segment, end=end: answered(read(http, disk, segment, 0, end)),
+        got = wait.until_with(
+            (disk, segment, end),
+            lambda of: answered(read(http, of[0], of[1], 0, of[2])),
             "the shard is back",
         )
+        assert got is not None
         assert got.body == data
 
 

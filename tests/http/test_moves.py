@@ -172,7 +172,7 @@ def test_queues_move_under_traffic_and_nothing_is_lost_twice_or_out_of_order(
             begin(http, name)
             settled(http)
             assert end_of(http, name)["result"] == "done"
-            wait.until(lambda seen=seen: len(taken) > seen + 5, "messages flow at the new shard")
+            wait.until_with(seen, lambda seen: len(taken) > seen + 5, "messages flow at the new shard")
     finally:
         stop.set()
         for thread in threads:

@@ -28,8 +28,8 @@ def test_audit_beside_load_balancing(http: Http) -> None:
         target = {"target": f"story/worker/{worker}"}
         assert http("POST", "/story/balance/!subscriptions", target).status == 201
     # The audit gets every job, and so does the load balancer: a queue and a router subscribe to a router.
-    for target in ("story/audit", "story/balance"):
-        assert http("POST", "/story/jobs/!subscriptions", {"target": target}).status == 201
+    for name in ("story/audit", "story/balance"):
+        assert http("POST", "/story/jobs/!subscriptions", {"target": name}).status == 201
     # What would go round for ever is refused.
     assert http("POST", "/story/balance/!subscriptions", {"target": "story/jobs"}).status == 422
 

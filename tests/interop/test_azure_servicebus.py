@@ -9,7 +9,8 @@ import pytest
 from azure.core.credentials import AccessToken
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 
-from tests.interop.test_proton_management import admin, token_of
+from tests.interop.test_proton_management import token_of
+from tests.interop.test_proton_security import admin
 from tests.support.broker import Broker
 from tests.support.proton_blocking import connected
 

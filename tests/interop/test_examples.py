@@ -11,7 +11,12 @@ import pytest
 from tests.support.broker import ROOT, Broker
 from tests.support.proton_blocking import connected, drain
 
-FILES = ("/var/log/dpkg.log", "/var/log/syslog", "/usr/share/common-licenses/GPL-3", ROOT / "constraints.txt")
+FILES = (
+    "/var/log/dpkg.log",
+    "/var/log/syslog",
+    "/usr/share/common-licenses/GPL-3",
+    str(ROOT / "constraints.txt"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,8 @@ def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, broker: Broker, classpath: str) -> dict[str, Outcome]:
     """What became of each law that was asked for."""
-    wanted = [item.callspec.params["law"] for item in request.session.items if item.path == request.path]
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    wanted = [str(item.callspec.params["law"]) for item in items if item.path == request.path]
     options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     command = ["java", *options, "-cp", classpath, "Suite", broker.amqp, *wanted]
     with (

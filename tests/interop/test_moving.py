@@ -49,7 +49,7 @@ class Traffic(Client):
         else:
             self.moving.join()
             for queue in self.queues:
-                self.settle(queue, 0)
+                self.settle_old(queue, 0)
             self.check()
 
     def on_accepted(self, event: Event) -> None:
@@ -66,10 +66,10 @@ class Traffic(Client):
         queue = event.receiver.source.address
         self.received[queue].append(event.message.body)
         self.held[queue].append(event.delivery)
-        self.settle(queue, 40 if self.moving.is_alive() else 0)
+        self.settle_old(queue, 40 if self.moving.is_alive() else 0)
         self.check()
 
-    def settle(self, queue: str, keep: int) -> None:
+    def settle_old(self, queue: str, keep: int) -> None:
         held = self.held[queue]
         while len(held) > keep:
             delivery = held.popleft()

@@ -4,9 +4,10 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from proton import Condition, Described, Endpoint, Message, ulong
+from proton import Condition, Described, Link, Message, ulong
 from proton.reactor import DynamicNodeProperties, LinkOption
 from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached
 
@@ -32,7 +33,7 @@ def connection(broker: Broker) -> Iterator[BlockingConnection]:
 class Dynamic(LinkOption):
     """A dynamic target, as Qpid JMS asks for its temporary queues."""
 
-    def apply(self, link: Endpoint) -> None:
+    def apply(self, link: Link) -> None:
         link.target.dynamic = True
 
 
@@ -48,7 +49,7 @@ def until_gone(broker: Broker, name: str) -> None:
     wait.until(lambda: name not in named(broker.data), f"{name} is deleted")
 
 
-def refused(connection: BlockingConnection, name: str | None, **options: object) -> Condition:
+def refused(connection: BlockingConnection, name: str | None, **options: Any) -> Condition:
     with pytest.raises(LinkDetached) as found:
         connection.create_receiver(name, **options)
     return found.value.link.remote_condition

@@ -200,6 +200,8 @@ def test_receiver_settle_mode_second(broker: Broker, queue: str) -> None:
     second = SettleModes(Link.SND_UNSETTLED, Link.RCV_SECOND)
 
     class Second(Passage):
+        settled = 0
+
         def on_delivery(self, event: Event) -> None:
             delivery = event.delivery
             if delivery.link.is_sender and delivery.updated:
@@ -220,7 +222,6 @@ def test_receiver_settle_mode_second(broker: Broker, queue: str) -> None:
             if self.settled == self.count:
                 super().check()
 
-    Second.settled = 0
     client = Second(
         broker.amqp,
         queue,
@@ -246,7 +247,7 @@ def test_credit_is_never_exceeded_and_drain_gives_the_rest_back(broker: Broker, 
 
         def on_sendable(self, event: Event) -> None:
             if not self.accepted:
-                self.on_sendable = lambda event: None
+                self.on_sendable = lambda event: None  # type: ignore[method-assign]
                 for number in range(8):
                     event.sender.send(Message(body=number))
 
@@ -405,7 +406,7 @@ def test_order_per_sending_link(broker: Broker, queue: str) -> None:
                 event.sender.send(Message(id=event.link.name, body=left.pop(0)))
 
         def on_message(self, event: Event) -> None:
-            self.received[event.message.id].append(event.message.body)
+            self.received[str(event.message.id)].append(event.message.body)
             if sum(map(len, self.received.values())) == 2 * count:
                 self.done()
 

@@ -229,8 +229,9 @@ def test_users_and_tls(tmp_path: Path, queue: str) -> None:
         *("--tls-client-ca", authority.path),
     ) as broker:
         tls = f"localhost:{broker.ready['amqps'].rpartition(':')[2]}"
-        alice = {"username": "alice", "password": "secret"}
-        secure = {"transport": "tls", "servername": "localhost", "files": {"ca": authority.path}}
+        alice: dict[str, Any] = {"username": "alice", "password": "secret"}
+        secure: dict[str, Any] = {"transport": "tls", "servername": "localhost"}
+        secure["files"] = {"ca": authority.path}
         assert node("enter", broker, queue, **alice) is None
         assert "Failed to authenticate" in node("enter", broker, queue, **alice | {"password": "wrong"})
         assert "SASL layer not enabled" in node("enter", broker, queue, quiet=False)

@@ -42,7 +42,7 @@ def test_headers_of_every_type_come_back(headers: dict[str, Any]) -> None:
 
 
 def test_properties_come_back() -> None:
-    properties = {
+    properties: dict[str, Any] = {
         "message_id": "m",
         "correlation_id": "c",
         "reply_to": "answers",

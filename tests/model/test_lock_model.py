@@ -135,7 +135,7 @@ class LockModel(RuleBasedStateMachine):
 
     def perform(self, effects: list[Effect], dead: set[int]) -> list[Effect]:
         """Checks what was buried; returns the rest but Returned, which the comparison covers."""
-        rest = []
+        rest: list[Effect] = []
         buried: set[int] = set()
         for effect in effects:
             if isinstance(effect, DeadLetter):

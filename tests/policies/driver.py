@@ -179,7 +179,8 @@ class Names:
     def figures(self, name: str) -> dict[str, Any]:
         """How many are ready, in flight, parked; counters of the queue among them."""
         found: dict[str, Any] = self.http("GET", f"/{name}/!figures").json()
-        return found | found["counters"]
+        counters: dict[str, Any] = found["counters"]
+        return found | counters
 
     def until_figure(self, name: str, figure: str, value: int) -> None:
         wait.until(lambda: self.figures(name)[figure] == value, f"{figure} of {name} is {value}")
@@ -199,6 +200,7 @@ def transferred(names: Names, source: str, target: str | None, **asked: Any) -> 
         return None if found["state"] == "running" else found
 
     found = wait.until(ended, f"{source} is transferred")
+    assert found is not None
     assert (found["state"], found["error"]) == ("done", None)
     return int(found["moved"])
 
@@ -234,7 +236,7 @@ def outcome(connection: BlockingConnection, sender: BlockingSender, message: Mes
     delivery.settle()
     if state == Delivery.REJECTED:
         return "rejected" if condition is None else str(condition.name)
-    return {Delivery.ACCEPTED: "accepted", Delivery.RELEASED: "released"}[state]
+    return {int(Delivery.ACCEPTED): "accepted", int(Delivery.RELEASED): "released"}[state]
 
 
 _links = itertools.count(1)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from proton import Message
 from proton.utils import BlockingConnection
@@ -124,7 +125,7 @@ def what_went_with_a_client_is_gone_and_what_did_not_is_there(names: Names) -> I
 
 @survives("replicas", "capture", "description", "max_message_bytes")
 def a_policy_is_as_it_was_given(names: Names) -> Iterator[None]:
-    given = {"max_message_bytes": 1000, "capture": True, "description": "für später"}
+    given: dict[str, Any] = {"max_message_bytes": 1000, "capture": True, "description": "für später"}
     queue = names.queue(replicas=1, **given)
     names.send(queue, "x" * 900)
     yield

@@ -1,13 +1,14 @@
 """Stories of routed messages: stored once for many queues, each of which has a policy of its own."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from proton import Message
 
 from tests.policies.driver import Names, instant
 from tests.policies.laws import survives
 
-POLICIES = {
+POLICIES: dict[str, dict[str, Any]] = {
     "plain": {},
     "always": {"durable": "always"},
     "never": {"durable": "never"},
@@ -49,8 +50,9 @@ def feed(names: Names) -> tuple[str, dict[str, str]]:
 def four(names: Names, router: str, durable: bool) -> None:
     """Four messages: the second is delayed where that is allowed, the fourth has its id and subject."""
     for body, subject, id, priority in (("a", "z", "1", 5), ("b", "y", "2", 1), ("c", "x", "3", 9)):
-        later = {"ScheduledEnqueueTimeUtc": instant(3600)} if body == "b" else {}
-        told = {"Subject": subject, "MessageId": id, "Priority": priority, "GroupId": "g", "Durable": durable}
+        later: dict[str, Any] = {"ScheduledEnqueueTimeUtc": instant(3600)} if body == "b" else {}
+        told: dict[str, Any] = {"Subject": subject, "MessageId": id, "Priority": priority}
+        told |= {"GroupId": "g", "Durable": durable}
         names.send(router, body, **told, **later)
     names.send(router, "b again", Subject="y", MessageId="2", Priority=1, GroupId="g", Durable=durable)
 

@@ -1,5 +1,7 @@
 """Which message is next, and for whom: priorities, last values, sorted queues, groups."""
 
+from typing import Any
+
 import pytest
 from proton import Message
 from proton.utils import BlockingConnection, BlockingReceiver
@@ -90,7 +92,8 @@ def test_any_of_these_fields_may_be_the_key(
     names: Names, amqp: BlockingConnection, key: str, field: str
 ) -> None:
     queue = names.queue(order="sorted", order_key=key)
-    send(amqp, queue, *(Message(**{"body": value, field: value}) for value in ("b", "c", "a")))
+    sent: list[dict[str, Any]] = [{"body": value, field: value} for value in ("b", "c", "a")]
+    send(amqp, queue, *(Message(**fields) for fields in sent))
     assert bodies(listen(amqp, queue), 3) == ["a", "b", "c"]
 
 

@@ -49,7 +49,7 @@ class Flight(NamedTuple):
 
 def flights(count: int | None = None) -> list[Flight]:
     """The first `count` of them, or all, in the order of the file."""
-    found = []
+    found: list[Flight] = []
     for row in _rows():
         if count is not None and len(found) == count:
             break
@@ -111,7 +111,7 @@ class Arrivals(Client):
         super().__init__(address, prefetch=100, auto_accept=False)
         self._queue = queue
         self._left = count
-        self._given_back: set[int] = set()
+        self._given_back: set[object] = set()
 
     def begin(self) -> None:
         self.container.create_receiver(self.connection, self._queue)

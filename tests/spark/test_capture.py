@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from lightrail.spark.lake import stream
 from lightrail.spark.lake.ledger import Ledger
-from lightrail.spark.lake.table import active_files
+from lightrail.spark.lake.table import active_files, commit_batch
 from lightrail.spark.main import main
 from tests.support.killed_work import KilledWork
 from tests.support.lakes import Lake
@@ -106,7 +106,7 @@ def test_a_crash_at_any_step_of_the_driver_loses_nothing_and_writes_nothing_twic
             case "written":
                 patch.setattr(stream.Capture, "_run", crash_after(stream.Capture._run))
             case "committed":
-                patch.setattr(stream, "commit_batch", crash_after(stream.commit_batch))
+                patch.setattr(stream, "commit_batch", crash_after(commit_batch))
             case _:
                 # The first time is before the stream, the second in the first batch.
                 patch.setattr(Ledger, "catch_up", crash_after(Ledger.catch_up))
@@ -189,16 +189,15 @@ def test_a_capture_that_is_stopped_in_a_micro_batch_ends_and_goes_on_later(
 ) -> None:
     def cut_off(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        until(lambda: running.stopping, "the query is being stopped")
+        until(lambda: begun[-1].stopping, "the query is being stopped")
         raise ValueError("py4j.protocol.Py4JJavaError: An error occurred while calling\n" + "at\n" * 100_000)
 
     class Running(stream.Capture):
         def __init__(self, *of: Any) -> None:
-            nonlocal running
             super().__init__(*of)
-            running = self
+            begun.append(self)
 
-    running: stream.Capture
+    begun: list[stream.Capture] = []
     with monkeypatch.context() as patch:
         patch.setattr(stream, "commit_batch", cut_off)
         patch.setattr(stream, "Capture", Running)

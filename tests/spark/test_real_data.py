@@ -88,7 +88,8 @@ def of(whole: Whole, queue: str) -> list[Flight]:
 
 
 def rows(whole: Whole, event: str) -> list[dict[str, Any]]:
-    return whole.captured.filter(pc.field("event") == event).to_pylist()
+    found: list[dict[str, Any]] = whole.captured.filter(pc.field("event") == event).to_pylist()
+    return found
 
 
 def test_what_was_captured_is_what_was_sent(whole: Whole) -> None:

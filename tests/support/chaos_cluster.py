@@ -19,6 +19,7 @@ import urllib.error
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -151,7 +152,7 @@ class ClusterScene:
         self.ledgers = [Ledger(Calm(), strict=strict) for _ in self.queues]
         self.senders = [
             Sender(
-                lambda number=number: self.frontends[number % 2].served,  # type: ignore[misc]
+                partial(self._served, number % 2),
                 queue,
                 self.ledgers[number],
                 number=number,
@@ -162,7 +163,7 @@ class ClusterScene:
         ]
         self.receivers = [
             Receiver(
-                lambda number=number: self.frontends[number % 2].served,  # type: ignore[misc]
+                partial(self._served, number % 2),
                 queue,
                 self.ledgers[number],
                 number=number,
@@ -174,6 +175,9 @@ class ClusterScene:
         self._stack = ExitStack()
         self._source = 0
         self._placed: dict[str, Any] = {}
+
+    def _served(self, number: int) -> str:
+        return self.frontends[number].served
 
     # --- life ------------------------------------------------------------------------------------------
 
@@ -403,8 +407,9 @@ class ClusterScene:
         for sender in self.senders:
             sender.finish(DEADLINE_S)
         for ledger in self.ledgers:
-            wait.until(
-                lambda ledger=ledger: not ledger.lost or ledger.complaints,  # type: ignore[misc]
+            wait.until_with(
+                ledger,
+                lambda ledger: not ledger.lost or ledger.complaints,
                 "everything arrives",
                 DEADLINE_S,
             )

@@ -174,7 +174,7 @@ class Peer:
         assert begun.remote_channel == channel
         return begun
 
-    def attach_sender(self, queue: str, handle: int = 0, channel: int = 0, **fields: Any) -> Flow:
+    def attach_sender(self, queue: str | None, handle: int = 0, channel: int = 0, **fields: Any) -> Flow:
         """A link to send on; gives the first credit."""
         self.write(sender(queue, handle, **fields), channel=channel)
         answer = self.expect(Attach, None)

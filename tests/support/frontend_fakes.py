@@ -7,6 +7,7 @@ from lightrail.frontend.outflow import Outflow
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
+from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.bodies import Refusal
@@ -65,8 +66,8 @@ class FakeLink:
 class FakeDirectory:
     """Every name is a queue."""
 
-    def __init__(self) -> None:
-        self.policies: dict[str, dict[str, Any]] = {}
+    def __init__(self, policies: dict[str, dict[str, Any]]) -> None:
+        self.policies = policies
 
     def get(self, name: str) -> Name:
         return Name(name, Policy.parse({"role": "queue", **self.policies.get(name, {})}))
@@ -74,7 +75,8 @@ class FakeDirectory:
 
 class FakeFrontend:
     def __init__(self) -> None:
-        self.directory = FakeDirectory()
+        self.policies: dict[str, dict[str, Any]] = {}
+        self.directory: FakeDirectory | Directory = FakeDirectory(self.policies)
         self.counts = FrontendCounts()
         self.settings = Settings()
         self.intake = Intake(

@@ -27,7 +27,8 @@ class FakeTransport(asyncio.Transport):
     """A socket that is a list."""
 
     def __init__(self, protocol: ClientConnection, host: str = "127.0.0.1") -> None:
-        super().__init__({"peername": (host, 40_000)})
+        self.extra: dict[str, Any] = {"peername": (host, 40_000)}
+        super().__init__(self.extra)
         self.protocol = protocol
         self.written = bytearray()
         self.closing = False

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -40,7 +40,7 @@ HELM: Final = ("--dry-run=server", "--disable-openapi-validation", "--kube-apise
 
 
 @contextmanager
-def serving(objects: list[Mapping[str, Any]]) -> Iterator[str]:
+def serving(objects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The URL of an API that has these objects, as long as the block lasts."""
     answers = _discovery()
     plural = {kind: (api, name) for api, kinds in GROUPS.items() for name, kind in kinds.items()}

@@ -5,10 +5,11 @@ for a real time: a pause ends at the next turn of the loop.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from lightrail.cluster import moves
+from lightrail.cluster.coordinator import Coordinator as CoordinatorPort
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import PLACEMENT, Map, Placed
 from lightrail.cluster.memory import MemoryCoordinator
@@ -19,7 +20,7 @@ from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import ENQUEUE_ENDS, HEADER, Kind, OutcomeCode, frame
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Peer, Scene, batch
+from tests.support.shard_scene import Peer, PeerScene, Scene, batch
 
 ROUNDS = 2_000
 """Turns of the loop after which something that should have happened never will."""
@@ -232,13 +233,34 @@ class Cluster:
                 shard.die()
 
 
+class FrontendShard(Protocol):
+    """A shard as a frontend sees it."""
+
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def life(self) -> int: ...
+    @property
+    def scene(self) -> PeerScene: ...
+    def settle_down(self) -> None: ...
+
+
+class FrontendCluster(Protocol):
+    """The shards that a frontend connects to, and the coordinator that says who owns what."""
+
+    @property
+    def coordinator(self) -> CoordinatorPort: ...
+    @property
+    def shards(self) -> Sequence[FrontendShard]: ...
+
+
 class Frontend:
     """One sending and one receiving link to a queue, wherever that is: says everything again where needed."""
 
     SENDS = 1
     TAKES = 2
 
-    def __init__(self, cluster: Cluster, queue: str, boot: int = 7) -> None:
+    def __init__(self, cluster: FrontendCluster, queue: str, boot: int = 7) -> None:
         self.cluster = cluster
         self.queue = queue
         self.boot = boot

@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-from proton import Endpoint, Message
+from proton import Link, Message
 from proton.reactor import LinkOption
 from proton.utils import BlockingConnection
 
@@ -16,7 +16,7 @@ class ReplyTo(LinkOption):
     def __init__(self, address: str) -> None:
         self.address = address
 
-    def apply(self, link: Endpoint) -> None:
+    def apply(self, link: Link) -> None:
         link.target.address = self.address
 
 

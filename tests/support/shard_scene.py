@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from lightrail.journal.record import Settle
 from lightrail.shard.actions import Actions
@@ -223,10 +223,20 @@ class Scene:
                 peer.hear(parts)
 
 
+class PeerScene(Protocol):
+    """What a peer sends to, and is given the answers by."""
+
+    @property
+    def peers(self) -> dict[bytes, "Peer"]: ...
+    def receive(self, identity: bytes, parts: Sequence[bytes]) -> None: ...
+    def turn(self) -> None: ...
+    def settle_down(self) -> None: ...
+
+
 class Peer:
     """A frontend, in the hands of the test."""
 
-    def __init__(self, scene: Scene, name: str = "frontend-0", boot: int = 7) -> None:
+    def __init__(self, scene: PeerScene, name: str = "frontend-0", boot: int = 7) -> None:
         self.scene = scene
         self.name = name
         self.boot = boot

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import IO, TypeVar
 
+Given = TypeVar("Given")
 Value = TypeVar("Value")
 DEADLINE_S = 30.0
 POLL_S = 0.01
@@ -19,6 +20,13 @@ def until(condition: Callable[[], Value], what: str, deadline_s: float = DEADLIN
         assert time.monotonic() < end, f"waited {deadline_s:.0f} s in vain: {what}"
         time.sleep(POLL_S)
     return value
+
+
+def until_with(
+    one: Given, condition: Callable[[Given], Value], what: str, deadline_s: float = DEADLINE_S
+) -> Value:
+    """The same for a condition of one of several, as a loop has them."""
+    return until(lambda: condition(one), what, deadline_s)
 
 
 def line(pipe: IO[bytes], deadline_s: float = DEADLINE_S) -> bytes:

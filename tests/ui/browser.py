@@ -2,9 +2,11 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.remote.command import Command
 
 FLAGS = (
     "--headless=new",
@@ -30,3 +32,9 @@ def start(profile: Path) -> Chrome:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     return Chrome(options=options, service=Service(driver))
+
+
+def complaints(chrome: Chrome) -> list[dict[str, Any]]:
+    """What the console has said since the last call."""
+    said: list[dict[str, Any]] = chrome.execute(Command.GET_LOG, {"type": "browser"})["value"]
+    return said

@@ -13,6 +13,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from lightrail.namespace.rights import Caller
 from tests.ui import browser
+from tests.ui.browser import complaints
 from tests.ui.site import Site
 
 DEADLINE_S = 30
@@ -55,13 +56,13 @@ def until(chrome: Chrome, what: str) -> None:
 def test_every_page_loads_only_from_here_and_without_a_complaint(
     chrome: Chrome, site: Site, path: str
 ) -> None:
-    chrome.get_log("browser")
+    complaints(chrome)
     chrome.get(site.url + path)
     until(chrome, "document.readyState === 'complete'")
     loaded = chrome.execute_script("return performance.getEntriesByType('resource').map((e) => e.name)")
     assert loaded
     assert all(name.startswith(site.url + "/!ui") for name in loaded), loaded
-    assert chrome.get_log("browser") == []
+    assert complaints(chrome) == []
     assert chrome.find_element(By.TAG_NAME, "h1").text
 
 

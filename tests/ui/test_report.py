@@ -9,6 +9,7 @@ from selenium.webdriver.common.by import By
 from lightrail.spark.analysis import report
 from tests.support.figures import EVIL, shown
 from tests.ui import browser
+from tests.ui.browser import complaints
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 
 def test_it_opens_without_a_complaint_and_loads_nothing(chrome: Chrome) -> None:
-    assert chrome.get_log("browser") == []
+    assert complaints(chrome) == []
     assert chrome.execute_script("return performance.getEntriesByType('resource').length") == 0
     assert chrome.find_element(By.TAG_NAME, "h1").text.startswith("</title><script>alert(1)</script>")
     assert chrome.find_elements(By.TAG_NAME, "script") == []

@@ -16,6 +16,9 @@ from lightrail.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
+from lightrail.amqp.receiver import ReceivingLink
+from lightrail.amqp.sender import SendingLink
+from lightrail.amqp.session import Session
 from lightrail.amqp.settings import ConnectionSettings
 
 WINDOW = 2**31 - 1
@@ -105,7 +108,7 @@ class Peer:
         self.hear()
         return begun.session
 
-    def sender(self, name: str = "in", handle: int = 0, credit: int = 100, **fields: Any) -> Link:
+    def sender(self, name: str = "in", handle: int = 0, credit: int = 100, **fields: Any) -> ReceivingLink:
         """A link on which this peer sends, accepted, with credit."""
         channel = fields.pop("channel", 0)
         attach = Attach(
@@ -118,18 +121,20 @@ class Peer:
             **fields,
         )
         link = self._attach(attach, channel)
+        assert isinstance(link, ReceivingLink)
         if credit:
             link.grant(credit)
         self.hear()
         return link
 
-    def receiver(self, name: str = "out", handle: int = 1, credit: int = 100, **fields: Any) -> Link:
+    def receiver(self, name: str = "out", handle: int = 1, credit: int = 100, **fields: Any) -> SendingLink:
         """A link on which this peer receives, accepted, with credit."""
         channel = fields.pop("channel", 0)
         attach = Attach(
             name=name, handle=handle, role=True, source=Source(address="queue"), target=Target(), **fields
         )
         link = self._attach(attach, channel)
+        assert isinstance(link, SendingLink)
         if credit:
             self.credit(link, credit)
         self.hear()
@@ -143,7 +148,7 @@ class Peer:
 
     def credit(self, link: Link, credit: int, **fields: Any) -> list[Any]:
         """Flow for a link on which this peer receives, with the delivery-count that the engine has."""
-        session = link.session
+        session = session_of(link)
         return self.say(
             Flow(
                 next_incoming_id=fields.pop("next_incoming_id", session.next_outgoing_id & 0xFFFFFFFF),
@@ -212,3 +217,9 @@ def attach_sender(name: str = "in", handle: int = 0, **fields: Any) -> Attach:
     """Of a link that sends to us."""
     fields.setdefault("initial_delivery_count", 0)
     return Attach(name=name, handle=handle, role=False, source=Source(), target=Target(address="q"), **fields)
+
+
+def session_of(link: Link) -> Session:
+    """The session with what callers of its links do not see."""
+    assert isinstance(link.session, Session)
+    return link.session

@@ -633,7 +633,7 @@ def test_a_client_hears_that_its_link_is_drained_and_releases_what_it_did_not_se
     here, _ = exchange(client, server)
     assert here == [events.Drained(receiving)]
     assert receiving.credit == 0
-    receiving.release_unsettled()  # type: ignore[attr-defined]
+    receiving.release_unsettled()
     receiving.detach()
     _, there = exchange(client, server)
     outcomes = [event for event in there if isinstance(event, events.Outcome)]

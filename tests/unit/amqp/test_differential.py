@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 from proton import Connection as ProtonConnection
-from proton import Delivery, Link, Message, Transport, symbol
+from proton import Delivery, Link, Message, Receiver, Sender, Transport, symbol
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
 from lightrail.amqp.performatives import Modified, Rejected
 from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
+from tests.support.now import now
 
 
 class Pair:
@@ -66,14 +67,14 @@ class Pair:
                 event.link.settle(first, first + len(event.payloads) - 1, self.outcome)
             event.link.grant(self.credit)
 
-    def sender(self, name: str = "s") -> Link:
+    def sender(self, name: str = "s") -> Sender:
         link = self.session.sender(name)
         link.source.address = link.target.address = "queue"
         link.open()
         self.run()
         return link
 
-    def receiver(self, name: str = "r", credit: int = 100) -> Link:
+    def receiver(self, name: str = "r", credit: int = 100) -> Receiver:
         link = self.session.receiver(name)
         link.source.address = link.target.address = "queue"
         link.open()
@@ -81,7 +82,7 @@ class Pair:
         self.run()
         return link
 
-    def take(self, link: Link, state: Any = Delivery.ACCEPTED) -> list[bytes]:
+    def take(self, link: Receiver, state: Any = Delivery.ACCEPTED) -> list[bytes]:
         """All complete deliveries of a proton receiver, settled with the state."""
         found = []
         while link.current is not None and not link.current.partial:
@@ -94,7 +95,7 @@ class Pair:
         return found
 
 
-def send(link: Link, tag: str, message: bytes, settled: bool = False) -> Any:
+def send(link: Sender, tag: str, message: bytes, settled: bool = False) -> Any:
     delivery = link.delivery(tag)
     link.send(message)
     link.advance()
@@ -290,7 +291,7 @@ def test_detach_end_and_close_agree() -> None:
     link = pair.sender()
     link.close()
     pair.run()
-    assert isinstance(pair.events[-1], events.Detached)
+    assert isinstance(now(pair.events[-1]), events.Detached)
     assert link.state & Link.REMOTE_CLOSED
     receiver = pair.receiver()
     pair.links["r"].detach("amqp:resource-deleted", "gone")
@@ -299,7 +300,7 @@ def test_detach_end_and_close_agree() -> None:
     assert receiver.remote_condition.description == "gone"
     pair.session.close()
     pair.run()
-    assert isinstance(pair.events[-1], events.Ended)
+    assert isinstance(now(pair.events[-1]), events.Ended)
     pair.client.close()
     pair.run()
     assert isinstance(pair.events[-1], events.Closed)

@@ -68,7 +68,8 @@ def test_a_flow_written_by_hand_reads_as_it_was_meant_by_both_decoders(
     echo: bool,
 ) -> None:
     fields = (next_incoming, window, next_outgoing, outgoing)
-    written = frames.flow(3, *fields, *(link or (None, None, None, None, False)), echo)
+    handle, delivery_count, credit, available, drain = link or (None, None, None, None, False)
+    written = frames.flow(3, *fields, handle, delivery_count, credit, available, drain, echo)
     (found,) = split(written)
     assert isinstance(found, Flow)
     assert (found.next_incoming_id, found.incoming_window, found.next_outgoing_id) == fields[:3]

@@ -1,5 +1,7 @@
 """Links: attach and detach, stolen names, faults, what callers may not do."""
 
+from collections.abc import Callable
+
 import pytest
 
 from lightrail.amqp import events
@@ -347,7 +349,7 @@ def test_what_the_other_role_does_is_a_local_error() -> None:
     peer = opened()
     sending = peer.receiver()
     receiving = peer.sender()
-    for misuse in (
+    misuses: list[Callable[[], object]] = [
         lambda: sending.grant(1),
         lambda: sending.settle(0, 0),
         lambda: receiving.send_one(b""),
@@ -356,7 +358,8 @@ def test_what_the_other_role_does_is_a_local_error() -> None:
         lambda: receiving.accept(),
         lambda: receiving.refuse("amqp:not-found"),
         lambda: receiving.settle(5, 4),
-    ):
+    ]
+    for misuse in misuses:
         with pytest.raises(LocalError):
             misuse()
     assert peer.hear() == []

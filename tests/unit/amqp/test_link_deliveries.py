@@ -7,7 +7,7 @@ from proton import Message
 
 from lightrail.amqp import events
 from lightrail.amqp.performatives import Accepted, Disposition, End, TransactionalState, Transfer
-from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, split, transfer
+from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, session_of, split, transfer
 
 # --- deliveries in (2.6.14) -----------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ def test_interleaved_deliveries_complete_each_on_its_own() -> None:
     peer.say(Transfer(handle=0, more=True), b"l")
     assert peer.say(Transfer(handle=1), b"rr") == [events.Transfers(right, 1, [data(b"rr")], False)]
     assert peer.say(Transfer(handle=0), b"l") == [events.Transfers(left, 0, [data(b"ll")], False)]
-    assert left.session.incoming.count() == 2
+    assert session_of(left).incoming.count() == 2
     right.settle(1, 1)
     left.settle(0, 0)
     assert [body.first for body in peer.hear()] == [1, 0]
@@ -45,7 +45,7 @@ def test_an_aborted_delivery_vanishes() -> None:
     assert peer.say(transfer(1, aborted=True, more=True), b"at once") == []
     (event,) = peer.say(transfer(2), data(b"x"))
     assert event.payloads == [data(b"x")]
-    assert link.session.incoming.count() == 1, "an aborted delivery is settled"
+    assert session_of(link).incoming.count() == 1, "an aborted delivery is settled"
     assert link.credit == 2
 
 

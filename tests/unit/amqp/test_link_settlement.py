@@ -16,7 +16,7 @@ from lightrail.amqp.performatives import (
     Released,
 )
 from lightrail.amqp.values import Symbol
-from tests.unit.amqp.peer import WRAP, amqp, conditions_of, data, opened, transfer
+from tests.unit.amqp.peer import WRAP, amqp, conditions_of, data, opened, session_of, transfer
 
 # --- settlement, incoming -------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ def test_settle_is_one_disposition_for_the_range(state: Any) -> None:
     link.settle(2, 7, state)
     (said,) = peer.hear()
     assert (said.role, said.first, said.last, said.settled, said.state) == (True, 2, 7, True, state)
-    assert link.session.incoming.count() == 3
+    assert session_of(link).incoming.count() == 3
 
 
 def test_settle_writes_the_outcome_that_it_was_given() -> None:
@@ -79,11 +79,11 @@ def test_receiver_settle_mode_second_waits_for_the_sender() -> None:
     link.settle(0, 3)
     (disposition,) = peer.hear()
     assert (disposition.settled, disposition.state) == (False, Accepted())
-    assert link.session.incoming.count() == 4
+    assert session_of(link).incoming.count() == 4
     assert peer.say(Disposition(role=False, first=0, last=3, settled=True, state=Accepted())) == [
         events.SenderSettled(link, 0, 3)
     ]
-    assert link.session.incoming.count() == 0
+    assert session_of(link).incoming.count() == 0
     assert peer.hear() == []
 
 
@@ -160,7 +160,7 @@ def test_with_second_the_outcome_comes_unsettled_and_we_settle() -> None:
     (disposition,) = peer.hear()
     assert (disposition.role, disposition.first, disposition.last) == (False, 0, 1)
     assert (disposition.settled, disposition.state) == (True, Accepted())
-    assert link.session.outgoing.count() == 1
+    assert session_of(link).outgoing.count() == 1
     link.settle_sent(0, 1)
     assert peer.hear() == [], "once"
 

@@ -26,7 +26,7 @@ KEPT_BYTES_MAX = 2_500
 
 
 def attach(name: str, handle: int, **fields: Any) -> Attach:
-    given = {"role": True, "source": Source(address="queue"), "target": Target()}
+    given: dict[str, Any] = {"role": True, "source": Source(address="queue"), "target": Target()}
     return Attach(name=name, handle=handle, **given | fields)
 
 
@@ -57,6 +57,7 @@ def refusal(answers: list[Any]) -> str:
     assert echo.source is None
     assert isinstance(detach, Detach)
     assert detach.closed
+    assert detach.error is not None
     assert detach.error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
     return str(detach.error.description)
 

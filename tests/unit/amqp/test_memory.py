@@ -3,7 +3,7 @@
 import gc
 import tracemalloc
 
-from tests.unit.amqp.peer import Peer, data, transfer
+from tests.unit.amqp.peer import Peer, data, session_of, transfer
 
 IDLE_BYTES_MAX = 6_000
 
@@ -36,4 +36,4 @@ def test_unsettled_deliveries_cost_nothing_each() -> None:
     link = peer.sender(credit=100_000)
     for number in range(1000):
         peer.say(transfer(number), data(b"x"))
-    assert len(link.session.incoming.ranges) == 1
+    assert len(session_of(link).incoming.ranges) == 1

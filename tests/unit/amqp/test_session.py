@@ -4,6 +4,7 @@ import pytest
 
 from lightrail.amqp import events
 from lightrail.amqp.errors import LocalError
+from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import (
     Accepted,
     AmqpError,
@@ -21,7 +22,7 @@ from lightrail.amqp.performatives import (
 from lightrail.amqp.serial import signed, unwrap
 from lightrail.amqp.unsettled import Unsettled
 from lightrail.amqp.values import Symbol
-from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, transfer
+from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, session_of, transfer
 
 WRAP = 2**32
 
@@ -415,7 +416,7 @@ def test_delivery_ids_wrap_and_events_go_on_counting() -> None:
     link.settle(first, first + 59)
     (disposition,) = peer.hear()
     assert (disposition.first, disposition.last) == (WRAP - 30, 29)
-    assert link.session.incoming.count() == 0
+    assert session_of(link).incoming.count() == 0
 
 
 def test_a_gap_in_delivery_ids_is_let_through() -> None:
@@ -480,12 +481,12 @@ def test_unsettled_is_kept_as_ranges() -> None:
     body = data(b"x")
     for _ in range(10):
         link.send(100, [len(body) * (index + 1) for index in range(100)], body * 100)
-    assert len(link.session.outgoing.ranges) == 1
+    assert len(session_of(link).outgoing.ranges) == 1
     peer.say(Disposition(role=True, first=0, last=99, settled=True, state=Accepted()))
-    assert len(link.session.outgoing.ranges) == 1
+    assert len(session_of(link).outgoing.ranges) == 1
     peer.say(Disposition(role=True, first=500, last=599, settled=True, state=Accepted()))
-    assert len(link.session.outgoing.ranges) == 2
-    assert link.session.outgoing.count() == 800
+    assert len(session_of(link).outgoing.ranges) == 2
+    assert session_of(link).outgoing.count() == 800
 
 
 def test_ranges_agree_with_a_set_of_numbers() -> None:
@@ -493,7 +494,7 @@ def test_ranges_agree_with_a_set_of_numbers() -> None:
 
     seeded = random.Random(1)
     link = opened().sender()
-    ranges = Unsettled()
+    ranges: Unsettled[Link] = Unsettled()
     numbers: set[int] = set()
     following = 0
     for _ in range(2000):

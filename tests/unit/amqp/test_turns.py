@@ -1,21 +1,22 @@
 """What one feed may cost, whatever the peer sends: the rest of it waits for the next feeds, in its order."""
 
 from collections.abc import Iterator
+from typing import Any, SupportsIndex
 
 from lightrail.amqp import events, frames
 from lightrail.amqp.connection import Connection
-from lightrail.amqp.link import Link
+from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.session import Session
 from lightrail.amqp.settings import ConnectionSettings
-from lightrail.amqp.unsettled import Unsettled
+from lightrail.amqp.unsettled import Range
 from lightrail.model import limits
 
 ACCEPTED = b"\x00S\x24\x45"
 COUNT = 60_000
 
 
-def attached(links: int) -> tuple[Connection, Session, list[Link]]:
+def attached(links: int) -> tuple[Connection, Session, list[LinkEndpoint]]:
     """A server with links that a client has attached to receive from it."""
     server = Connection(ConnectionSettings(), 0)
     client = Connection(ConnectionSettings(is_server=False, container_id="c"), 0)
@@ -40,7 +41,7 @@ def attached(links: int) -> tuple[Connection, Session, list[Link]]:
     return server, found, list(found.outputs.values())
 
 
-def delivered_by_turns(session: Session, links: list[Link]) -> None:
+def delivered_by_turns(session: Session, links: list[LinkEndpoint]) -> None:
     """Links got one message after the other, so that no two neighbours are one range."""
     for number in range(COUNT):
         session.outgoing.add(links[number % len(links)], number, number, number - number // len(links))
@@ -133,21 +134,21 @@ def test_nothing_is_left_of_a_session_that_ends_while_a_disposition_goes_on() ->
 
 
 def test_taking_from_the_front_of_many_ranges_moves_the_others_once() -> None:
-    class Ranges(list):  # type: ignore[type-arg]
+    class Ranges(list[Range[LinkEndpoint]]):
         changes = 0
 
-        def __delitem__(self, key: object) -> None:
+        def __delitem__(self, key: SupportsIndex | slice) -> None:
             self.changes += 1
-            super().__delitem__(key)  # type: ignore[arg-type]
+            super().__delitem__(key)
 
-        def __setitem__(self, key: object, value: object) -> None:
+        def __setitem__(self, key: Any, value: Any) -> None:
             self.changes += 1
-            super().__setitem__(key, value)  # type: ignore[arg-type,call-overload]
+            super().__setitem__(key, value)
 
     _, session, links = attached(2)
     delivered_by_turns(session, links)
-    unsettled: Unsettled = session.outgoing
-    ranges = unsettled.ranges = Ranges(unsettled.ranges)
+    unsettled = session.outgoing
+    unsettled.ranges = ranges = Ranges(unsettled.ranges)
     found = unsettled.take(0, COUNT)
     assert len(found) == limits.SETTLED_RANGES_AT_ONCE
     assert len(unsettled.ranges) == COUNT - limits.SETTLED_RANGES_AT_ONCE

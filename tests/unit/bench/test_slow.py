@@ -9,7 +9,7 @@ from lightrail.bench.arrivals import Arrivals
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.message import STAMP, build, origin_of
 from lightrail.bench.options import parse_options
-from lightrail.bench.plan import Share
+from lightrail.bench.plan import SLOW_CREDIT, Share
 from lightrail.bench.slow import SlowReceiver
 
 RUN = 5
@@ -95,7 +95,7 @@ def test_work_begins_with_the_last_octet_of_a_message(engine: Engine) -> None:
 def test_little_credit_is_given_and_given_back_in_halves(engine: Engine) -> None:
     receiver = engine.receiver
     receiver.open_credit()
-    assert engine.credit == slow.SLOW_CREDIT
+    assert engine.credit == SLOW_CREDIT
     for sequence in range(5):
         engine.put(sequence, 50)
     given = []

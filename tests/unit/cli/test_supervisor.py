@@ -54,7 +54,7 @@ def test_a_killed_child_comes_back(tmp_path: Path, name: str) -> None:
         for times in range(1, 4):
             (*_, pid) = started(data, name)
             os.kill(pid, signal.SIGKILL)
-            wait.until(lambda n=times: len(started(data, name)) > n, f"{name} comes back")
+            wait.until_with(times, lambda n: len(started(data, name)) > n, f"{name} comes back")
         others = [other for other in EVERYBODY if other != name]
         assert all(len(started(data, other)) == 1 for other in others), "the others went on"
         assert running.terminate() == 0
@@ -66,7 +66,7 @@ def test_the_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     with broker(data) as running:
         running.kill()
         for one in running.ready["processes"]:
-            wait.until(lambda pid=one["pid"]: wait.gone(pid), f"{one['role']}-{one['id']} ends")
+            wait.until_with(one["pid"], lambda pid: wait.gone(pid), f"{one['role']}-{one['id']} ends")
         assert sorted(events(data, "stop")) == sorted(EVERYBODY)
         assert events(data, "start").count("shard-0") == 1
 

@@ -130,7 +130,7 @@ def lines_of(kind: type) -> Iterator[str]:
         return
     made = kind.__name__ in MADE_BY_METHODS or kind is lightrail.client.sync.Connection
     if "__init__" in vars(kind) and not made:
-        yield f"    __init__{signature(kind.__init__)}"  # type: ignore[misc]
+        yield f"    __init__{signature(kind.__init__)}"
     for name, each in members(kind).items():
         if isinstance(each, classmethod | staticmethod):
             yield f"    {type(each).__name__} {name}{signature(each.__func__)}"

@@ -301,7 +301,8 @@ def test_what_is_replaced_counts_its_deliveries_from_0() -> None:
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_values_beyond_the_range_of_their_type_are_refused_in_every_section(name: str, value: Any) -> None:
-    message = Message(**{name: value if name == "body" else {"x": value}})
+    fields: dict[str, Any] = {name: value if name == "body" else {"x": value}}
+    message = Message(**fields)
     with pytest.raises(ValueError, match="range"):
         message.encode()
 

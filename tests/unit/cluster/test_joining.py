@@ -1,12 +1,13 @@
 """What a process waits for at its start, what it gives up at, and under which address it is known."""
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightrail.cluster import joining, membership
+from lightrail.cluster import membership
 from lightrail.cluster.coordinator import CoordinatorError, CoordinatorRefusedError, Write
 from lightrail.cluster.joining import Joining, advertised, patiently, reachable_metrics
 from lightrail.cluster.map import FRONTENDS, Member
@@ -125,7 +126,7 @@ def test_who_waits_stops_when_told_to() -> None:
 
 
 def test_the_address_that_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining.socket, "gethostname", lambda: "name")
+    monkeypatch.setattr(socket, "gethostname", lambda: "name")
 
     def told(wire: str, advertise: str | None = None) -> str:
         return advertised(Settings(wire=endpoint(wire), advertise=advertise))

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from lightrail.amqp import sasl
-from lightrail.cluster import logins as module
 from lightrail.cluster.logins import LOCAL, Logins, TooManyLoginsError, source_of
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.users import UserRecord, stronger
@@ -139,7 +138,7 @@ def test_sources_take_turns_at_the_hashes(monkeypatch: pytest.MonkeyPatch) -> No
             held.append(asyncio.get_running_loop().create_future())
             return await held[-1]
 
-        monkeypatch.setattr(module.asyncio, "to_thread", hashed)
+        monkeypatch.setattr(asyncio, "to_thread", hashed)
         flood = [
             asyncio.ensure_future(scene.logins.verify("6.6.6.6", "ann", f"flood {n}")) for n in range(50)
         ]

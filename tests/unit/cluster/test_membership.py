@@ -55,7 +55,7 @@ async def wait_for(coordinator: Coordinator, clock: Clock, own: Member = OWN, **
 
 
 def test_the_smallest_number_that_nobody_has() -> None:
-    taken = ([], [0], [1], [0, 2], [0, 1, 2], [5, 0, 1])
+    taken: list[list[int]] = [[], [0], [1], [0, 2], [0, 1, 2], [5, 0, 1]]
     assert [free_number(each) for each in taken] == [0, 1, 0, 1, 3, 2]
 
 

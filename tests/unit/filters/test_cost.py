@@ -79,7 +79,7 @@ def test_fields_of_a_huge_map_are_found_by_few_walks() -> None:
     spec = {"any": [{"properties": {f"application-properties.{n:x}x": 1}} for n in range(490)]}
     message = with_properties(values)
     assert look_s(spec, message) < ONE_LOOK_S
-    asked = [{"properties": {"application-properties.last": 1}}]
+    asked: list[dict[str, Any]] = [{"properties": {"application-properties.last": 1}}]
     for n in range(6):
         assert compile_filter({"all": asked}).matches(MessageView(message)), n
         asked.append({"not": {"properties": {f"application-properties.{n:x}": 1}}})

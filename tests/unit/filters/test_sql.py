@@ -209,7 +209,7 @@ def meaning(tree: Any) -> bool | None:
         inner = meaning(tree[1])
         return None if inner is None else not inner
     values = [meaning(each) for each in tree[1]]
-    decisive = tree[0] == "OR"
+    decisive: bool = tree[0] == "OR"
     if decisive in values:
         return decisive
     return None if None in values else not decisive

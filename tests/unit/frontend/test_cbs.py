@@ -31,7 +31,7 @@ class Cbs:
         self.requester = requester
         self.record = record
         self.later: list[tuple[int, Callable[[], None]]] = []
-        scene.frontend.timer = self._later  # type: ignore[method-assign,assignment]
+        scene.frontend.timer = self._later  # type: ignore[method-assign]
 
     def _later(self, wait_ms: int, call: Callable[[], None]) -> Any:
         entry = (wait_ms, call)
@@ -51,7 +51,7 @@ class Cbs:
         return connection
 
     def token(self, ttl_s: int = 60, scope: tokens.Scope | None = None, **claims: Any) -> str:
-        said = {
+        said: dict[str, Any] = {
             "user": "ann",
             "key_digest": tokens.key_digest(self.record),
             "expires_s": self.scene.time_ms // 1000 + ttl_s,

@@ -28,6 +28,7 @@ from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, OutcomeCode, deliver
 from tests.support.frontend_scene import Client, Scene, play
+from tests.support.now import now
 
 
 def slice_of(number: int, count: int, size: int = 20) -> bytes:
@@ -196,7 +197,9 @@ def test_what_can_not_be_attached_is_refused_with_its_condition(
         session.attach("l", is_sender, source=source, target=target)
         await client.turn()
         (attached,) = client.take(events.Attached)
-        assert (attached.link.attach.target if is_sender else attached.link.attach.source) is None
+        attach = attached.link.attach
+        assert attach is not None
+        assert (attach.target if is_sender else attach.source) is None
         (detached,) = client.take(events.Detached)
         assert detached.closed
         assert detached.error is not None
@@ -420,7 +423,7 @@ def test_a_client_that_we_do_not_read_is_not_taken_for_silent(monkeypatch: pytes
         for _ in range(20):
             sender.send_one(b"\x00\x53\x75\xa0\x0a0123456789")
         await client.turn()
-        assert not client.transport.reading
+        assert not now(client.transport.reading)
         for _ in range(4):
             scene.time_ms += limits.IDLE_TIME_OUT_MS
             scene.frontend.deadlines.ring()
@@ -469,11 +472,11 @@ def test_a_connection_whose_own_settlements_make_room_is_read_again(monkeypatch:
             sender.send_one(message)
         await client.turn()
         (transfers,) = client.take(events.Transfers)
-        assert not client.transport.reading
+        assert not now(client.transport.reading)
         later.pass_ms(limits.INTAKE_STALL_MS - 1)
-        assert not client.transport.reading
+        assert not now(client.transport.reading)
         later.pass_ms(1)
-        assert client.transport.reading
+        assert now(client.transport.reading)
         # What it goes on sending is refused; its settlement is heard.
         scene.shard.take()
         sender.send_one(message)
@@ -511,10 +514,10 @@ def test_credit_that_refused_messages_used_up_is_granted_anew(monkeypatch: pytes
             sender.send_one(message)
         await client.turn()
         later.pass_ms(limits.INTAKE_STALL_MS)
-        while other.credit:
+        while now(other.credit):
             other.send_one(message)
         await client.turn()
-        assert other.credit == 0
+        assert now(other.credit) == 0
         next(iter(scene.shard.producers.values())).answered(1, 1)
         await client.turn()
         assert other.credit == 20
@@ -717,7 +720,7 @@ def test_the_time_to_open_does_not_run_while_a_password_waits_for_its_check() ->
             scene.time_ms += limits.OPENING_TIME_MS
             client.protocol.tick(scene.time_ms)
             await scene.settle()
-        assert not client.transport.closing
+        assert not now(client.transport.closing)
         coordinator.may.set()
         while b"\x00\x53\x44" not in client.transport.written:  # noqa: ASYNC110 - hashed in a thread
             await asyncio.sleep(0.001)
@@ -725,7 +728,7 @@ def test_the_time_to_open_does_not_run_while_a_password_waits_for_its_check() ->
         scene.time_ms += limits.OPENING_TIME_MS - 1
         client.protocol.tick(scene.time_ms)
         await scene.settle()
-        assert not client.transport.closing
+        assert not now(client.transport.closing)
         scene.time_ms += 1
         client.protocol.tick(scene.time_ms)
         await scene.settle()

@@ -9,8 +9,8 @@ import pytest
 from lightrail.amqp.performatives import DeleteOnNoLinks, DeleteOnNoMessages
 from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.frontend import lifetimes
 from lightrail.frontend.lifetimes import Lifetimes
+from lightrail.model import limits
 from lightrail.model.policy import QUEUE
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY
@@ -96,7 +96,7 @@ def test_a_start_sweeps_what_former_processes_of_the_name_left() -> None:
 
 
 def test_a_coordinator_that_is_away_is_asked_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifetimes.limits, "EXPIRE_AGAIN_MS", 0)
+    monkeypatch.setattr(limits, "EXPIRE_AGAIN_MS", 0)
 
     async def check(rig: Rig) -> None:
         owner = rig.lifetimes.connection(1)

@@ -24,7 +24,7 @@ class Echo:
         self.asked: list[Any] = []
 
     def silent(self, payload: bytes) -> bool:
-        return read_message(payload).body == "silent"
+        return bool(read_message(payload).body == "silent")
 
     async def answer(self, connection: Any, payload: bytes) -> Message | None:
         body = read_message(payload).body

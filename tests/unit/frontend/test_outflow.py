@@ -7,6 +7,7 @@ import pytest
 
 from lightrail.amqp.events import ACCEPTED
 from lightrail.frontend.connection import ClientConnection
+from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.outflow import ROOMS, SHARE
 from lightrail.model import limits
 from tests.support.frontend_scene import Client, Scene, play
@@ -33,6 +34,13 @@ async def receiver(scene: Scene) -> tuple[Client, ClientConnection]:
     link.grant(1_000_000)
     await client.turn()
     return client, client.protocol
+
+
+def consumer_of(connection: ClientConnection) -> ConsumerLink:
+    """What is behind the only link of a connection."""
+    (consumer,) = connection._links or {}
+    assert isinstance(consumer, ConsumerLink)
+    return consumer
 
 
 def deliver(connection: ClientConnection, count: int) -> None:
@@ -152,7 +160,7 @@ def test_slices_of_tiny_messages_count_with_what_is_around_them(monkeypatch: pyt
         _, connection = await receiver(scene)
         (consumer,) = connection.links
         for number in range(120):
-            consumer.deliver(slice_of(number, [TINY]), number, 1)  # type: ignore[union-attr]
+            consumer.deliver(slice_of(number, [TINY]), number, 1)
         assert 120 * 10 < limits.CONNECTION_UNSETTLED_BYTES < 120 * limits.UNSETTLED_SLICE_BYTES
         assert connection.has_too_much_unsettled()
         assert consumer in connection.starved

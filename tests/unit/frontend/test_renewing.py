@@ -53,6 +53,7 @@ def test_deliveries_are_named_by_link_and_tag_and_looked_for_by_the_links_own_nu
     async def test(scene: Scene) -> None:
         client = scene.client()
         requester = await Requester.attach(client)
+        assert client.amqp.peer_open is not None
         assert CAPABILITY in (client.amqp.peer_open.offered_capabilities or ())
         first = await received(scene, client, requester, "one", 2)
         second = await received(scene, client, requester, "two", 3)

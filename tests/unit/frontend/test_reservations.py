@@ -7,6 +7,7 @@ from lightrail.frontend.outflow import ROOMS
 from lightrail.model import limits
 from lightrail.wire.frames import DRAIN, EXACT, MORE
 from tests.support.frontend_fakes import FakeConnection, FakeFrontend
+from tests.support.now import now
 from tests.unit.frontend.test_deliveries import Rig
 
 KIB = 1024
@@ -274,11 +275,11 @@ def test_a_drain_waits_for_the_message_that_was_reported() -> None:
     (rig,) = receivers.rigs
     rig.credit(CREDIT, drain=True)
     rig.hear()
-    assert rig.draining
+    assert now(rig.draining)
     rig.consumer.larger(rig.next, LARGE)
     rig.drain()
     rig.hear()
-    assert rig.link.drains == 0
+    assert now(rig.link.drains) == 0
     assert rig.credits[-1][1] == EXACT | DRAIN | MORE
     come(rig)
     receivers.turn()

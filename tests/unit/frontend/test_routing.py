@@ -125,8 +125,12 @@ class Rig:
         for first, last, state in self.link.settled:
             for id in range(first, last + 1):
                 assert id not in found
-                found[id] = str(state.error.condition) if isinstance(state, Rejected) else "accepted"
-                assert isinstance(state, Rejected) or state is ACCEPTED
+                found[id] = "accepted"
+                if isinstance(state, Rejected):
+                    assert state.error is not None
+                    found[id] = str(state.error.condition)
+                else:
+                    assert state is ACCEPTED
         assert sorted(found) == list(range(len(found)))
         return [found[id] for id in sorted(found)]
 
@@ -429,7 +433,7 @@ def test_lanes_are_closed_when_the_last_answer_has_come() -> None:
 def test_what_waits_for_a_place_when_the_link_ends_is_sent_and_waits_for_no_room() -> None:
     async def check(rig: Rig) -> None:
         await fan_out(rig, "a", "far")
-        rig.frontend.spawn, held = lambda work: waiting.append(work), rig.frontend.spawn  # type: ignore[assignment]
+        rig.frontend.spawn, held = lambda work: waiting.append(work), rig.frontend.spawn  # type: ignore[method-assign]
         waiting: list[Any] = []
         await rig.send(b"1", settled=True)
         rig.router.close()

@@ -15,6 +15,7 @@ from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, Kind
 from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard
+from tests.support.now import now
 from tests.unit.amqp.peer import data
 
 NOW_MS = 1_000_000
@@ -111,7 +112,7 @@ def test_messages_whose_headers_differ_are_one_batch_that_says_so() -> None:
 
 def test_for_a_queue_with_priorities_they_are_a_batch_for_each() -> None:
     rig = Rig()
-    rig.connection.frontend.directory.policies["q"] = {"priorities": 10}
+    rig.connection.frontend.policies["q"] = {"priorities": 10}
     payloads = send_mixed(rig)
     said = rig.shard.take(Kind.ENQUEUE)
     assert [(each.number, each.count, HEADER.unpack_from(each.part)[2]) for each in said] == [
@@ -133,7 +134,7 @@ def test_headers_whose_ttl_differs_are_one_batch_for_each_priority_and_expire_wi
         (1, [(4, PRIORITY_MIXED, NOW_MS + 507)]),
         (10, [(3, 3, NOW_MS + 507), (1, 7, NOW_MS + 505)]),
     ]:
-        rig.connection.frontend.directory.policies["q"] = {"priorities": priorities}
+        rig.connection.frontend.policies["q"] = {"priorities": priorities}
         event = Transfers(rig.link, 0, list(payloads), False, 0, heads[1], mixed=True)  # type: ignore[arg-type]
         rig.producer.transfers(event, NOW_MS)
         found = [
@@ -526,11 +527,11 @@ def test_a_socket_is_not_read_while_too_much_of_it_waits(monkeypatch: pytest.Mon
     rig = Rig()
     for _ in range(10):
         rig.transfers(1, size=size)
-    assert rig.connection.reading
+    assert now(rig.connection.reading)
     rig.transfers(1, size=size)
-    assert not rig.connection.reading
+    assert not now(rig.connection.reading)
     rig.producer.answered(1, 5)
-    assert not rig.connection.reading
+    assert not now(rig.connection.reading)
     rig.producer.answered(6, 1)
     assert rig.connection.reading
     rig.producer.answered(7, 5)

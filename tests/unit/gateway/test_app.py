@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -43,8 +44,8 @@ def with_gateway(
                 "127.0.0.1",
                 0,
                 registry(FRONTEND_FAMILIES, counts),
-                lambda id=id: reasons[id],  # type: ignore[misc]
-                running=Running("frontend", lambda id=id: id),
+                partial(reasons.__getitem__, id),
+                running=Running("frontend", partial(int, id)),
             )
             runners.append(runner)
             processes.append(member("frontend", id, f"127.0.0.1:{port}"))

@@ -167,7 +167,7 @@ def test_passwords_travel_beyond_this_machine_over_tls(
 )
 def test_without_users_no_name_of_another_site_leads_here(host: str, status: int) -> None:
     async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
-        asked = make_mocked_request("GET", "/", {"Host": host}, transport=Transport())  # type: ignore[arg-type]
+        asked = make_mocked_request("GET", "/", {"Host": host}, transport=Transport())
         assert await status_of(callers, asked) == status
 
     scene(check, users=False)
@@ -185,7 +185,7 @@ def test_without_users_no_name_of_another_site_leads_here(host: str, status: int
 def test_pages_of_other_sites_change_nothing(method: str, origin: str, status: int) -> None:
     async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
         headers = {"Host": "localhost:1", "Origin": origin, "Authorization": GOOD}
-        asked = make_mocked_request(method, "/", headers, transport=Transport())  # type: ignore[arg-type]
+        asked = make_mocked_request(method, "/", headers, transport=Transport())
         assert await status_of(callers, asked) == status
 
     scene(check)

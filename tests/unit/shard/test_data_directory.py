@@ -12,6 +12,7 @@ from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreRefusedError
+from tests.support.now import now
 
 
 class Numbers:
@@ -116,7 +117,7 @@ def test_the_disk_of_a_journal_is_that_of_its_identity(tmp_path: Path) -> None:
 def test_a_directory_that_holds_nothing_has_no_disk_until_it_settles(tmp_path: Path) -> None:
     found = data_directory.hold(str(tmp_path), 0)
     assert found is not None
-    assert found.disk is None
+    assert now(found.disk) is None
     disk = found.settle("sqlite", "c")
     assert found.disk == disk
     assert found.settle("sqlite", "c") == disk

@@ -1,8 +1,10 @@
 """Memory and disk of a shard: what flows to disk comes back in order, the cleaner keeps what lives."""
 
+from typing import cast
+
 import pytest
 
-from lightrail.journal.record import SPILLED
+from lightrail.journal.record import SPILLED, Queue
 from lightrail.model import conditions, limits
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
@@ -96,12 +98,12 @@ def test_memory_is_taken_from_the_largest_first() -> None:
     memory = Memory(1_000)
     large, small = Fake(1_400), Fake(100)
     for queue in (small, large):
-        memory.update(queue)  # type: ignore[arg-type]
+        memory.update(cast(Queue, queue))
     assert memory.above_mark
     assert not memory.far_above_mark
-    assert memory.plan() == [(large, 600)]
+    assert memory.plan() == [(cast(Queue, large), 600)]
     large.size = 0
-    memory.update(large)  # type: ignore[arg-type]
+    memory.update(cast(Queue, large))
     assert memory.resident == 100
     assert memory.plan() == []
 

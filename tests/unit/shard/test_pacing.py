@@ -16,6 +16,8 @@ DEPTH = limits.PACE_DEPTH_MIN
 class Busy(Peer):
     """A frontend with senders that send as credit lets them, and one consumer."""
 
+    scene: Scene
+
     def __init__(self, scene: Scene, senders: int, window: int = 2_000) -> None:
         super().__init__(scene, "frontend-0", 7)
         self.greet()

@@ -1,5 +1,7 @@
 """Slices that follow each other are one frame, where the frame says the same of all their messages."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,7 +47,7 @@ def test_a_frame_takes_no_more_slices_than_its_bound() -> None:
 
 
 @pytest.mark.parametrize("other", [{"expires_at_ms": 10**15}, {"message_format": 7}])
-def test_what_a_frame_says_of_all_its_messages_parts_them(other: dict[str, int]) -> None:
+def test_what_a_frame_says_of_all_its_messages_parts_them(other: dict[str, Any]) -> None:
     peer = opened()
     peer.say(
         *(batch(PRODUCER, number, [b"%d" % number]) for number in (1, 2)),
@@ -94,7 +96,7 @@ def test_whatever_is_joined_nothing_changes_for_consumers(
     for link in range(CONSUMER + 1, CONSUMER + consumers):
         peer.consume(link, "q", 1_000)
     parts = []
-    sent = []
+    sent: list[bytes] = []
     for number, (count, size, expires) in enumerate(batches, 1):
         messages = [b"%0*d" % (size, len(sent) + index) for index in range(count)]
         sent += messages

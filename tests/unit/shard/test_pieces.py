@@ -14,8 +14,8 @@ from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, batch
 
 PIECE = limits.LOOKED_INTO_AT_ONCE
-GROUPS = {"groups": True}
-WINDOW = {"duplicate_window": 60}
+GROUPS: dict[str, object] = {"groups": True}
+WINDOW: dict[str, object] = {"duplicate_window": 60}
 BODY = b"\x00\x53\x75\xa0"
 
 

@@ -262,7 +262,7 @@ def test_a_locked_message_is_settled_and_renewed_by_whoever_knows_its_lock() -> 
     gateway = scene.peer("gateway", 9)
     gateway.consume(5, "q", 3, lock_ms=500, lock_key=KEY)
     gateway.say(frame(Kind.GOODBYE))
-    lock = {"queue": "q", "sequence": 1, "lock": f"{KEY}-1"}
+    lock: dict[str, Any] = {"queue": "q", "sequence": 1, "lock": f"{KEY}-1"}
     scene.now_ms += 100
     assert answer(peer, "renew", **lock)[0] == {"found": True, "locked_until_ms": scene.now_ms + 500}
     number = peer.ask("settle", **lock)
@@ -275,7 +275,7 @@ def test_a_locked_message_is_settled_and_renewed_by_whoever_knows_its_lock() -> 
     assert answer(peer, "renew", **lock)[0] == {"found": False, "locked_until_ms": 0}
     # The right lock of another message.
     assert not answer(peer, "renew", queue="q", sequence=0, lock=f"{KEY}-2")[0]["found"]
-    rejected = {"outcome": "rejected", "condition": "acme:bad", "description": "no"}
+    rejected: dict[str, Any] = {"outcome": "rejected", "condition": "acme:bad", "description": "no"}
     peer.ask("settle", queue="q", sequence=2, lock=f"{KEY}-2", **rejected)
     peer.ask("settle", queue="q", sequence=0, lock=f"{KEY}-0", outcome="modified", delivery_failed=True)
     scene.settle_down()

@@ -129,7 +129,7 @@ def test_delayed_messages_are_seen_and_cancelled_while_they_are_on_disk() -> Non
     scene, peer = opened(FakeFiles(), {"delay": True})
     fill(scene, peer, 500, delay_ms=4_000)
     due_ms = scene.now_ms + 4_000
-    answer = peer.ask("peek", queue="q", **{"from": 900, "count": 3})
+    answer = peer.ask("peek", b"", **{"queue": "q", "from": 900, "count": 3})
     scene.settle_down()
     seen = peer.answers[answer][0]["messages"]
     assert [(each["state"], each["due_ms"]) for each in seen] == [("delayed", due_ms)] * 3

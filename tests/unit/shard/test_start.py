@@ -28,6 +28,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreRefusedError
 from lightrail.shard.start import Start
 from lightrail.telemetry.process import Process
+from tests.support.now import now
 
 CLUSTER = Settings(etcd=(endpoint("127.0.0.1:1"),))
 
@@ -342,7 +343,7 @@ def test_an_entry_that_was_set_back_is_written_anew_and_a_newer_one_ends_the_pro
             await owner.report()
             last, _ = await last_generation(coordinator, 0)
             assert last is not None
-            assert owner.failure is None
+            assert now(owner.failure) is None
             other = Generation(last.disk, 3, "another", boot=1)
             await coordinator.write([Write(key_of(0), other.encode())])
             await owner.report()

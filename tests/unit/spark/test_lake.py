@@ -175,7 +175,7 @@ def test_a_file_that_was_taken_out_of_the_table_is_found_by_its_rows(lake: Lake)
     lake.capture()
     table = DeltaTable(lake.uri)
     lost = active_files(table)[0]
-    partition = {name: str(lost[name]) for name in PARTITIONS}
+    partition: dict[str, str | None] = {name: str(lost[name]) for name in PARTITIONS}
     action = RemoveAction(lost["path"], True, 0, lost["size_bytes"], partition)
     table.create_write_transaction([action], "append", table.schema(), list(PARTITIONS))
     verdict = lake.verify()

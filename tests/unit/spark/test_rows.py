@@ -158,8 +158,10 @@ def test_an_append_gives_a_row_for_each_target_and_message() -> None:
     }
 
 
-@pytest.mark.parametrize("columns", [PLAIN, ["priority", "sequence"]], ids=["all", "these"])
-def test_where_a_record_leaves_priorities_to_the_headers_each_message_has_its_own(columns: list[str]) -> None:
+@pytest.mark.parametrize("columns", [PLAIN, ("priority", "sequence")], ids=["all", "these"])
+def test_where_a_record_leaves_priorities_to_the_headers_each_message_has_its_own(
+    columns: tuple[str, ...],
+) -> None:
     messages = [encode_header(Header(priority=each)) + b"\x00Su\xa0\x01x" for each in (0, 255, 9)]
     segment = written(
         declared(1),

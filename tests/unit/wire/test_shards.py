@@ -17,6 +17,7 @@ from lightrail.wire.links import MissingDeliveriesError
 from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import GREETING_MS, GREETING_MS_MAX, ShardPeer, State
 from tests.support.frontend_fakes import Said
+from tests.support.now import now
 
 
 class FakeSocket:
@@ -174,7 +175,7 @@ def test_it_greets_until_the_latest_greeting_is_answered(rig: Rig) -> None:
     rig.loop.ring()
     assert rig.attempts() == [2]
     rig.welcome(1)
-    assert rig.peer.state is State.GREETING
+    assert now(rig.peer.state) is State.GREETING
     rig.welcome(2)
     assert rig.peer.state is State.SERVING
     assert rig.peer.greetings == 1
@@ -257,7 +258,7 @@ def test_a_shard_of_whose_messages_some_got_lost_is_greeted_anew(rig: Rig) -> No
     rig.hear(frame(Kind.ACCEPTED, link=1, number=1, count=1))
     # The welcome, the answer, and then this one.
     rig.hear(frame(Kind.PONG, number=42, count=2))
-    assert rig.peer.state is State.SERVING
+    assert now(rig.peer.state) is State.SERVING
     rig.hear(frame(Kind.PONG, number=42, count=9))
     assert rig.peer.state is State.GREETING
 
@@ -296,7 +297,7 @@ def test_a_shard_that_does_not_know_us_is_greeted_anew(rig: Rig, answer: bytes) 
     rig.kinds()
     rig.peer.post(frame(Kind.PING))
     rig.hear(answer, frame(Kind.ACCEPTED, link=1, number=1, count=1))
-    assert rig.peer.state is State.GREETING
+    assert now(rig.peer.state) is State.GREETING
     assert rig.attempts() == [2]
     assert len(rig.loop.timers) == 1
     rig.hear(answer)
@@ -356,7 +357,7 @@ def test_frames_reach_their_links(rig: Rig) -> None:
         ("drained", 6),
         ("gone", conditions.RESOURCE_LOCKED),
     ]
-    assert rig.peer.producers == rig.peer.consumers == {}
+    assert (rig.peer.producers, rig.peer.consumers) == ({}, {})
 
 
 def test_a_mistake_with_one_link_ends_that_link_alone(rig: Rig) -> None:

@@ -232,8 +232,12 @@ def test_a_turn_is_scheduled_once(address: str) -> None:
                 scheduled.append(callback)
             return real(callback, *args, **options)  # type: ignore[arg-type]
 
-        end.on_turn = lambda: [end.socket.send([b"d", b"y"]) for _ in range(3)] and None
-        loop.call_soon = call_soon  # type: ignore[method-assign,assignment]
+        def on_turn() -> None:
+            for _ in range(3):
+                end.socket.send([b"d", b"y"])
+
+        end.on_turn = on_turn
+        loop.call_soon = call_soon  # type: ignore[method-assign]
         count = 4 * MESSAGES_PER_TURN
         for _ in range(count):
             dealer.send_multipart([b"x"])

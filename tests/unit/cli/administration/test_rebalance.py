@@ -14,7 +14,8 @@ from lightrail.cli.administration.moving import Watching
 from tests.support.fake_gateway import FakeGateway
 
 Output = pytest.CaptureFixture[str]
-NO_MOVES: tuple[int, dict[str, str], Any] = (200, {}, {"moves": [], "ended": []})
+Answer = tuple[int, dict[str, str], Any]
+NO_MOVES: Answer = (200, {}, {"moves": [], "ended": []})
 MOVE = {"queue": "q", "from": 0, "to": 1, "load": 1.0, "bytes": 3_000_000}
 SHARD = {"id": 0, "state": "active", "queues_before": 2, "queues_after": 1}
 PLAN = {"format": 1, "kind": "lightrail-plan", "moves": [MOVE], "shards": [SHARD], "silent": [2]}
@@ -46,7 +47,7 @@ def ended(result: str = "done", **more: Any) -> dict[str, Any]:
 
 def looks(
     *states: tuple[list[dict[str, Any]], list[dict[str, Any]]],
-) -> list[tuple[int, dict[str, str], Any]]:
+) -> list[Answer]:
     """Answers of /!moves, one after the other; the first is asked for before the moves begin."""
     return [NO_MOVES, *((200, {}, {"moves": moves, "ended": over}) for moves, over in states)]
 
@@ -198,7 +199,7 @@ def test_a_move_that_was_not_made_is_status_1(gateway: FakeGateway, capsys: Outp
 
 def test_an_earlier_end_of_the_same_queue_is_not_ours(gateway: FakeGateway, capsys: Output) -> None:
     old = ended("cancelled") | {"error": "it was cancelled", "ended_ms": 3}
-    states = [(200, {}, {"moves": [], "ended": [old]}), (200, {}, {"moves": [], "ended": [old, ended()]})]
+    states = looks(([], [old]), ([], [old, ended()]))[1:]
     gateway.answers["GET", "/!moves"] = states
     assert run(gateway, "rebalance") == 0
     assert "1 queue moved" in capsys.readouterr().out
@@ -241,8 +242,8 @@ def test_ctrl_c_leaves_the_moves_going_on_and_another_run_shows_their_end(
 
 
 def test_a_gateway_that_is_away_for_a_while_is_waited_for(gateway: FakeGateway, capsys: Output) -> None:
-    away = (503, {}, {"detail": "the coordinator can't be asked now"})
-    over = (200, {}, {"moves": [], "ended": [ended()]})
+    away: Answer = (503, {}, {"detail": "the coordinator can't be asked now"})
+    over: Answer = (200, {}, {"moves": [], "ended": [ended()]})
     gateway.answers["GET", "/!moves"] = [NO_MOVES, away, away, over]
     assert run(gateway, "rebalance") == 0
     assert "1 queue moved" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from lightrail.telemetry.metrics import registry
 
 def test_every_count_of_the_couriers_is_shown_once() -> None:
     counts = ForwardingCounts()
-    expected = []
+    expected: list[int] = []
     for place, name in enumerate(ForwardingCounts.__slots__, 1):
         value = getattr(counts, name)
         if isinstance(value, dict):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from lightrail.cluster.memory import MemoryCoordinator
@@ -36,6 +37,9 @@ class Scene:
         )
         self.directory.listen(lambda changes: self.forwarders.changed(changes.names))
         self.dlq = self.links.peer.queue("q/$dlq")
+
+    def has_paused(self, times: int) -> bool:
+        return len(self.pauses) == times
 
     async def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -78,7 +82,7 @@ def test_a_dead_letter_that_the_target_does_not_take_is_tried_again_more_and_mor
         scene.dlq.add(dead_letter(b"x", "q"))
         await scene.give("q", dead_letter="graves")
         for attempt in range(1, 10):
-            await until(lambda attempt=attempt: len(scene.pauses) == attempt)
+            await until(partial(scene.has_paused, attempt))
             scene.go_on.release()
         await until(lambda: len(scene.pauses) == 10)
         assert scene.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0]

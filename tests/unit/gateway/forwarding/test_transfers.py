@@ -22,6 +22,7 @@ from lightrail.namespace.service import Service
 from lightrail.wire.frames import OutcomeCode
 from tests.support.fake_shard import FakeLinks, FakeSink
 from tests.support.letters import dead_letter, message
+from tests.support.now import now
 from tests.support.turns import until
 
 FULL = NotSentError("amqp:resource-limit-exceeded", "it is full")
@@ -49,7 +50,7 @@ class Scene:
         self.dlq = self.links.peer.queue("a/$dlq")
         self.a = self.links.peer.queue("a")
 
-    def start(self, caller: Caller = ANYBODY, **asked: Any) -> Transfer:
+    def start(self, caller: Caller = ANYBODY, /, **asked: Any) -> Transfer:
         return self.transfers.start(caller, asked)
 
     async def run(self, **asked: Any) -> Transfer:
@@ -348,7 +349,7 @@ def test_a_cancelled_transfer_ends_when_what_is_on_its_way_has_arrived() -> None
         await until(lambda: scene.sink.waiting > 0)
         cancelling = asyncio.create_task(scene.transfers.cancel(ANYBODY, transfer.id))
         await until(lambda: transfer._is_cancelled)
-        assert transfer.state is State.RUNNING
+        assert now(transfer.state) is State.RUNNING
         scene.sink.gate.set()
         await cancelling
         assert transfer.state is State.CANCELLED

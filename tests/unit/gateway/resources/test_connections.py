@@ -132,7 +132,7 @@ def test_pages_go_over_all_frontends_and_say_who_is_away(tmp_path: Path) -> None
         assert [each["id"] for each in page["connections"]] == everything
         assert (page["next"], page["away"]) == (None, ["frontend-1"])
         seen: list[str] = []
-        after = ""
+        after: str | None = ""
         while after is not None:
             _, page = await ask("GET", f"/!connections?limit=4&user=u&after={after}")
             seen += [each["id"] for each in page["connections"]]

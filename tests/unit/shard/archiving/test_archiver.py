@@ -275,7 +275,7 @@ def test_an_archived_file_is_never_used_again_nor_changed() -> None:
     files = FakeFiles(space=6_000)
     journal = opened(files)
     scene = ArchiveScene(files, journal, readers={"r": reader()})
-    places = {}
+    places: dict[int, Place] = {}
     number = 0
     try:
         while True:
@@ -314,7 +314,7 @@ def test_a_full_disk_that_takes_no_index_does_not_stop_the_broker(caplog: pytest
     journal = opened(files)
     scene = ArchiveScene(files, journal)
     number = 0
-    places = {}
+    places: dict[int, Place] = {}
     try:
         while True:
             places |= filled(journal, 1, number)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.shard.journal.files import RealFiles
+from lightrail.shard.journal.files import Buffer, RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.repair import repair
 from lightrail.shard.journal.store import StoreRefusedError
@@ -65,7 +65,8 @@ def test_a_killed_writer_loses_nothing_that_it_reported(tmp_path: Path) -> None:
 def test_gathered_writes(tmp_path: Path) -> None:
     files = RealFiles(tmp_path)
     file = files.create("a")
-    pieces = [b"ab", memoryview(b"cdef"), bytearray(b"g"), memoryview(bytes(8)).cast("I")] * 2_500
+    pieces: list[Buffer] = [b"ab", memoryview(b"cdef"), bytearray(b"g"), memoryview(bytes(8)).cast("I")]
+    pieces *= 2_500
     pieces += [os.urandom(300_000), b"end"]
     assert file.write(5, pieces) == 2_500 * 15 + 300_003
     assert file.size() == 5 + 2_500 * 15 + 300_003

@@ -24,6 +24,7 @@ from lightrail.shard.journal.store import (
 )
 from lightrail.shard.queue.runs import Batch, Place, Run, batch_of
 from tests.support.fake_files import FakeFiles
+from tests.support.now import now
 
 EXTENT_BYTES = SLOTS * SLOT_BYTES
 """What a journal takes of a disk beside its segments."""
@@ -387,7 +388,7 @@ def test_while_the_commit_thread_hangs_appending_never_waits_for_it() -> None:
     thread = threading.Thread(target=commit.perform)
     thread.start()
     assert files.is_there.wait(60)
-    while not journal.is_crowded:
+    while not now(journal.is_crowded):
         live[len(live)] = send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
     # What is left of the segment takes what is on its way still.
     room = journal.current.capacity - journal.current.end
@@ -414,13 +415,13 @@ def test_on_a_full_disk_the_commit_thread_looks_for_room_where_one_is_under_way(
     journal = declared(files)
     files.fail_creates = errno.ENOSPC
     live = fill(journal)
-    assert journal.full
+    assert now(journal.full)
     journal.append(Settle(1, [(0, 1)], Outcome.ACCEPTED, "", 0))
     commit = journal.begin_commit()
     files.fail_creates = 0
     with pytest.raises(StoreFullError, match="expected room"):
         send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
-    assert journal.full
+    assert now(journal.full)
     commit.perform()
     journal.end_commit(commit)
     assert not journal.full

@@ -147,7 +147,7 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
     }
     parts = ({}, {6: 1}, {6: 1, 8: 2})[OLDER.index(older)]
     assert (recovered.parts, recovered.sealed, recovered.epoch) == (parts, True, 5)
-    header = decode_segment_header(files.inodes[name_of(2)].live[:40])
+    header = decode_segment_header(bytes(files.inodes[name_of(2)].live[:40]))
     assert header is not None
     assert header.version == 4
     journal.close(2_001)

@@ -50,7 +50,7 @@ def test_others_get_what_one_without_bytes_does_not(policy: Policy) -> None:
     bench.do(Credit(1, 100, size=1), Credit(2, 100, size=10 * LARGE))
     bench.put(*large("a", "b", "c", "d"))
     effects = bench.dispatch()
-    assert [effect.consumer for effect in effects if hasattr(effect, "run")].count(1) == 1
+    assert [effect.consumer for effect in effects if isinstance(effect, Deliver)].count(1) == 1
 
 
 def test_a_drain_ends_where_the_bytes_are_used_up() -> None:

@@ -40,6 +40,7 @@ from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Run, batch_of
 from tests.support.checked_queue import NOT_HERE, Checked
+from tests.support.now import now
 
 HOUR_MS = 3_600_000
 REJECTED = Outcome(OutcomeKind.REJECTED, "amqp:invalid-field", "no such order")
@@ -407,7 +408,7 @@ def test_a_deadline_that_was_forgotten_is_back_with_its_message(bench: Bench) ->
     bench.consumer(1, credit=2)
     bench.put(b"a", b"b", expires_at_ms=100)
     bench.dispatch()
-    assert bench.machine.next_deadline_ms is None
+    assert now(bench.machine.next_deadline_ms) is None
     bench.do(Settle(1, 0, 2, RELEASED))
     assert bench.machine.next_deadline_ms == 100
     bench.now = 100

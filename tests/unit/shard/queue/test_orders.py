@@ -34,6 +34,7 @@ from tests.support.checked_queue import (
     Checked,
     removed,
 )
+from tests.support.now import now
 
 # --- priorities ----------------------------------------------------------------------------------------
 
@@ -192,7 +193,7 @@ def test_a_queue_that_reads_messages_waits_for_all_of_them_after_a_restart() -> 
     for run in runs[1:]:
         run.batch.data = run.batch.ends = None
     bench.do(Restore(runs, 4))
-    assert bench.machine.next_deadline_ms == 0
+    assert now(bench.machine.next_deadline_ms) == 0
     bench.consumer(1)
     bench.put("key=2")
     fetches = bench.dispatch()
@@ -402,11 +403,11 @@ def test_a_lock_that_is_renewed_for_a_shorter_time_ends_when_it_is_said_to() -> 
 
 
 @pytest.mark.parametrize("kind", [str, bytes])
-def test_long_keys_are_cut_and_told_apart(kind: type) -> None:
+def test_long_keys_are_cut_and_told_apart(kind: type[str | bytes]) -> None:
     """Whatever a message has in the field of a key, what is kept of it is small."""
     most = limits.KEY_BYTES_MAX
-    exact = "k" * most if kind is str else b"k" * most
-    one, two = (exact * 4_000 + end for end in (("a", "b") if kind is str else (b"a", b"b")))
+    texts = ["k" * most, "k" * most * 4_000 + "a", "k" * most * 4_000 + "b"]
+    exact, one, two = texts if kind is str else [text.encode() for text in texts]
     assert key_of(exact)[1] == exact
     assert key_of(one) != key_of(two)
     assert key_of(one) == key_of(one[:])

@@ -191,9 +191,9 @@ def test_a_request_has_an_answer_of_one_of_its_types_or_an_error(run: Run) -> No
 @pytest.mark.parametrize(
     ("headers", "body", "reason"),
     [
-        ({FAULT: True}, b"no JSON", "it failed, and not why"),
-        ({FAULT: True}, b'"a text"', "it failed, and not why"),
-        ({FAULT: True}, b'{"exception": "ValueError"}', "it failed, and not why"),
+        ({FAULT: True}, b"no JSON", "an error without a description"),
+        ({FAULT: True}, b'"a text"', "an error without a description"),
+        ({FAULT: True}, b'{"exception": "ValueError"}', "an error without a description"),
         ({}, b"no JSON", "the answer is not readable"),
         ({}, b'{"item": 1}', "the answer is not readable"),
     ],

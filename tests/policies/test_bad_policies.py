@@ -37,7 +37,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str, Any, str]] = {
     "missing beside": ("queue", {"order": "sorted"}, "order_key", None, "(order is sorted)"),
     "without": ("queue", {"order_key": "subject"}, "order", "fifo", "last_value or sorted"),
     "not together": ("queue", {"groups": True, "priorities": 3}, "groups", True, "only one of"),
-    "metadata": ("metadata", {}, "reference", None, "metadata without it says nothing"),
+    "metadata": ("metadata", {}, "reference", None, "metadata has nothing else"),
     "role": ("heap", {}, "role", "heap", "one of none, metadata, connection-point, queue, router"),
 }
 

@@ -60,7 +60,7 @@ def named(data: Path | str, prefix: str = "") -> list[str]:
 
 
 def subscribe(data: Path | str, router: str, target: str, **fields: Any) -> Subscription:
-    """Messages of a router go to a target from now on."""
+    """Send messages of a router to a target from now on."""
     return with_service(data, lambda service: service.subscribe(ANYBODY, router, target, **fields))
 
 

@@ -92,7 +92,6 @@ NOT_FROM_OUTSIDE = {
     "MOVE_SOURCE_AGAIN_MS_MAX": OWN_PACE,
     "MOVE_THROTTLED_CHUNK_BYTES_MIN": OWN_WORK,
     "MOVES_SHOWN_MAX": "the maxlen of a deque, which keeps to it",
-    "OWNER_RETRY_MS": OWN_PACE,
     "OWNER_RETRY_MS_MAX": OWN_PACE,
     # etcd
     "ETCD_CALL_MS": ETCD,
@@ -138,8 +137,7 @@ ELSEWHERE = {
     "amqp/reader.py:CONTINUATION_BYTES_MAX": "longer encodings of transfers are decoded and not compared",
     "amqp/shapes.py:PREFIX_BYTES_MAX": "longer heads of transfers are decoded and not compared",
     "cluster/joining.py:LEAVE_TIME_MAX_S": OWN_PACE,
-    "cluster/keyed.py:ATTEMPTS_MAX": OWN_PACE,
-    "cluster/membership.py:ATTEMPTS_MAX": OWN_PACE,
+    "cluster/coordinator.py:ATTEMPTS_MAX": OWN_PACE,
     "filters/action.py:_INTEGER_MAX": "64 bits with a sign; test_action.py has the numbers themselves",
     "filters/action.py:_ULONG_MAX": "64 bits; test_action.py has the numbers themselves",
     "gateway/processes/health.py:SCRAPE_BYTES_MAX": "of the metrics of the installation's own processes",

@@ -27,7 +27,7 @@ _CLOEXEC: Final = 8
 
 
 class NotCountedError(Exception):
-    """System calls cannot be counted here: why, and what is needed."""
+    """System calls can't be counted here; the text says why, and what is needed."""
 
 
 def switches(pids: Iterable[int]) -> dict[int, int]:

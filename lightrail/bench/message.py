@@ -30,7 +30,7 @@ _LARGE_DATA: Final = bytes.fromhex("005375b0")
 
 
 class MalformedMessageError(Exception):
-    """What arrived is no AMQP message; the text says what was expected, what was found and where."""
+    """A malformed message; the text says what was expected, what was found and where."""
 
 
 def origin_of(run: int, sender: int) -> int:

@@ -147,7 +147,7 @@ class Run:
         return min(len(links), max(1, options.connections * len(links) // all_links))
 
     def execute(self) -> Outcome:
-        """Do it; raises RunError. Processes are gone afterwards in any case."""
+        """Execute the run; raises RunError. All processes have ended afterwards."""
         try:
             return self._execute()
         finally:
@@ -246,7 +246,7 @@ class Run:
         return spent
 
     def _poll(self, start: int) -> None:
-        """Let a little time pass; raises RunError when a process failed."""
+        """Wait a little; raises RunError when a process failed."""
         board = self.board
         elapsed = (time.monotonic_ns() - start) / 1e9
         self.watcher.update(elapsed, board.sum(words.SENT), board.sum(words.RECEIVED))

@@ -36,7 +36,7 @@ OPERATOR: Final = Caller("operator", everything=True)
 
 
 class FileCommandError(Exception):
-    """What the command was asked can't be done; the message says why."""
+    """The command can't be executed; the message says why."""
 
 
 REFUSALS: Final = (

@@ -106,7 +106,7 @@ async def _prepare(settings: Settings) -> tuple[Settings, bool]:
 
 
 def of_this_machine(settings: Settings) -> Settings:
-    """How many processes run here, one machine of a cluster. Raises ServeError, SettingsError."""
+    """Numbers of processes of this machine of a cluster. Raises ServeError, SettingsError."""
     for name in ("metrics", "wire"):
         found: Endpoint = getattr(settings, name)
         if found.port:
@@ -159,7 +159,7 @@ def plans(settings: Settings, modules: Mapping[str, str]) -> list[Plan]:
 
 
 def lock_data_directory(data: str) -> int:
-    """Take DATA/lock; the descriptor holds it, and so do the children that inherit it. Raises ServeError.
+    """Lock DATA/lock for this process and the children that inherit the descriptor. Raises ServeError.
 
     The directory of a killed instance is free as soon as its children have ended.
     """

@@ -141,7 +141,7 @@ class Child:
     def send(self, message: Message) -> None:
         """Send the process a message, if it runs."""
         if self._channel is not None and self.details is not None:
-            with suppress(ChannelClosedError):  # it died a moment ago, or does not read: keep() sees its exit
+            with suppress(ChannelClosedError):  # it just died, or does not read: keep() handles its exit
                 self._channel.send(message)
 
     async def stop(self) -> None:
@@ -182,7 +182,7 @@ class Child:
         finally:
             theirs.close()
         self.pid = process.pid
-        with suppress(ChannelClosedError):  # it died already: its exit says so
+        with suppress(ChannelClosedError):  # it has died already, and keep() handles its exit
             channel.send(self._supervisor.first_message(self))
         ours.setblocking(False)
         asyncio.get_running_loop().add_reader(ours, self._from_child, channel)

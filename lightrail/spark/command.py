@@ -24,19 +24,20 @@ Subparsers = Any
 
 
 class CommandError(Exception):
-    """Refused, failed, or what was checked is not so; the message says what and how to go on. Exit 1."""
+    """Refused or failed, or a check found errors; the message says how to go on. Exit 1."""
 
 
 class UsageError(Exception):
-    """The command's words don't go together; the message says how they would. Exit 2."""
+    """The command line is wrong; the message says what was expected. Exit 2."""
 
 
 class NotInstalledError(Exception):
-    """Something has to be installed first; the message says what and how. Exit 2."""
+    """A required package is missing; the message says how to install it. Exit 2."""
 
 
 class UnreachableError(Exception):
-    """A gateway, a broker or a folder does not answer; the message says which and what to look at. Exit 3."""
+    """A gateway, a broker or a store does not answer; the message says which one and what to check. Exit
+    3."""
 
 
 def add_command(
@@ -165,7 +166,7 @@ def listed(options: Mapping[str, str], streaming: bool = False) -> "dict[str, Jo
 
     Raises:
         UnreachableError: a place does not answer.
-        UsageError: an option is not as it should be.
+        UsageError: an option has a wrong value.
     """
     from lightrail.spark.places.listing import Places
     from lightrail.spark.places.sources import PlaceError
@@ -187,7 +188,7 @@ def session(args: argparse.Namespace, name: str) -> "SparkSession":
         name: of the application, as Spark's pages show it.
 
     Raises:
-        NotInstalledError: there is no Java that Spark could run on.
+        NotInstalledError: there is no Java for Spark.
         UsageError: a --conf is not KEY=VALUE.
     """
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ _NO_STORE: Final = "No FileSystem for scheme"
 
 
 def told(error: Exception) -> CommandError | UnreachableError | None:
-    """The error in its own words and of its kind; None where it is not meant for people."""
+    """The original error; None where it is not meant for users."""
     if isinstance(error, CommandError | UnreachableError):
         return error
     kind = _KINDS.get(type(error).__name__)
@@ -40,7 +40,7 @@ def told(error: Exception) -> CommandError | UnreachableError | None:
 
 
 def named(error: Exception) -> CommandError | UnreachableError:
-    """The same, or else the first line of what was said: Spark's log has the rest."""
+    """The same, or else the first line of the text; Spark's log has the rest."""
     return told(error) or _first_line(error)
 
 

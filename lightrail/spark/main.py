@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         found = told(error)
         if found is None and isinstance(error, OSError):
-            # A disk or an object store, in the middle of the work; what is begun belongs to no commit.
+            # A disk or an object store failed during the work, which belongs to no commit.
             found = UnreachableError(one_line(error))
         if found is None:
             raise

@@ -17,7 +17,7 @@ _BYTES_OF_A_UNIT: Final = 1024
 
 
 class UnsettledError(Exception):
-    """Queues are placed faster than one can look; the message says what to do."""
+    """Queues are placed faster than they can be listed; the message says what to do."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ def ask(client: GatewayClient) -> Placement:
 
     Raises:
         GatewayError: it does not answer, or refuses.
-        UnsettledError: queues were placed during each of some looks.
+        UnsettledError: queues were placed during each of several attempts.
     """
     for _ in range(_LOOKS):
         found = _look(client)

@@ -22,7 +22,7 @@ SECRET_BYTES_MAX: Final = 65_536
 
 
 class AnswerError(Exception):
-    """The gateway answered with an error; the message says what it said."""
+    """The gateway answered with an error, which the message quotes."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -30,7 +30,7 @@ class AnswerError(Exception):
 
 
 class UnreachableError(Exception):
-    """Nobody answered; the message says where and what to do."""
+    """No gateway answered; the message has its address and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Client:
 def authorization(user: str | None, password_file: str | None, token_file: str | None) -> str:
     """The Authorization header, with a password from a file or a prompt, never from an argument.
 
-    Raises UnreachableError when a file can't be read.
+    Raises UnreachableError for a file that can't be read.
     """
     if token_file:
         return "Bearer " + _secret(token_file)

@@ -12,11 +12,11 @@ Run = Callable[[Client, argparse.Namespace], int]
 
 
 class UsageError(Exception):
-    """The command's words don't go together; the message says how they would."""
+    """The command line is wrong; the message says what was expected."""
 
 
 class CommandError(Exception):
-    """What was asked would do more than was meant, or failed; the message says how to go on."""
+    """The command failed, or would do more than was meant; the message says how to go on."""
 
 
 def group(things: Subparsers, name: str, help: str) -> Subparsers:

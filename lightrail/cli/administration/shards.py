@@ -80,7 +80,7 @@ def _drain(client: Client, parsed: argparse.Namespace) -> int:
     plan["moves"] = [move for move in plan["moves"] if move["from"] == parsed.id]
     if parsed.id in plan["silent"]:
         raise CommandError(
-            f"shard {parsed.id} gets no queues any more, but it does not answer, so those it has can't be "
+            f"shard {parsed.id} gets no more queues, but it does not answer, so its queues can't be "
             "copied: start it and run this again"
         )
     if not parsed.json:
@@ -91,8 +91,8 @@ def _drain(client: Client, parsed: argparse.Namespace) -> int:
     left = _shard(client, parsed.id)
     if left is not None and left["queues"]:
         raise CommandError(
-            f"shard {parsed.id} still has {counted(left['queues'], 'queue')}: run this again; of what stays "
-            "then, `lightrail-admin rebalance --verify` says why"
+            f"shard {parsed.id} still has {counted(left['queues'], 'queue')}: run this again; for those that "
+            "stay then, `lightrail-admin rebalance --verify` has the reason"
         )
     if not parsed.json:
         print(f"shard {parsed.id} is empty: stop it, then `lightrail-admin shard remove {parsed.id}`")

@@ -42,10 +42,10 @@ def check_events(args: argparse.Namespace, *, gateway_is_asked: bool = False) ->
         gateway_is_asked: --gateway has another purpose as well, and is allowed with TABLE.
 
     Raises:
-        UsageError: they don't.
+        UsageError: the options contradict each other.
     """
     if gateway_is_asked and not args.gateway:
-        raise UsageError("expected --gateway URL, which says where queues are; found none")
+        raise UsageError("expected --gateway URL, for the placement of queues; found none")
     if args.table is None:
         source_options(args)
     elif args.archive or (args.gateway and not gateway_is_asked):
@@ -63,7 +63,7 @@ def check_places(args: argparse.Namespace) -> None:
 
     Raises:
         Unreachable: a place does not answer.
-        UsageError: an option is not as it should be.
+        UsageError: an option has a wrong value.
     """
     if args.table is None:
         listed(source_options(args))

@@ -28,7 +28,7 @@ _PIECES_FEW: Final = 1_024
 
 
 class BadEndsError(Exception):
-    """An Append record whose messages do not lie where they should."""
+    """An Append record whose ends of messages are malformed."""
 
     def __init__(self, record: int) -> None:
         super().__init__(record)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 
 class DamageError(Exception):
-    """Rows are missing: which, where, why, and what can be done."""
+    """Rows are missing; the message says which, where, why, and what to do."""
 
     def __init__(
         self, journal: str, segment: int, offset: int, lsn: int, what: str, next_lsn: int | None = None
@@ -30,4 +30,4 @@ class DamageError(Exception):
 
 
 Lost = Callable[[DamageError], None]
-"""Told of damage when reading goes on after it."""
+"""Called with damage when reading goes on after it."""

@@ -64,8 +64,8 @@ def record_batches(
         undecodable: called with the number of messages that could not be decoded, whole or in part.
 
     Raises:
-        DamageError: records of the part are not there any more.
-        ArchiveError: a segment of a newer format, or the file of another one.
+        DamageError: records of the part are missing.
+        ArchiveError: a segment of a newer format, or the file of another segment.
     """
     return gathered(_Reader(part, file, wanted, lost, undecodable).batches(), wanted)
 
@@ -322,7 +322,7 @@ class _Reader:
                 try:
                     extents = Extents(rows)
                 except BadEndsError as error:
-                    bad(error.record, "an Append whose messages do not lie one after another")
+                    bad(error.record, "an Append whose ends of messages do not rise")
                     skip = 0 if error.record == runs.record[at] else skip
                     runs = runs.take(np.arange(at, len(runs)))
                     runs = runs.take(runs.record != error.record)

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0 done.
 
     Raises:
-        CommandError: what is there can't be read, or the report can't be written.
+        CommandError: the source can't be read, or the report can't be written.
         Unreachable: a place does not answer.
         UsageError: the options do not go together.
     """

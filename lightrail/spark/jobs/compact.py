@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0 done.
 
     Raises:
-        Failed: there is no such table, or others changed it again and again before us.
+        Failed: there is no such table, or other commits conflicted every time.
         UsageError: a number is out of its range.
     """
     from lightrail.spark.lake import compaction

@@ -61,7 +61,7 @@ def retire(table: DeltaTable, uri: str, today: date, days: int, done: Done) -> N
     """Deletes old days; the ledger still has their ranges and numbers of rows.
 
     Raises:
-        CommandError: others committed again and again before us.
+        CommandError: other commits conflicted every time.
     """
     counts: dict[str, list[Row]] = {}
     for _ in range(SPARK_LAKE_AGAIN):
@@ -156,7 +156,7 @@ def compact(table: DeltaTable, target_bytes: int, done: Done) -> None:
     """Merges small files, partition by partition.
 
     Raises:
-        CommandError: others changed the same files again and again before us.
+        CommandError: other commits changed the same files every time.
     """
     for _ in range(SPARK_LAKE_AGAIN):
         table.update_incremental()

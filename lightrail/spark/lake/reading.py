@@ -36,8 +36,8 @@ class Work:
         """Reads the pieces and writes files below the table, which belong to no commit yet.
 
         Raises:
-            DamageError: a record is damaged, and nothing may be lost.
-            DataLossError: a segment is gone, and nothing may be lost.
+            DamageError: a record is damaged, and losses are not allowed.
+            DataLossError: a segment is missing, and losses are not allowed.
             PlaceError: a place does not answer.
         """
         writer = FileWriter(Folder(self.table))

@@ -143,7 +143,7 @@ class Batch:
 
 
 class BatchError(Exception):
-    """What Spark is told of a micro-batch."""
+    """Errors of a micro-batch in the form for Spark."""
 
 
 @dataclass(slots=True)
@@ -203,8 +203,8 @@ class Capture:
             self._done(frame, query, number)
         except Exception as error:
             self.problem = error
-            # In few words: what is raised here Spark prints, with what it came from, and looks through for
-            # an interruption with an expression that overflows the stack where there is much to see.
+            # Raise a short text without a cause: Spark searches it for an interruption by a regular
+            # expression that overflows the stack on long texts.
             raise BatchError(_INTERRUPTED if self.stopping else str(named(error))) from None
 
     def _done(self, frame: "DataFrame", query: str, number: int) -> None:

@@ -40,7 +40,7 @@ def open_table(uri: str) -> DeltaTable:
     """Opens an existing table.
 
     Raises:
-        CommandError: there is none, or not one of ours.
+        CommandError: there is none, or it is not a table of capture.
         UnreachableError: its store does not answer.
     """
     try:
@@ -165,7 +165,7 @@ def position(table: DeltaTable, journal: str) -> int | None:
 
 
 class OrderError(Exception):
-    """Records of a batch are covered by the table already, or do not follow on what it covers."""
+    """The table covers records of a batch already, or the batch does not continue its coverage."""
 
 
 def follows(table: DeltaTable, bounds: Bounds) -> None:
@@ -189,7 +189,7 @@ def commit_batch(table: DeltaTable, query: str, batch: int, files: Sequence[File
     Returns: False where the table has the batch already.
 
     Raises:
-        OrderError: the batch does not go on where the table ends.
+        OrderError: the batch does not continue the coverage.
         CommandError: others committed again and again before us.
     """
     note = {

@@ -150,7 +150,7 @@ def find(path: str) -> Iterator[Found]:
     prefix = path[: len(path.rstrip("/")) - len(root)] if path.rstrip("/").endswith(root) else ""
     roots = _expanded(system, root) if _GLOB.search(root) else [root]
     if not roots:
-        raise NoArchiveError(f"expected an archive at path {path!r}, found nothing that is called so")
+        raise NoArchiveError(f"expected an archive at path {path!r}, found no such path")
     for each in roots:
         yield from _journals(system, prefix, each)
 
@@ -175,7 +175,7 @@ def _journal(system: Any, prefix: str, folder: str, names: list[str]) -> Iterato
         text = _asked(lambda: _content(system, f"{folder}/{IDENTITY}"), folder)
         incarnation = decode_identity(text.decode(errors="replace"))
     except SegmentMissingError:
-        return  # It is being made, or removed.
+        return  # The folder is being created, or removed.
     except ArchiveError as error:
         raise PlaceError(f"{folder}: {error}") from error
     end = -len(SEGMENT_SUFFIX)

@@ -38,7 +38,7 @@ class GatewayFile:
         try:
             return _asked(self._client, "GET", self._path, query={"from": start, "to": end})
         except _BeyondCommittedError as error:
-            # More was asked for than is committed.
+            # The range is beyond the committed end.
             if error.committed <= start:
                 return b""
             return _asked(self._client, "GET", self._path, query={"from": start, "to": error.committed})
@@ -141,7 +141,7 @@ def _position(value: Any) -> int:
 
 
 class _BeyondCommittedError(PlaceError):
-    """Bytes were asked for that are not committed."""
+    """The requested bytes are not committed."""
 
     def __init__(self, text: str, committed: int) -> None:
         super().__init__(text)

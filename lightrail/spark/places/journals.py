@@ -42,7 +42,7 @@ class Journal:
         """The index of a segment, at least up to its end at the time of listing.
 
         Raises:
-            SegmentMissingError: no source has it any more.
+            SegmentMissingError: no source has the segment any more.
             PlaceError: it can't be read.
         """
         key = self.incarnation.disk, held.number
@@ -63,7 +63,7 @@ class Journal:
             try:
                 return self._first(self.segments[0])
             except SegmentMissingError:
-                del self.segments[0]  # Removed since it was listed; the oldest go first.
+                del self.segments[0]  # Removed since the listing; retention removes the oldest first.
         return None
 
     @property

@@ -6,7 +6,7 @@ from lightrail.journal.index import SegmentIndex
 
 
 class SegmentMissingError(Exception):
-    """The segment is not there any more: retention, or somebody, has removed it."""
+    """The segment no longer exists: retention, or somebody, has removed it."""
 
 
 class PlaceError(Exception):
@@ -15,7 +15,7 @@ class PlaceError(Exception):
 
 
 class NoArchiveError(PlaceError):
-    """There is no such folder, or none yet: a shard makes it with the first segment."""
+    """The folder does not exist, or not yet: a shard creates it with the first segment."""
 
 
 class File(Protocol):

@@ -27,7 +27,7 @@ class Loss:
 
 
 class DataLossError(Exception):
-    """Records that should have been read are gone or damaged."""
+    """Records of the range are missing or damaged."""
 
     def __init__(self, loss: Loss) -> None:
         super().__init__(
@@ -48,7 +48,7 @@ class Losses:
         """Reports lost records.
 
         Raises:
-            DataLossError: nothing may be lost.
+            DataLossError: losses are not allowed.
         """
         if self._fail:
             raise DataLossError(loss)

@@ -15,7 +15,7 @@ Wish = str | Offsets
 
 
 class BadOffsetsError(ValueError):
-    """A text that names no offsets: what was expected and what came."""
+    """A text without valid offsets; the message says what was expected and what was found."""
 
 
 def parse(text: str) -> Wish:

@@ -49,8 +49,8 @@ class Reading:
         """The rows of a task.
 
         Raises:
-            DamageError: a record is damaged, and nothing may be lost.
-            DataLoss: a segment is gone, and nothing may be lost.
+            DamageError: a record is damaged, and losses are not allowed.
+            DataLoss: a segment is missing, and losses are not allowed.
             PlaceError: a place does not answer.
         """
         if isinstance(partition, Task):

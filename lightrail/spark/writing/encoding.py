@@ -31,11 +31,11 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class BadColumnsError(ValueError):
-    """A table that can't be written: which column, what was expected, what it is."""
+    """A table that can't be written; the message has the column, its expected and its actual type."""
 
 
 class BadRowError(ValueError):
-    """A row that is no message: which column, what was expected, what it has."""
+    """A row that is no message; the message has the column, what was expected, and its value."""
 
 
 class Encoder:

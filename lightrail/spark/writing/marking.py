@@ -25,7 +25,7 @@ def marked_rows(batch: pa.RecordBatch, began_ms: int) -> Iterator[tuple[str, byt
 
 
 def marked(message: bytes, queue: str, sequence: int, began_ms: int) -> bytes:
-    """The message, with the annotations that say where it comes from. Raises BadRowError."""
+    """The message with the annotations of its origin. Raises BadRowError."""
     try:
         return with_annotations(
             message,

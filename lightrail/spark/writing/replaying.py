@@ -61,7 +61,7 @@ def new_run(
 
 
 def state_file(folder: str, id: str) -> Path:
-    """Where the pin of a run is. Raises UsageError for a name that makes no file name."""
+    """Path of the file of a run. Raises UsageError for a name that is no file name."""
     if not (id and id.isascii() and id.replace("-", "").replace("_", "").replace(".", "").isalnum()):
         raise UsageError(f"--id {id!a}: expected letters, digits, and - _ . between them")
     if id.startswith(".") or len(id) > 100:
@@ -73,8 +73,7 @@ def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
     """The run that began under this name, or None.
 
     Raises:
-        UsageError: it is about something else.
-        CommandError: the file can't be read.
+        UsageError: the run has other options. Failed: the file can't be read.
     """
     try:
         fields = json.loads(path.read_text())
@@ -97,7 +96,7 @@ def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
 
 
 def save(path: Path, run: Run) -> None:
-    """Writes the run down, whole or not at all. Raises CommandError."""
+    """Writes the file of the run atomically. Raises CommandError."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(fresh, "w", encoding="utf-8") as file:
@@ -139,7 +138,7 @@ def of_table(spark: "SparkSession", uri: str, version: int) -> "DataFrame":
     table = open_table(uri)
     try:
         table.load_as_version(version)
-    except Exception as error:  # whatever kind the library makes of it
+    except Exception as error:  # the library raises various classes
         raise CommandError(
             f"version {version} of {uri} is not there any more: {error}. What was sent stays; begin anew "
             "with another --id and a --where that leaves it out"
@@ -156,7 +155,7 @@ def selected(
     queues: list[str] | None = None,
     pattern: str | None = None,
 ) -> "DataFrame":
-    """The messages that are meant, as they were enqueued. Raises UsageError for a condition that is none."""
+    """The selected messages, as enqueued. Raises UsageError for an invalid condition."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
 

@@ -235,4 +235,4 @@ def test_people_see_journals_and_readers_by_lightrail_admin(broker: Broker, http
     shown = json.loads(admin("reader", "show", "test/admin", "--json"))
     assert (shown["hold_hours"], set(shown["positions"])) == (2.0, {row["journal"] for row in rows})
     assert "test/admin" in admin("reader", "list")
-    assert "gone" in admin("reader", "remove", "test/admin")
+    assert "is deleted" in admin("reader", "remove", "test/admin")

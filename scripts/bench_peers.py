@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.benchmarks import machine, peers, suite
 from tests.benchmarks.load import LoadError
-from tests.support.java_broker import JavaBroker
+from tests.support.amqp.java_broker import JavaBroker
 
 
 def main() -> int:
@@ -32,12 +32,12 @@ def main() -> int:
     directory = tempfile.mkdtemp(prefix="lightrail-peer-", dir=given.scratch)
     try:
         peers.install()
-        places = [Path(directory, name) for name in ("rabbitmq", "artemis", "broker-j")]
-        for place in places:
-            place.mkdir()
-        rabbit = peers.RabbitMQ(places[0])
-        artemis = peers.Artemis(places[1], options=peers.JVM_OPTIONS, file_bytes=peers.ARTEMIS_FILE_BYTES)
-        broker_j = peers.BrokerJ(places[2], options=peers.JVM_OPTIONS)
+        folders = [Path(directory, name) for name in ("rabbitmq", "artemis", "broker-j")]
+        for folder in folders:
+            folder.mkdir()
+        rabbit = peers.RabbitMQ(folders[0])
+        artemis = peers.Artemis(folders[1], options=peers.JVM_OPTIONS, file_bytes=peers.ARTEMIS_FILE_BYTES)
+        broker_j = peers.BrokerJ(folders[2], options=peers.JVM_OPTIONS)
         found = (
             (rabbit, peers.rows_of_rabbitmq(rabbit)),
             (artemis, peers.rows_of_artemis(artemis)),

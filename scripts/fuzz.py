@@ -134,12 +134,12 @@ def run_stage(stage: str, environment: dict[str, str], options: list[str]) -> No
             )
         run_tests(environment, options)
     else:
-        with tempfile.TemporaryDirectory(prefix="lightrail-sanitized-") as place:
+        with tempfile.TemporaryDirectory(prefix="lightrail-sanitized-") as folder:
             environment = environment | OPTIONS | {"LD_PRELOAD": libasan()}
-            prove_that_overruns_are_caught(Path(place), environment)
-            built = build(ROOT / "lightrail/amqp/scanner.py", "lightrail.amqp._scanner", Path(place))
+            prove_that_overruns_are_caught(Path(folder), environment)
+            built = build(ROOT / "lightrail/amqp/scanner.py", "lightrail.amqp._scanner", Path(folder))
             environment["LIGHTRAIL_SANITIZED_SCANNER"] = str(built)
-            run_tests(environment, ["-p", "tests.support.sanitized_scanner", *options])
+            run_tests(environment, ["-p", "tests.unit.amqp.sanitized_scanner", *options])
 
 
 def main() -> int:

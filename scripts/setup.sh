@@ -51,7 +51,7 @@ clients_there() {
     done
 }
 
-engine_missing() { # what tests/support/docker.py starts
+engine_missing() { # what tests/support/deploy/docker.py starts
     [ -n "${containers:-}" ] || return 1
     for program in dockerd docker debootstrap iptables; do
         PATH=$PATH:/usr/sbin command -v $program >/dev/null || return 0

@@ -2,7 +2,7 @@
 
 cimport cython
 
-cdef Py_ssize_t SHORTEST, TAG_BYTES_MAX, FIELDS_MAX, EXPIRY_INDEX, HEADER_FIELDS, PRIORITY_DEFAULT
+cdef Py_ssize_t SHORTEST, TAG_BYTES_MAX, TAG_DIGITS_MAX, TAG_NUMBER_BYTES_MAX, FIELDS_MAX, EXPIRY_INDEX, HEADER_FIELDS, PRIORITY_DEFAULT
 cdef long long UINT_MAX, EXPIRY_SPAN_MS
 
 @cython.locals(number=cython.longlong)
@@ -18,6 +18,9 @@ cdef int _boolean(bytes data, Py_ssize_t at, Py_ssize_t stop)
 
 @cython.locals(code=cython.int, group=cython.int)
 cdef Py_ssize_t _after(bytes data, Py_ssize_t at, Py_ssize_t stop)
+
+@cython.locals(index=Py_ssize_t, octet=cython.int, number=cython.longlong)
+cpdef long long tag_number(bytes data, Py_ssize_t at, Py_ssize_t stop, int form)
 
 @cython.locals(size=Py_ssize_t, code=cython.int, at=Py_ssize_t, handle=cython.longlong, channel=cython.longlong)
 cpdef long long lane(bytes data, Py_ssize_t position, Py_ssize_t end)
@@ -53,11 +56,12 @@ cdef bint _near(long long one, long long other)
     payloads=list, frame=_Frame, channel=cython.longlong, handle=cython.longlong, settled=cython.bint,
     message_format=cython.longlong, head_at=Py_ssize_t, head_size=Py_ssize_t, expires=cython.bint,
     latest=cython.longlong, earliest=cython.longlong, count=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t,
-    start=Py_ssize_t, mixed=cython.bint, durable=cython.bint, longest=cython.longlong, shortest=cython.longlong,
+    start=Py_ssize_t, at=Py_ssize_t, mixed=cython.bint, durable=cython.bint, longest=cython.longlong, shortest=cython.longlong,
 )
 cpdef tuple take(
     bytes data, Py_ssize_t position, Py_ssize_t end, long long lane, long long expected, Py_ssize_t limit,
     Py_ssize_t frame_max, Py_ssize_t message_max, int settlement, list tags, bint mixes=*,
+    int form=*, long long number=*,
 )
 
 @cython.locals(start=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t)

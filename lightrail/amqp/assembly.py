@@ -29,6 +29,7 @@ class Assembly:
         "settled",
         "size",
         "tag",
+        "txn_id",
     )
 
     def __init__(self, delivery_id: int, tag: bytes, message_format: int) -> None:
@@ -45,9 +46,15 @@ class Assembly:
         self.size = 0
         self.kept_bytes = 0
         """Memory of the parts."""
+        self.txn_id: bytes | None = None
+        """The transaction in which it is sent."""
 
-    def set_mode(self, transfer: Transfer, rcv_settle_mode: int) -> None:
-        """A transfer's own rcv-settle-mode has to fit that of its link (2.7.5); there are no transactions."""
+    def set_mode(self, transfer: Transfer, rcv_settle_mode: int, *, transactions: bool) -> None:
+        """A transfer's own rcv-settle-mode has to fit that of its link (2.7.5).
+
+        Args:
+            transactions: whether it may be sent in one (transactions 4.4.1).
+        """
         if transfer.rcv_settle_mode is not None:
             if transfer.rcv_settle_mode == SETTLE_SECOND and rcv_settle_mode == SETTLE_FIRST:
                 raise LinkProtocolError(
@@ -56,6 +63,9 @@ class Assembly:
                 )
             self.second = transfer.rcv_settle_mode == SETTLE_SECOND
         if isinstance(transfer.state, TransactionalState):
+            if transactions and self.txn_id in (None, transfer.state.txn_id):
+                self.txn_id = transfer.state.txn_id
+                return
             raise LinkProtocolError(
                 conditions.TRANSACTION_UNKNOWN_ID,
                 f"expected a transaction that was declared, found transaction {transfer.state.txn_id!r}",

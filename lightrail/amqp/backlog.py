@@ -1,6 +1,7 @@
 """Outgoing messages that wait for the session's window or for credit."""
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class Backlog:
@@ -16,6 +17,7 @@ class Backlog:
         "message_format",
         "offset",
         "settled",
+        "state",
     )
 
     def __init__(
@@ -26,6 +28,7 @@ class Backlog:
         base: int,
         settled: bool,
         message_format: int,
+        state: Any = None,
     ) -> None:
         self.count = count
         self.ends = ends
@@ -33,6 +36,8 @@ class Backlog:
         self.base = base
         self.settled = settled
         self.message_format = message_format
+        self.state = state
+        """Of the transfers, as in a transaction; None for none."""
         self.index = 0
         """The message that is sent next, or of which some frames are sent."""
         self.offset = 0

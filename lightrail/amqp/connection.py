@@ -22,7 +22,7 @@ from lightrail.amqp.connection_endpoint import ConnectionEndpoint
 from lightrail.amqp.errors import ConnectionProtocolError, FramingError, LocalError
 from lightrail.amqp.events import Event
 from lightrail.amqp.headers import read_header
-from lightrail.amqp.phases import CLOSED, CLOSING, HEADER, OPEN, OPENING, SASL
+from lightrail.amqp.phases import CLOSED, CLOSING, DECIDING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.reader import discard_frames, read_frames
 from lightrail.amqp.security import AUTH, OK, SaslClient, SaslServer
 from lightrail.amqp.settings import ConnectionSettings
@@ -157,8 +157,8 @@ class Connection(ConnectionEndpoint):
 
     @property
     def _waiting_bytes_max(self) -> int:
-        """Bytes that may wait for the rest of their frame, or for the answer to a SASL frame."""
-        if self.phase == SASL:
+        """Bytes that may wait for the rest of their frame, or for the answer to a SASL frame or an open."""
+        if self.phase in (SASL, DECIDING):
             return max(self.settings.max_sasl_frame_size, limits.PIPELINED_BYTES_MAX)
         return self.settings.max_frame_size
 
@@ -218,10 +218,11 @@ class Connection(ConnectionEndpoint):
         position = self._read_until(data, position)
         if position < len(data) and self.phase != CLOSED:
             if self.work > 0 and len(data) - position > self._waiting_bytes_max:
-                # Only a peer that pipelines behind an unanswered SASL frame gets here.
+                # Only a peer that pipelines behind an unanswered SASL frame or open gets here.
                 self.terminate(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
-                    f"expected to be waited for with the SASL outcome, found {len(data) - position} bytes",
+                    "expected to be waited for with the answer to a SASL frame or an open, found "
+                    f"{len(data) - position} bytes",
                 )
             else:
                 self._pending = bytearray(memoryview(data)[position:])
@@ -249,6 +250,8 @@ class Connection(ConnectionEndpoint):
                 position = self.sasl.read(data, position, end)
             elif phase == OPENING:
                 position = read_frames(self, data, position, end)
+            elif phase == DECIDING:
+                return position
             elif phase == CLOSING:
                 position = discard_frames(self, data, position, end)
             else:

@@ -2,7 +2,7 @@
 
 Phases. A server waits in HEADER for a protocol header; a SASL header leads to SASL and, once the caller has
 accepted the user, back to HEADER. After the AMQP header it is OPENING until the peer's open arrives, which is
-answered with ours at once, then OPEN. Our close makes it CLOSING: everything is dropped until the peer's
+answered with our open at once, then OPEN. Our close makes it CLOSING: everything is dropped until the peer's
 close (CLOSE_SENT and DISCARDING of 2.4.6 alike) or until time is up. Then it is CLOSED.
 
 Who closes. The engine answers a peer's close, end and detach, and the event reports them. It answers an error
@@ -10,14 +10,15 @@ of the peer with close, end or detach, whichever the specification asks for, and
 What the caller ends has no event.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from lightrail.amqp import frames
 from lightrail.amqp.errors import ConnectionProtocolError, FramingError, LocalError
-from lightrail.amqp.events import Closed, Event, Opened
+from lightrail.amqp.events import Closed, Event, OpenAsked, Opened
 from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import AmqpError, Begin, Close, Open, encode_performative, make_error
-from lightrail.amqp.phases import CLOSED, CLOSING, HEADER, OPEN, OPENING, SASL
+from lightrail.amqp.phases import CLOSED, CLOSING, DECIDING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.security import SaslClient, SaslServer
 from lightrail.amqp.session import Session
@@ -27,6 +28,9 @@ from lightrail.amqp.shapes import Shape
 from lightrail.amqp.values import Symbol
 from lightrail.amqp.windows import BEGIN_SENT, END_SENT, Windows
 from lightrail.model import conditions, limits
+
+ESTABLISHMENT_FAILED: Final = Symbol("amqp:connection-establishment-failed")
+"""Property of an open that a close with the reason follows."""
 
 
 class ConnectionEndpoint:
@@ -111,9 +115,13 @@ class ConnectionEndpoint:
 
     # --- commands ----------------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Write our open, as a client does; a server's open follows the peer's by itself."""
-        if self.phase not in (HEADER, OPENING) or (self.phase == HEADER and not self._header_sent):
+    def open(self, properties: Mapping[Symbol, Any] | None = None) -> None:
+        """Write our open, as a client does; a server's open follows the peer's by itself.
+
+        Args:
+            properties: of this open, beside those of the settings.
+        """
+        if self.phase not in (HEADER, OPENING, DECIDING) or (self.phase == HEADER and not self._header_sent):
             raise LocalError("open can only be sent after the protocol header and before close")
         if self._open_sent:
             return
@@ -129,7 +137,7 @@ class ConnectionEndpoint:
                     channel_max=settings.channel_max,
                     idle_time_out=settings.idle_time_out_ms // 2 or None,
                     offered_capabilities=[Symbol(name) for name in settings.offered_capabilities] or None,
-                    properties=settings.properties or None,
+                    properties={**settings.properties, **(properties or {})} or None,
                 )
             ),
         )
@@ -193,7 +201,28 @@ class ConnectionEndpoint:
         self.peer_channel_max = peer.channel_max
         self._peer_idle_ms = idle
         self._sent_ms = self._now_ms
-        self.open()
+        deciding = self.settings.open_deciding
+        if deciding and not deciding.isdisjoint(peer.desired_capabilities or ()):
+            self.phase = DECIDING
+            self.events.append(OpenAsked(peer))
+        else:
+            self._accept(peer, None)
+
+    def accept_open(self, properties: Mapping[Symbol, Any] | None = None) -> None:
+        """Answer OpenAsked; feed(b"") reads on."""
+        if self.phase != DECIDING or self.peer_open is None:
+            raise LocalError("an open can be accepted after OpenAsked only, and once")
+        self._accept(self.peer_open, properties)
+
+    def refuse_open(self, condition: str, description: str, info: dict[Symbol, Any] | None = None) -> None:
+        """Answer OpenAsked with an open that says that it failed, and a close (soleconn 3.2.1)."""
+        if self.phase != DECIDING:
+            raise LocalError("an open can be refused after OpenAsked only, and once")
+        self.open({ESTABLISHMENT_FAILED: True})
+        self.close(condition, description, info)
+
+    def _accept(self, peer: Open, properties: Mapping[Symbol, Any] | None) -> None:
+        self.open(properties)
         self.phase = OPEN
         self.events.append(Opened(peer))
 

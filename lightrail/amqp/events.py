@@ -103,7 +103,7 @@ class SaslFailed(Event):
 
 
 class Opened(Event):
-    """The peer's open has arrived; ours is written already."""
+    """The peer's open has arrived; our open is written already."""
 
     __slots__ = ("open",)
 
@@ -138,7 +138,8 @@ class Transfers(Event):
     `absolute_expiry_ms` is their latest properties.absolute-expiry-time, `earliest_expiry_ms` their earliest,
     within the same span. `tags` are their delivery-tags where the link keeps them (link.keep_tags). `pieces`
     are the parts of one message of several frames, not joined; only for a link that asked for them
-    (link.take_pieces), and then there are no `payloads`.
+    (link.take_pieces), and then there are no `payloads`. `txn_id` is the transaction in which they are sent
+    (transactions 4.4.1), or None.
     """
 
     __slots__ = (
@@ -153,6 +154,7 @@ class Transfers(Event):
         "pieces",
         "settled",
         "tags",
+        "txn_id",
     )
 
     def __init__(
@@ -168,6 +170,7 @@ class Transfers(Event):
         mixed: bool = False,
         earliest_expiry_ms: int | None = None,
         pieces: list[bytes | memoryview] | None = None,
+        txn_id: bytes | None = None,
     ) -> None:
         self.link = link
         self.first_delivery_id = first_delivery_id
@@ -180,6 +183,7 @@ class Transfers(Event):
         self.mixed = mixed
         self.earliest_expiry_ms = absolute_expiry_ms if earliest_expiry_ms is None else earliest_expiry_ms
         self.pieces = pieces
+        self.txn_id = txn_id
 
     @property
     def count(self) -> int:
@@ -201,6 +205,22 @@ class Transfers(Event):
         return True
 
 
+class Resumed(Event):
+    """The sender resumed a delivery that our attach announced (2.6.13): settle it with `state`.
+
+    `settled`: the sender has settled, or aborted, it already and forgets it.
+    """
+
+    __slots__ = ("delivery_id", "link", "settled", "state", "tag")
+
+    def __init__(self, link: Link, delivery_id: int, tag: bytes, state: Any, settled: bool) -> None:
+        self.link = link
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.state = state
+        self.settled = settled
+
+
 class Credit(Event):
     """The receiver of an outgoing link grants deliveries numbered below `limit` (2.6.7).
 
@@ -220,8 +240,9 @@ class Credit(Event):
 class Outcome(Event):
     """The receiver's state for deliveries first..last of an outgoing link (2.7.6).
 
-    Not `settled` means that the receiver waits for ours (rcv-settle-mode second): link.settle_sent. `state`
-    is None where the disposition carried none: the source's default-outcome holds when settled.
+    Not `settled`: the receiver waits until we settle with link.settle_sent (rcv-settle-mode second). `state`
+    is None where the disposition carried none: the source's default-outcome holds when settled. A
+    TransactionalState has the outcome that a transaction will apply (transactions 4.4.2).
     """
 
     __slots__ = ("first", "last", "link", "settled", "state")
@@ -245,6 +266,15 @@ class SenderSettled(Event):
         self.last_delivery_id = last_delivery_id
 
 
+class OpenAsked(Event):
+    """For a server: the client desires a capability of `open_deciding`; accept_open or refuse_open is due."""
+
+    __slots__ = ("open",)
+
+    def __init__(self, open: Open) -> None:
+        self.open = open
+
+
 class Drained(Event):
     """For a client: the sender of an incoming link has used up the credit that it was to drain (2.6.7)."""
 
@@ -255,7 +285,7 @@ class Drained(Event):
 
 
 class Detached(Event):
-    """The link ended, by the peer's detach (`by_peer`) or by ours after an error of the peer."""
+    """The link ended, by the peer's detach (`by_peer`) or by our detach after an error of the peer."""
 
     __slots__ = ("by_peer", "closed", "error", "link")
 

@@ -9,7 +9,7 @@ by where it began and by what drain skipped.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypedDict, Unpack
 
 from lightrail.amqp.errors import LocalError
 from lightrail.amqp.performatives import Attach, Open
@@ -31,6 +31,22 @@ SETTLE_SETTLED: Final = 1
 SETTLE_MIXED: Final = 2
 SETTLE_FIRST: Final = 0
 SETTLE_SECOND: Final = 1
+
+
+class AttachAnswer(TypedDict, total=False):
+    """Fields of our attach that answers the peer's."""
+
+    source: Any
+    target: Any
+    snd_settle_mode: int
+    rcv_settle_mode: int
+    max_message_size: int
+    offered_capabilities: list[Symbol]
+    desired_capabilities: list[Symbol]
+    properties: dict[Symbol, Any]
+    unsettled: dict[bytes, Any] | None
+    """Deliveries that we have not forgotten: tags and our states; those that a frame has no room for are left
+    out, and the attach says so (2.7.3)."""
 
 
 class ConnectionView(Protocol):
@@ -75,6 +91,7 @@ class Link:
         "delivery_count",
         "drain",
         "handle",
+        "incomplete_unsettled",
         "initial_count",
         "is_sender",
         "kept_bytes",
@@ -116,6 +133,8 @@ class Link:
         """Bytes of the peer's attach that count for this link in `attach_bytes` of its session."""
         self.answers_close = False
         """The peer's closing detach waits for the caller's answer_close."""
+        self.incomplete_unsettled = False
+        """Our attach had no room for all of our unsettled deliveries."""
         self.awaits_answer = False
         """After our detach, Detached follows with the peer's."""
 
@@ -124,25 +143,16 @@ class Link:
         self.credit = 0
         """Deliveries that may still be sent, by us or by the peer."""
         self.drain = False
-        self.available = 0
-        """Messages that wait for credit: set by the caller on outgoing links, by the peer on incoming."""
+        self.available: int | None = None
+        """Messages that wait for credit, None where it is not known (2.6.7): set by the caller on outgoing
+        links, by the peer on incoming ones."""
 
     def __repr__(self) -> str:
         return f"Link({self.name!r}, {'sender' if self.is_sender else 'receiver'}, handle {self.handle})"
 
     # --- both roles --------------------------------------------------------------------------------------
 
-    def accept(
-        self,
-        source: Any = ...,
-        target: Any = ...,
-        snd_settle_mode: int | None = None,
-        rcv_settle_mode: int | None = None,
-        max_message_size: int | None = None,
-        offered_capabilities: list[Symbol] | None = None,
-        desired_capabilities: list[Symbol] | None = None,
-        properties: dict[Symbol, Any] | None = None,
-    ) -> None:
+    def accept(self, **answer: Unpack[AttachAnswer]) -> None:
         """Answer the peer's attach: termini and modes default to those of the peer's attach (2.6.3)."""
         raise NotImplementedError
 
@@ -214,6 +224,7 @@ class Link:
         base: int = 0,
         settled: bool = False,
         message_format: int = 0,
+        state: Any = None,
     ) -> None:
         """Outgoing: send messages: message i is blob[ends[i-1]-base : ends[i]-base], the first begins at 0.
 
@@ -233,6 +244,10 @@ class Link:
     def settle_sent(self, first: int, last: int, state: Any = None) -> None:
         """Outgoing: settle deliveries first..last (the link's own numbers), with a disposition."""
         raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
+
+    def prefix_tags(self, prefix: bytes) -> None:
+        """Outgoing: delivery-tags begin with these bytes, at most 28, from the next delivery on."""
+        raise LocalError(f"{self!r} is a receiver: its delivery-tags are the peer's")
 
     def unsettled_number(self, tag: bytes) -> int | None:
         """Outgoing: the link's own number of the delivery with this delivery-tag, while it is unsettled."""

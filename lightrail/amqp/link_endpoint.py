@@ -2,11 +2,11 @@ r"""The link endpoint: attach, detach, and what both roles have in common (trans
 
 Receiving is in receiver.py, sending in sender.py.
 
-States. A link begins with the peer's attach (ATTACHING, until the caller accepts or refuses it) or with ours
-(REQUESTED, until the peer's attach arrives); then it is ATTACHED. Our detach makes it DETACHING until the
-peer's arrives, the peer's is answered at once; both end in DETACHED. Where the caller has work to do before
-the peer may take the link for closed (`answers_close`), the peer's closing detach makes it CLOSING, and the
-caller answers with answer_close.
+States. A link begins with the peer's attach (ATTACHING, until the caller accepts or refuses it) or with our
+attach (REQUESTED, until the peer's attach arrives); then it is ATTACHED. Our detach makes it DETACHING until
+the peer's arrives, the peer's is answered at once; both end in DETACHED. Where the caller has work to do
+before the peer may take the link for closed (`answers_close`), the peer's closing detach makes it CLOSING,
+and the caller answers with answer_close.
 
                 R:ATTACH +-----------+ accept                                  S:DETACH
           +------------->| ATTACHING |---------+                          +-------------------+
@@ -25,7 +25,7 @@ link that the caller ended (a queue deleted, a link stolen) may have transfers o
 credit: those are dropped, and only transfers beyond the credit are errant.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.errors import LinkProtocolError, LocalError, SessionProtocolError
@@ -37,6 +37,7 @@ from lightrail.amqp.link import (
     DETACHED,
     DETACHING,
     REQUESTED,
+    AttachAnswer,
     ConnectionView,
     Link,
     SessionView,
@@ -49,6 +50,7 @@ from lightrail.amqp.performatives import (
     Source,
     Target,
     Transfer,
+    decode_performative,
     encode_performative,
     make_error,
 )
@@ -133,32 +135,22 @@ class LinkEndpoint(Link):
 
     # --- attach and detach: commands ---------------------------------------------------------------------
 
-    def accept(
-        self,
-        source: Any = ...,
-        target: Any = ...,
-        snd_settle_mode: int | None = None,
-        rcv_settle_mode: int | None = None,
-        max_message_size: int | None = None,
-        offered_capabilities: list[Symbol] | None = None,
-        desired_capabilities: list[Symbol] | None = None,
-        properties: dict[Symbol, Any] | None = None,
-    ) -> None:
+    def accept(self, **answer: Unpack[AttachAnswer]) -> None:
         if self.state != ATTACHING:
             if self.state == ATTACHED:
                 raise LocalError(f"{self!r} is attached already")
             return
-        if source is not ...:
-            self.source = source
-        if target is not ...:
-            self.target = target
-        if snd_settle_mode is not None:
-            self.snd_settle_mode = snd_settle_mode
-        if rcv_settle_mode is not None:
-            self.rcv_settle_mode = rcv_settle_mode
-        if max_message_size is not None:
-            self.max_message_size = max_message_size
-        body = self.attach_body(offered_capabilities, desired_capabilities, properties)
+        self.source = answer.get("source", self.source)
+        self.target = answer.get("target", self.target)
+        self.snd_settle_mode = answer.get("snd_settle_mode", self.snd_settle_mode)
+        self.rcv_settle_mode = answer.get("rcv_settle_mode", self.rcv_settle_mode)
+        self.max_message_size = answer.get("max_message_size", self.max_message_size)
+        body = self.attach_body(
+            answer.get("offered_capabilities"), answer.get("desired_capabilities"), answer.get("properties")
+        )
+        unsettled = answer.get("unsettled")
+        if unsettled is not None:
+            body = self._with_unsettled(body, unsettled)
         if len(body) + 8 > self.session.connection.peer_max_frame_size:
             self.session.fail(
                 SessionProtocolError(
@@ -171,6 +163,24 @@ class LinkEndpoint(Link):
         self.state = ATTACHED
         self.session.write(body)
         self._keep_little()
+
+    def _with_unsettled(self, body: bytes, unsettled: dict[bytes, Any]) -> bytes:
+        """Our attach with as much of the map as a frame has room for; the deliveries in it may be resumed."""
+        attach, _ = decode_performative(body, 0, len(body))
+        # The header of a frame, that of a map, and incomplete-unsettled.
+        room = self.session.connection.peer_max_frame_size - len(body) - 20
+        attach.unsettled = {}
+        for tag, state in unsettled.items():
+            room -= len(tag) + 5 + (1 if state is None else len(encode_state(state)))
+            if room < 0:
+                attach.incomplete_unsettled = self.incomplete_unsettled = True
+                break
+            attach.unsettled[tag] = state
+        self.resume(attach.unsettled)
+        return encode_performative(attach)
+
+    def resume(self, unsettled: dict[bytes, Any]) -> None:
+        """Our attach has announced these deliveries."""
 
     def keep(self, size: int) -> None:
         """Count so many bytes of the peer's attach for this link."""
@@ -337,7 +347,7 @@ class LinkEndpoint(Link):
         connection.events.append(Attached(self))
 
     def on_detach(self, detach: Detach) -> None:
-        """Apply the peer's detach, and answer it, now or by answer_close, unless it answers ours."""
+        """Apply the peer's detach; answer it, now or by answer_close, unless it answers our detach."""
         session = self.session
         answer = self.state == DETACHING
         if not answer and detach.closed and self.answers_close:
@@ -372,12 +382,7 @@ class LinkEndpoint(Link):
         """Outgoing: send messages that wait, as far as credit and window allow."""
 
     def on_flow(
-        self,
-        delivery_count: int | None,
-        link_credit: int | None,
-        available: int | None,
-        drain: bool,
-        echo: bool,
+        self, delivery_count: int | None, credit: int | None, available: int | None, drain: bool, echo: bool
     ) -> None:
         """Apply the peer's flow for this link; the session's part is applied already."""
         raise NotImplementedError

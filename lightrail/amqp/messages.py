@@ -83,6 +83,11 @@ def write_message(message: Message) -> bytes:
     )
 
 
+def write_value(value: Any) -> bytes:
+    """A message of an amqp-value section alone. Raises ValueError for a value of no AMQP type."""
+    return _VALUE + encode(value)
+
+
 def plain(value: Any) -> Any:
     """A decoded value as JSON has it. Raises ValueError for a value that JSON has no type for."""
     match value:

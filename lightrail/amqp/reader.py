@@ -9,7 +9,12 @@ from typing import Any, Final
 
 from lightrail.amqp import frames
 from lightrail.amqp.connection_endpoint import ConnectionEndpoint
-from lightrail.amqp.errors import ConnectionProtocolError, FramingError, SessionProtocolError
+from lightrail.amqp.errors import (
+    ConnectionProtocolError,
+    FramingError,
+    LinkProtocolError,
+    SessionProtocolError,
+)
 from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.performatives import (
     Attach,
@@ -26,7 +31,7 @@ from lightrail.amqp.performatives import (
 from lightrail.amqp.phases import OPENING
 from lightrail.amqp.runs import compare_run, scan_run, shape_by_header, shape_of_link
 from lightrail.amqp.session import Session
-from lightrail.amqp.values import DecodeError
+from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.amqp.windows import END_SENT
 from lightrail.model import conditions
 
@@ -268,6 +273,15 @@ def _check_no_payload(body: Any, after: int, stop: int) -> None:
 
 
 def _on_flow(session: Session, flow: Flow) -> None:
+    if flow.handle is not None and flow.properties and _TXN_ID in flow.properties:
+        # Credit that is not meant for all deliveries must not be used as if it were (transactions 4.4.3).
+        link = session.link_of(flow.handle, "flow")
+        session.take_windows(
+            flow.next_incoming_id, flow.incoming_window, flow.next_outgoing_id, flow.outgoing_window
+        )
+        description = "deliveries are not acquired in transactions here; settle them in transactions"
+        link.fail(LinkProtocolError(conditions.NOT_IMPLEMENTED, description), errant=False)
+        return
     session.on_flow(
         flow.next_incoming_id,
         flow.incoming_window,
@@ -287,6 +301,8 @@ def _on_disposition(session: Session, disposition: Disposition) -> None:
     session.on_disposition(disposition.role, disposition.first, last, disposition.settled, disposition.state)
 
 
+_TXN_ID: Final = Symbol("txn-id")
+"""Key in the properties of a flow: the transaction that its credit is for."""
 _SESSION_FRAMES: Final[dict[type, Any]] = {
     Flow: _on_flow,
     Disposition: _on_disposition,

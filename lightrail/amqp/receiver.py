@@ -10,22 +10,18 @@ from typing import Any, Final, Protocol
 from lightrail.amqp import sections
 from lightrail.amqp.assembly import Assembly, beginning_of
 from lightrail.amqp.errors import ConnectionProtocolError, LinkProtocolError, LocalError
-from lightrail.amqp.events import ACCEPTED, RELEASED, Drained
-from lightrail.amqp.link import (
-    ATTACHED,
-    ATTACHING,
-    DETACHING,
-    SETTLE_FIRST,
-    SETTLE_SECOND,
-)
+from lightrail.amqp.events import ACCEPTED, RELEASED, Drained, Resumed
+from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_FIRST, SETTLE_SECOND
 from lightrail.amqp.link_endpoint import LinkConnection, LinkEndpoint, LinkSession, encode_state, errant
-from lightrail.amqp.performatives import Transfer
+from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released, Transfer
 from lightrail.amqp.serial import WIRE, unwrap
 from lightrail.amqp.shapes import Shape, learn
 from lightrail.amqp.survey import Opening, survey
+from lightrail.amqp.tags import Tags
 from lightrail.amqp.values import DecodeError
 from lightrail.model import conditions, limits
 
+OUTCOMES: Final = (Accepted, Modified, Rejected, Released)
 _ALL: Final = 1 << 64
 """Above every delivery-id, unwrapped."""
 
@@ -64,6 +60,8 @@ class ReceivingSession(LinkSession, Protocol):
         earliest: int | None = None,
         mixed: bool = False,
         pieces: list[bytes | memoryview] | None = None,
+        txn_id: bytes | None = None,
+        shift: int = 0,
     ) -> None: ...
 
 
@@ -76,8 +74,10 @@ class ReceivingLink(LinkEndpoint):
         "head_known",
         "keeps_tags",
         "mixes_headers",
+        "resumable",
         "shape",
         "shapes",
+        "tags",
         "takes_pieces",
     )
 
@@ -95,8 +95,12 @@ class ReceivingLink(LinkEndpoint):
         """Shapes by header section: messages of several priorities take turns."""
         self.head_known = b""
         """The header section that was decoded last: an equal one is not decoded again."""
+        self.tags = Tags(self, session.incoming) if session.connection.settings.is_server else None
+        """Delivery-tags in use; None at a client."""
         self.keeps_tags = False
         self.mixes_headers = False
+        self.resumable: dict[bytes, Any] | None = None
+        """Deliveries of a former attach that the peer may resume, with our states, by tag (2.6.13)."""
         self.takes_pieces = False
 
     def mix_headers(self) -> None:
@@ -107,6 +111,9 @@ class ReceivingLink(LinkEndpoint):
 
     def keep_tags(self) -> None:
         self.keeps_tags = True
+
+    def resume(self, unsettled: dict[bytes, Any]) -> None:
+        self.resumable = unsettled
 
     def release(self) -> None:
         self._end_assembly()
@@ -130,12 +137,7 @@ class ReceivingLink(LinkEndpoint):
         self.write_flow(drain, echo)
 
     def on_flow(
-        self,
-        delivery_count: int | None,
-        link_credit: int | None,
-        available: int | None,
-        drain: bool,
-        echo: bool,
+        self, delivery_count: int | None, credit: int | None, available: int | None, drain: bool, echo: bool
     ) -> None:
         """Apply the sender's flow: credit that it used up for a drain, messages available (2.6.7)."""
         if self.state == DETACHING:
@@ -170,9 +172,12 @@ class ReceivingLink(LinkEndpoint):
         if transfer.settled:
             assembly.settled = True
         if transfer.rcv_settle_mode is not None or transfer.state is not None:
-            assembly.set_mode(transfer, self.rcv_settle_mode)
+            settings = self.session.connection.settings
+            assembly.set_mode(transfer, self.rcv_settle_mode, transactions=settings.transactions)
         if transfer.aborted:
             self._end_assembly()
+            if assembly.resumed:
+                self._resumed(assembly, transfer)
             return
         size = assembly.size + stop - payload_at
         if self.max_message_size and size > self.max_message_size:
@@ -197,11 +202,11 @@ class ReceivingLink(LinkEndpoint):
             else:
                 payload, pieces = beginning, parts
         if assembly.resumed:
+            self._resumed(assembly, transfer)
             return
         assembly.check_settled(self.name, self.snd_settle_mode)
         opening, expiry = self._survey(assembly, payload)
         head = self.head_known if opening is not None and opening.head_end else b""
-        tags = [assembly.tag] if self.keeps_tags else None
         self.session.deliver(
             self,
             assembly.delivery_id,
@@ -211,11 +216,28 @@ class ReceivingLink(LinkEndpoint):
             assembly.message_format,
             head,
             expiry,
-            tags,
+            [assembly.tag] if self.keeps_tags else None,
             pieces=pieces,
+            txn_id=assembly.txn_id,
+            shift=self.tags.add(assembly.tag, assembly.delivery_id, assembly.settled) if self.tags else 0,
         )
         if not parts and expiry is None and transfer.state is None and transfer.rcv_settle_mode is None:
             self._learn(assembly, data, position, payload_at, opening, head)
+
+    def _resumed(self, assembly: Assembly, transfer: Transfer) -> None:
+        """Apply a resumed delivery; one that we don't know is ignored, as message data is (2.6.13)."""
+        if not self.resumable or assembly.tag not in self.resumable:
+            return
+        state = self.resumable.pop(assembly.tag)
+        # Where both have an outcome, that of the sender counts: it takes effect there (messaging 3.4.6).
+        found = transfer.state if isinstance(transfer.state, OUTCOMES) else state
+        settled = assembly.settled or transfer.aborted
+        if not settled:
+            first = assembly.delivery_id
+            shift = self.tags.add(assembly.tag, first, False) if self.tags else 0
+            self.session.incoming.add(self, first, first, shift, assembly.second)
+        event = Resumed(self, assembly.delivery_id, assembly.tag, found, settled)
+        self.session.connection.events.append(event)
 
     def _drop(self, transfer: Transfer) -> None:
         """A transfer after our detach: one beyond the credit, or after an error of the peer, is errant."""
@@ -319,11 +341,13 @@ class ReceivingLink(LinkEndpoint):
                 f"expected no transfer on link {self.name!r} before more credit is granted, found delivery"
                 f" {transfer.delivery_id}",
             )
+        if self.tags is not None and not transfer.resume:
+            self.tags.check(transfer.delivery_tag)
         self.allowed -= 1
         self.delivery_count += 1
         if self.credit > 0:
             self.credit -= 1
-        if self.available > 0:
+        if self.available:
             self.available -= 1
         assembly = Assembly(delivery_id, transfer.delivery_tag, transfer.message_format or 0)
         assembly.second = self.rcv_settle_mode == SETTLE_SECOND

@@ -3,11 +3,13 @@
 from lightrail.amqp import sections
 from lightrail.amqp.compiled import scanner
 from lightrail.amqp.connection_endpoint import ConnectionEndpoint
+from lightrail.amqp.errors import LinkProtocolError
 from lightrail.amqp.link import ATTACHED, SETTLE_MIXED, SETTLE_SETTLED
 from lightrail.amqp.receiver import ReceivingLink
-from lightrail.amqp.scanner import Run
+from lightrail.amqp.scanner import TAG_NUMBER_MAX, Run
 from lightrail.amqp.serial import WIRE
 from lightrail.amqp.shapes import Shape, tags_of, take
+from lightrail.amqp.tags import Tags
 from lightrail.amqp.values import DecodeError
 from lightrail.amqp.windows import MAPPED
 
@@ -51,12 +53,36 @@ def compare_run(shape: Shape[ReceivingLink], data: bytes, position: int, end: in
     limit = link.allowed
     if limit > session.incoming_left:
         limit = session.incoming_left
-    start = position
-    position, payloads = take(shape, data, position, end, first & WIRE, limit)
-    if payloads:
-        tags = tags_of(shape, data, start, payloads) if link.keeps_tags else None
-        _deliver(link, first, payloads, shape.settled, shape.message_format, shape.head, None, tags)
-    return position
+    book = None if link.snd_settle_mode == SETTLE_SETTLED else link.tags
+    number = -1
+    if book is not None and shape.tag_number_at and book.form == shape.tag_width:
+        number = book.following if book.following <= TAG_NUMBER_MAX else -1
+    after, payloads = take(shape, data, position, end, first & WIRE, limit, number)
+    if not payloads:
+        return position
+    tags = None
+    if link.keeps_tags or (book is not None and number < 0):
+        tags = tags_of(shape, data, position, payloads)
+    if book is not None:
+        fit = _record_tags(book, None if number >= 0 else tags, first, len(payloads), shape.settled)
+        if fit == 0:
+            # The complete decoder names the error.
+            return position
+        if fit < len(payloads):
+            after, payloads = take(shape, data, position, end, first & WIRE, fit)
+            tags = tags_of(shape, data, position, payloads)
+            _record_tags(book, tags, first, fit, shape.settled)
+    _deliver(
+        link,
+        first,
+        payloads,
+        shape.settled,
+        shape.message_format,
+        shape.head,
+        None,
+        tags if link.keeps_tags else None,
+    )
+    return after
 
 
 def scan_run(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
@@ -74,36 +100,73 @@ def scan_run(connection: ConnectionEndpoint, data: bytes, position: int, end: in
         or first is None
     ):
         return position
+    limit = min(link.allowed, session.incoming_left)
     mode = link.snd_settle_mode
     most = connection.settings.max_frame_size
-    tags: list[bytes] | None = [] if link.keeps_tags else None
-    found: Run | None = scanner.take(
-        data,
-        position,
-        end,
-        lane,
-        first & WIRE,
-        min(link.allowed, session.incoming_left),
-        most,
-        link.max_message_size or most,
-        -1 if mode == SETTLE_MIXED else mode == SETTLE_SETTLED,
-        tags,
-        link.mixes_headers,
-    )
-    if found is None:
-        return position
-    after, payloads, settled, message_format, head, latest, earliest, mixed = found
-    if head and head != link.head_known:
-        try:
-            sections.decode_header(head)
-        except DecodeError:
+    book = None if mode == SETTLE_SETTLED else link.tags
+    form = book.form if book is not None else 0
+    tags: list[bytes] | None = None
+    while True:
+        if link.keeps_tags or (book is not None and not form):
+            tags = []
+        found: Run | None = scanner.take(
+            data,
+            position,
+            end,
+            lane,
+            first & WIRE,
+            limit,
+            most,
+            link.max_message_size or most,
+            -1 if mode == SETTLE_MIXED else mode == SETTLE_SETTLED,
+            tags,
+            link.mixes_headers,
+            form,
+            book.following if form else 0,  # type: ignore[union-attr]
+        )
+        if found is None:
+            return position
+        after, payloads, settled, message_format, head, latest, earliest, mixed = found
+        if book is None:
+            break
+        limit = _record_tags(book, None if form else tags, first, len(payloads), settled)
+        if limit == len(payloads):
+            break
+        if limit == 0:
             # The complete decoder names the error.
             return position
-        link.head_known = head
+    if head and head != link.head_known and not _learn_head(link, head):
+        return position
+    kept = tags if link.keeps_tags else None
     _deliver(
-        link, first, payloads, settled, message_format, head, latest, tags, earliest=earliest, mixed=mixed
+        link, first, payloads, settled, message_format, head, latest, kept, earliest=earliest, mixed=mixed
     )
     return after
+
+
+def _learn_head(link: ReceivingLink, head: bytes) -> bool:
+    """Whether a header section has no error; otherwise the complete decoder names it."""
+    try:
+        sections.decode_header(head)
+    except DecodeError:
+        return False
+    link.head_known = head
+    return True
+
+
+def _record_tags(book: Tags, tags: list[bytes] | None, first: int, count: int, settled: bool) -> int:
+    """Record the delivery-tags of a run, None where they are the numbers that follow.
+
+    Returns how many deliveries the run may have: fewer than `count` where the tag of the next one is in use,
+    or where too many are; then nothing is recorded.
+    """
+    if tags is None:
+        book.following += count
+        return count
+    try:
+        return book.admit(tags, first, settled)
+    except LinkProtocolError:
+        return 0
 
 
 def _deliver(
@@ -131,6 +194,7 @@ def _deliver(
     if link.available:
         link.available = max(0, link.available - count)
     second = link.rcv_settle_mode == 1
+    book = link.tags
     session.deliver(
         link,
         first,
@@ -143,4 +207,5 @@ def _deliver(
         tags,
         earliest=earliest,
         mixed=mixed,
+        shift=first + count - book.following if book is not None and book.form else 0,
     )

@@ -33,6 +33,12 @@ NO_LANE = -1
 
 SHORTEST = 16
 TAG_BYTES_MAX = 32
+TAG_DECIMAL = 16
+"""Form of delivery-tags that are decimal digits; other forms are the width of a big-endian number."""
+TAG_DIGITS_MAX = 18
+TAG_NUMBER_BYTES_MAX = 8
+TAG_NUMBER_MAX = (1 << 62) - 1
+"""With the deliveries of a run it stays below what a C integer has room for."""
 FIELDS_MAX = 11
 EXPIRY_INDEX = 8
 HEADER_FIELDS = 5
@@ -109,6 +115,27 @@ def _after(data: bytes, at: int, stop: int) -> int:
     else:
         return -1
     return at if at <= stop else -1
+
+
+def tag_number(data: bytes, at: int, stop: int, form: int) -> int:
+    """The number of the delivery-tag data[at:stop] in this form; -1 for none, or one above TAG_NUMBER_MAX."""
+    if at >= stop:
+        return -1
+    number = 0
+    if form == TAG_DECIMAL:
+        if stop - at > TAG_DIGITS_MAX or (data[at] == 0x30 and stop - at > 1):
+            return -1
+        for index in range(at, stop):
+            octet = data[index]
+            if octet < 0x30 or octet > 0x39:
+                return -1
+            number = number * 10 + (octet - 0x30)
+        return number
+    if stop - at != form or form > TAG_NUMBER_BYTES_MAX or (form == 8 and data[at] >= 0x40):
+        return -1
+    for index in range(at, stop):
+        number = (number << 8) | data[index]
+    return number
 
 
 def lane(data: bytes, position: int, end: int) -> int:
@@ -380,6 +407,8 @@ def take(
     settlement: int,
     tags: list[bytes] | None,
     mixes: bool = False,
+    form: int = 0,
+    number: int = 0,
 ) -> Run | None:
     """The run of transfer frames that begins at `position`.
 
@@ -391,6 +420,7 @@ def take(
         settlement: 1 or 0 where deliveries must be settled or unsettled, -1 where both may come.
         tags: the delivery-tags are appended to it; None for none.
         mixes: header sections may differ in what is not durable, and in ttl by EXPIRY_SPAN_MS.
+        form, number: the delivery-tags must be number, number + 1 … in this form; 0 where any may come.
 
     Returns:
         The position after the run, the messages, settled, message-format, the header section that each of
@@ -426,6 +456,20 @@ def take(
         if data[position + 8] != 0 or data[position + 9] != 0x53 or data[position + 10] != 0x14:
             break
         if not _read_transfer(frame, data, position + 11, stop, handle, expected):
+            break
+        if form == 4:
+            # The two most common forms, without a call and a loop.
+            at = frame.tag_at
+            if frame.tag_end != at + 4 or _u32(data, at) != number + count:
+                break
+        elif form == 8:
+            at = frame.tag_at
+            if frame.tag_end != at + 8:
+                break
+            # Numbers that follow have at most 62 bits.
+            if data[at] >= 0x40 or (_u32(data, at) << 32 | _u32(data, at + 4)) != number + count:
+                break
+        elif form and tag_number(data, frame.tag_at, frame.tag_end, form) != number + count:
             break
         start = frame.payload_at
         if stop - start > message_max or (settlement >= 0 and frame.settled != (settlement == 1)):

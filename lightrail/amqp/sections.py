@@ -100,7 +100,7 @@ _HEADER, _DELIVERY_ANNOTATIONS, _MESSAGE_ANNOTATIONS, _PROPERTIES, _APPLICATION,
 
 class _Kind(NamedTuple):
     name: str
-    place: int
+    rank: int
     constructors: frozenset[int]
     repeats: bool
 
@@ -159,8 +159,8 @@ def scan(message: Buffer, start: int = 0) -> Sections:
     while position < end:
         kind, value_at = _open_section(message, position, end)
         after = skip(message, value_at, end)
-        if previous is None or kind.place > previous.place:
-            areas[kind.place] = (position, after)
+        if previous is None or kind.rank > previous.rank:
+            areas[kind.rank] = (position, after)
         elif kind is previous and kind.repeats:
             begun = areas[_BODY]
             assert begun is not None
@@ -172,16 +172,16 @@ def scan(message: Buffer, start: int = 0) -> Sections:
     return Sections(*areas)
 
 
-def _find(message: Buffer, place: int) -> tuple[int, int, int] | None:
-    """(start, offset of the value, end) of the section of a place before the body, or None."""
+def _find(message: Buffer, rank: int) -> tuple[int, int, int] | None:
+    """(start, offset of the value, end) of the section of a rank before the body, or None."""
     end = len(message)
     position = 0
     while position < end:
         kind, value_at = _open_section(message, position, end)
-        if kind.place > place:
+        if kind.rank > rank:
             return None
         after = skip(message, value_at, end)
-        if kind.place == place:
+        if kind.rank == rank:
             return position, value_at, after
         position = after
     return None
@@ -222,8 +222,8 @@ def decode_application_properties(message: Buffer) -> dict[Any, Any]:
     return _decode_map(message, _APPLICATION)
 
 
-def _decode_map(message: Buffer, place: int) -> dict[Any, Any]:
-    found = _find(message, place)
+def _decode_map(message: Buffer, rank: int) -> dict[Any, Any]:
+    found = _find(message, rank)
     if found is None:
         return {}
     items: dict[Any, Any] = read_value(message, found[1], found[2], 0)[0]
@@ -304,6 +304,33 @@ def with_annotations(
     return b"".join((view[:head_end], section, view[rest:]))
 
 
+def with_application_properties(message: Buffer, properties: Mapping[str, Any]) -> bytes:
+    """The message with these application-properties in place of its own; the rest is the same to the byte.
+
+    Raises ValueError for a value that is of no AMQP type, DecodeError for a malformed message.
+    """
+    pairs = [write_value(key) + write_value(value) for key, value in properties.items()]
+    section = b"\x00\x53\x74" + write_map_data(2 * len(pairs), b"".join(pairs))
+    return _with_section(message, _APPLICATION, section)
+
+
+def with_properties(message: Buffer, properties: Properties) -> bytes:
+    """The message with these properties in place of its own, all else to the byte. Raises DecodeError."""
+    return _with_section(message, _PROPERTIES, write_composite(properties))
+
+
+def _with_section(message: Buffer, rank: int, section: bytes) -> bytes:
+    """The message with an encoded section of a rank before the body, in place of its own."""
+    found = _find(message, rank)
+    if found is not None:
+        start, rest = found[0], found[2]
+    else:
+        before = [_find(message, lower) for lower in range(rank)]
+        start = rest = max((each[2] for each in before if each is not None), default=0)
+    view = memoryview(message)
+    return b"".join((view[:start], section, view[rest:]))
+
+
 def without_annotations(message: Buffer, keys: Iterable[Symbol]) -> bytes:
     """The message without the message-annotations of these keys; all else is the same to the byte.
 
@@ -322,8 +349,8 @@ def without_annotations(message: Buffer, keys: Iterable[Symbol]) -> bytes:
 def _end_of_head(message: Buffer) -> int:
     """Where message-annotations go when there are none: after the header and delivery-annotations."""
     position = 0
-    for place in (_HEADER, _DELIVERY_ANNOTATIONS):
-        found = _find(message, place)
+    for rank in (_HEADER, _DELIVERY_ANNOTATIONS):
+        found = _find(message, rank)
         if found is not None:
             position = found[2]
     return position
@@ -363,6 +390,8 @@ __all__ = [
     "encode_header",
     "scan",
     "with_annotations",
+    "with_application_properties",
     "with_header",
+    "with_properties",
     "without_annotations",
 ]

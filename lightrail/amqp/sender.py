@@ -36,6 +36,7 @@ class SendingLink(LinkEndpoint):
         "_limit_max",
         "_template",
         "sent",
+        "tag_prefix",
         "transmitted",
     )
 
@@ -43,6 +44,8 @@ class SendingLink(LinkEndpoint):
         super().__init__(session, name, True)
         self.sent = 0
         """Messages handed to send()."""
+        self.tag_prefix = b""
+        """Bytes of each delivery-tag before the delivery-id."""
         self.transmitted = 0
         """Messages whose first frame is in the output."""
         self._limit_max = 0
@@ -73,12 +76,7 @@ class SendingLink(LinkEndpoint):
     # --- credit ------------------------------------------------------------------------------------------
 
     def on_flow(
-        self,
-        delivery_count: int | None,
-        link_credit: int | None,
-        available: int | None,
-        drain: bool,
-        echo: bool,
+        self, delivery_count: int | None, credit: int | None, available: int | None, drain: bool, echo: bool
     ) -> None:
         """Apply the receiver's flow: link-credit counts from the receiver's delivery-count (2.6.7)."""
         if self.state == DETACHING:
@@ -86,9 +84,9 @@ class SendingLink(LinkEndpoint):
                 raise errant(self, "flow")
             return
         known = self.initial_count if delivery_count is None else unwrap(delivery_count, self.delivery_count)
-        if link_credit is not None:
+        if credit is not None:
             # A receiver that counts more deliveries than were sent gets the credit that it names.
-            self.credit = max(0, min(known, self.delivery_count) + link_credit - self.delivery_count)
+            self.credit = max(0, min(known, self.delivery_count) + credit - self.delivery_count)
         self.drain = drain
         # The caller answers each drain anew: an earlier answer that waits must not answer this one.
         self._drain_due = False
@@ -112,6 +110,8 @@ class SendingLink(LinkEndpoint):
         self._limit_max = self.sent
         self.available = 0
         self.write_flow(drain=True)
+        # More messages may be stored in the next moment, and without credit the receiver is not notified.
+        self.available = None
 
     # --- transfers ---------------------------------------------------------------------------------------
 
@@ -134,6 +134,7 @@ class SendingLink(LinkEndpoint):
         base: int = 0,
         settled: bool = False,
         message_format: int = 0,
+        state: Any = None,
     ) -> None:
         if self.state != ATTACHED:
             if self.state < ATTACHED:
@@ -153,7 +154,7 @@ class SendingLink(LinkEndpoint):
         if type(blob) is not bytes and not (type(blob) is memoryview and blob.readonly):
             blob = bytes(memoryview(blob)[: ends[count - 1] - base])
         self.sent += count
-        entry = Backlog(count, ends, blob, base, settled, message_format)
+        entry = Backlog(count, ends, blob, base, settled, message_format, state)
         if self._backlog is None:
             if not self._transmit(entry):
                 self._backlog = [entry]
@@ -198,10 +199,17 @@ class SendingLink(LinkEndpoint):
             template is None
             or template.settled is not entry.settled
             or template.message_format != entry.message_format
+            or template.state is not entry.state
         ):
             self._continuation = b""
             template = self._template = Template(
-                session.channel, frames.uint(self.output_handle), entry.settled, entry.message_format
+                session.channel,
+                frames.uint(self.output_handle),
+                entry.settled,
+                entry.message_format,
+                entry.state,
+                b"" if entry.state is None else encode_state(entry.state),
+                self.tag_prefix,
             )
         most = session.connection.peer_max_frame_size - template.overhead
         count = entry.count
@@ -259,10 +267,11 @@ class SendingLink(LinkEndpoint):
                 Transfer(
                     handle=self.output_handle,
                     delivery_id=entry.delivery_id & WIRE,
-                    delivery_tag=(entry.delivery_id & WIRE).to_bytes(TAG_SIZE, "big"),
+                    delivery_tag=self.tag_prefix + (entry.delivery_id & WIRE).to_bytes(TAG_SIZE, "big"),
                     message_format=entry.message_format,
                     settled=entry.settled,
                     more=True,
+                    state=entry.state,
                 )
             )
             self._number(entry, 1)
@@ -296,11 +305,16 @@ class SendingLink(LinkEndpoint):
         for part in session.outgoing.take_numbered(self, first, last):
             session.write_disposition(False, part.first, part.last, True, encoded)
 
+    def prefix_tags(self, prefix: bytes) -> None:
+        self.tag_prefix = prefix
+        self._template = None
+
     def unsettled_number(self, tag: bytes) -> int | None:
-        if len(tag) != TAG_SIZE:
+        prefix = self.tag_prefix
+        if len(tag) != len(prefix) + TAG_SIZE or not tag.startswith(prefix):
             return None
         session = self.session
-        number = unwrap(int.from_bytes(tag, "big"), session.next_delivery_id)
+        number = unwrap(int.from_bytes(tag[len(prefix) :], "big"), session.next_delivery_id)
         for found in session.outgoing.find(number, number):
             if found.link is self:
                 return number - found.shift

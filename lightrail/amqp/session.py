@@ -146,7 +146,7 @@ class Session(Settlement):
     # --- begin and end -----------------------------------------------------------------------------------
 
     def on_begin(self, channel: int, begin: Begin) -> None:
-        """Apply the peer's begin on its channel; answer it unless it answers ours."""
+        """Apply the peer's begin on its channel; answer it unless it answers our begin."""
         self.remote_channel = channel
         self.begin = begin
         self.next_incoming_id = begin.next_outgoing_id
@@ -205,7 +205,7 @@ class Session(Settlement):
         self.connection.events.append(Ended(self, error, False))
 
     def on_end(self, end: End) -> None:
-        """Apply the peer's end, and answer it unless it answers ours."""
+        """Apply the peer's end; answer it unless it answers our end."""
         answer = self.state == END_SENT
         if not answer:
             self._end(None)
@@ -246,7 +246,7 @@ class Session(Settlement):
             self.errants.remove(link)
 
     def on_attach(self, attach: Attach, size: int) -> None:
-        """The peer attaches a link: a new one, or the answer to ours; `size` is that of the frame's body."""
+        """The peer attaches a link, anew or in answer to our attach; `size` is that of the frame's body."""
         settings = self.connection.settings
         handle = attach.handle
         if handle > settings.handle_max:
@@ -280,7 +280,7 @@ class Session(Settlement):
         if link is None:
             self.connection.steal(key)
             self.connection.work -= limits.ATTACH_FRAMES
-            # A link whose closing detach waits for our answer has no handle of the peer's, but one of ours.
+            # A link whose closing detach waits for our answer has no handle of the peer, but our handle.
             most = min(self.peer_handle_max, settings.handle_max) + 1
             if len(self.outputs) >= most:
                 raise SessionProtocolError(

@@ -40,7 +40,11 @@ class ConnectionSettings:
     """Whether a peer may connect without SASL."""
     max_sasl_frame_size: int = limits.MAX_SASL_FRAME_SIZE
     offered_capabilities: tuple[str, ...] = ()
+    open_deciding: frozenset[str] = frozenset()
+    """Capabilities: where a client desires one of them, the caller decides on its open (event OpenAsked)."""
     properties: dict[Symbol, Any] = field(default_factory=dict)
+    transactions: bool = False
+    """Whether transfers and outcomes within transactions become events; else their links are detached."""
     initial_outgoing_id: int = 0
     initial_delivery_id: int = 0
     initial_delivery_count: int = 0

@@ -72,20 +72,26 @@ class Settlement(Windows):
         earliest: int | None = None,
         mixed: bool = False,
         pieces: list[bytes | memoryview] | None = None,
+        txn_id: bytes | None = None,
+        shift: int = 0,
     ) -> None:
         """Remember unsettled deliveries, and make a Transfers event of complete ones, or extend the last.
 
         The deliveries are counted already. `expiry` is their latest absolute-expiry-time, `earliest` their
         earliest where it differs. `pieces` are the parts of one message whose payload is its beginning only.
+        `shift` is that of their delivery-tags (tags.py).
         """
         if earliest is None:
             earliest = expiry
         if not settled:
-            self.incoming.add(link, first, first + len(payloads) - 1, 0, second)
+            self.incoming.add(link, first, first + len(payloads) - 1, shift, second)
         events = self.connection.events
         if pieces is not None:
-            found = Transfers(link, first, [], settled, message_format, head, expiry, tags, pieces=pieces)
-            events.append(found)
+            events.append(
+                Transfers(
+                    link, first, [], settled, message_format, head, expiry, tags, pieces=pieces, txn_id=txn_id
+                )
+            )
             return
         if events:
             newest = events[-1]
@@ -97,6 +103,7 @@ class Settlement(Windows):
                 and newest.settled is settled
                 and newest.message_format == message_format
                 and newest.head == head
+                and newest.txn_id == txn_id
                 and newest.expires_near(expiry, earliest)
             ):
                 newest.payloads += payloads
@@ -104,9 +111,9 @@ class Settlement(Windows):
                 if tags is not None and newest.tags is not None:
                     newest.tags += tags
                 return
-        events.append(
-            Transfers(link, first, payloads, settled, message_format, head, expiry, tags, mixed, earliest)
-        )
+        found = Transfers(link, first, payloads, settled, message_format, head, expiry, tags, mixed, earliest)
+        found.txn_id = txn_id
+        events.append(found)
 
     def write_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: bytes) -> None:
         """Write our disposition for unwrapped ids first..last; `state` is encoded."""
@@ -183,7 +190,7 @@ class Settlement(Windows):
             state = ACCEPTED
         elif type(state) is Released:
             state = RELEASED
-        elif type(state) is TransactionalState:
+        elif type(state) is TransactionalState and not self.connection.settings.transactions:
             return self._refuse_transaction(low, high, state)
         found = self.outgoing.take(low, high) if settled else self.outgoing.find(low, high)
         events = self.connection.events

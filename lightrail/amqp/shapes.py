@@ -76,6 +76,7 @@ class Shape(Generic[L]):
         "run_size",
         "settled",
         "streak",
+        "tag_number_at",
         "tag_part",
         "tag_width",
         "unpack",
@@ -83,6 +84,7 @@ class Shape(Generic[L]):
     )
 
     first_part: bytes
+    tag_number_at: int
     tag_part: bytes
     last_part: bytes
     id_width: int
@@ -155,11 +157,13 @@ def learn(
     shape.last_part = data[last_at : payload_at + prefix]
     shape.id_width = width
     shape.tag_width = tag_width
+    shape.tag_number_at = tag_at + 2 - position if tag_width in _TAG_NUMBERS else 0
     shape.wire_limit = 0x100 if width == 1 else 0x1_0000_0000
     shape.offset = payload_at - position
     shape.count_at = shape.offset + prefix + 1 if counted else 0
     shape.minimum = shape.offset + prefix + (2 if shape.count_at else 0)
-    form = f">I{at - position - 4}s{'B' if width == 1 else 'I'}2s{tag_width}x{len(shape.last_part)}s"
+    tag = _TAG_NUMBERS.get(tag_width, f"{tag_width}s")
+    form = f">I{at - position - 4}s{'B' if width == 1 else 'I'}2s{tag}{len(shape.last_part)}s"
     shape.unpack = _columns(form).unpack_from
     return shape
 
@@ -191,32 +195,39 @@ def _consecutive(data: bytes, start: int, step: int, width: int, wire: int, coun
     """
     low = wire & 0xFF
     count = min(count, 256 - low)
+    if wire >> (8 * width):
+        return 0
     stop = start + width + (count - 1) * step
     column = data[start + width - 1 : stop : step]
     expected = _BYTES[low : low + count]
     if column != expected:
         count = next(index for index in range(count) if column[index] != expected[index])
-    for place, octet in enumerate(wire.to_bytes(width, "big")[:-1]):
-        column = data[start + place : stop : step][:count]
+    for index, octet in enumerate(wire.to_bytes(width, "big")[:-1]):
+        column = data[start + index : stop : step][:count]
         if column.count(octet) != count:
             count = next(index for index in range(count) if column[index] != octet)
     return count
 
 
 _BYTES: Final = bytes(range(256))
+_TAG_NUMBERS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
+"""How delivery-tags of these widths are unpacked as numbers."""
 
 
 def take(
-    shape: Shape[Any], data: bytes, position: int, end: int, expected: int, limit: int
+    shape: Shape[Any], data: bytes, position: int, end: int, expected: int, limit: int, tag: int = -1
 ) -> tuple[int, list[bytes]]:
     """Payloads of the frames at `position` that have this shape, and the position after the last of them.
 
     At most `limit` frames, the first with the wire delivery-id `expected`, all of them whole within `end`.
+    Their delivery-tags are the numbers from `tag` on; any, where it is -1.
     """
     payloads: list[bytes] = []
     if shape.run is not None and limit >= UNIFORM_RUN_MIN:
-        position = _take_runs(shape, data, position, end, expected, limit, payloads)
+        position = _take_runs(shape, data, position, end, expected, limit, payloads, tag)
         expected += len(payloads)
+        if tag >= 0:
+            tag += len(payloads)
         limit -= len(payloads)
     before = len(payloads)
     append = payloads.append
@@ -231,9 +242,13 @@ def take(
     for _ in range(limit):
         if end - position < minimum:
             break
-        size, first, number, tag, last = unpack(data, position)
-        if number != expected or last != last_part or first != first_part or tag != tag_part:
+        size, first, number, tag_head, tag_number, last = unpack(data, position)
+        if number != expected or last != last_part or first != first_part or tag_head != tag_part:
             break
+        if tag >= 0:
+            if tag_number != tag:
+                break
+            tag += 1
         stop = position + size
         if stop > end or size > most or size < minimum:
             break
@@ -271,7 +286,14 @@ def tags_of(shape: Shape[Any], data: bytes, position: int, payloads: list[bytes]
 
 
 def _take_runs(
-    shape: Shape[Any], data: bytes, position: int, end: int, expected: int, limit: int, payloads: list[bytes]
+    shape: Shape[Any],
+    data: bytes,
+    position: int,
+    end: int,
+    expected: int,
+    limit: int,
+    payloads: list[bytes],
+    tag: int,
 ) -> int:
     """Append the payloads of frames of the repeating size, in runs; returns the position after them."""
     size = shape.run_size
@@ -284,6 +306,9 @@ def _take_runs(
     view = memoryview(data)
     while count and expected < shape.wire_limit:
         some = _consecutive(data, position + number_at, size, shape.id_width, expected, count)
+        if tag >= 0 and some:
+            some = _consecutive(data, position + shape.tag_number_at, size, shape.tag_width, tag, some)
+            tag += some
         if not some:
             break
         after = position + some * size

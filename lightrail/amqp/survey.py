@@ -38,7 +38,7 @@ class Opening:
         self.may_expire = may_expire
 
 
-def _descriptor(message: bytes, position: int) -> tuple[int, int]:
+def descriptor(message: bytes, position: int) -> tuple[int, int]:
     """Code of the section whose descriptor begins at `position`, and the offset after the descriptor."""
     form = message[position + 1]
     if form == 0x53:
@@ -66,7 +66,7 @@ def survey(message: bytes) -> Opening:
                     f"expected the descriptor of a section (0x00), found {message[position]:#04x} at offset"
                     f" {position} of the message"
                 )
-            code, value = _descriptor(message, position)
+            code, value = descriptor(message, position)
             if not _HEADER <= code <= _FOOTER:
                 raise DecodeError(
                     f"expected a message section, found descriptor {bytes(message[position:value][:24])!r}"

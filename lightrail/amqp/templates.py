@@ -3,30 +3,48 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
+from typing import Any
 
 
 @lru_cache(maxsize=1024)
-def _pack(first: int, last: int) -> Callable[..., bytes]:
-    return Struct(f">I{first}sI2sI{last}s").pack
+def _pack(first: int, tag: int, last: int) -> Callable[..., bytes]:
+    return Struct(f">I{first}sI{tag}sI{last}s").pack
 
 
 class Template:
-    """The constant bytes around delivery-id and payload; the delivery-tag repeats the delivery-id."""
+    """The constant bytes around delivery-id and payload; the delivery-tag ends with the delivery-id."""
 
-    __slots__ = ("first_part", "last_part", "message_format", "overhead", "pack", "settled")
+    __slots__ = ("first_part", "last_part", "message_format", "overhead", "pack", "settled", "state", "tag")
 
-    def __init__(self, channel: int, handle: bytes, settled: bool, message_format: int) -> None:
+    def __init__(
+        self,
+        channel: int,
+        handle: bytes,
+        settled: bool,
+        message_format: int,
+        state: Any = None,
+        encoded_state: bytes = b"",
+        tag_prefix: bytes = b"",
+    ) -> None:
+        """`encoded_state` has at most 100 bytes: what a transaction's id and an outcome take."""
         last = (b"\x43" if message_format == 0 else b"\x70" + message_format.to_bytes(4, "big")) + (
             b"\x41" if settled else b"\x42"
         )
-        size = 1 + len(handle) + 5 + 6 + len(last)
-        fixed = bytes((0x00, 0x53, 0x14, 0xC0, size, 5))
+        count = 5
+        if state is not None:
+            # more is false, rcv-settle-mode that of the link.
+            last += b"\x42\x40" + encoded_state
+            count = 8
+        size = 1 + len(handle) + 5 + 6 + len(tag_prefix) + len(last)
+        fixed = bytes((0x00, 0x53, 0x14, 0xC0, size, count))
         self.first_part = b"\x02\x00" + channel.to_bytes(2, "big") + fixed + handle + b"\x70"
+        self.tag = bytes((0xA0, 4 + len(tag_prefix))) + tag_prefix
         self.last_part = last
         self.settled = settled
+        self.state = state
         self.message_format = message_format
-        self.overhead = 4 + len(self.first_part) + 4 + 2 + 4 + len(last)
-        self.pack = _pack(len(self.first_part), len(last))
+        self.overhead = 4 + len(self.first_part) + 4 + len(self.tag) + 4 + len(last)
+        self.pack = _pack(len(self.first_part), len(self.tag), len(last))
 
     def put(
         self,
@@ -45,6 +63,7 @@ class Template:
         """
         pack = self.pack
         first_part = self.first_part
+        tag = self.tag
         last_part = self.last_part
         overhead = self.overhead
         append = output.append
@@ -54,7 +73,7 @@ class Template:
             size = end - start
             if size > most:
                 break
-            append(pack(size + overhead, first_part, wire, b"\xa0\x04", wire, last_part))
+            append(pack(size + overhead, first_part, wire, tag, wire, last_part))
             append(blob[start:end])
             start = end
             wire += 1

@@ -13,7 +13,7 @@ L = TypeVar("L", bound=Link)
 
 
 class Range(Generic[L]):
-    """Unsettled deliveries first..last of one link; `shift` turns a session's number into the link's own."""
+    """Unsettled deliveries first..last of one link; ids less `shift` are its own numbers, or its tags'."""
 
     __slots__ = ("first", "last", "link", "second", "shift")
 
@@ -59,6 +59,14 @@ class Unsettled(Generic[L]):
                 newest.last = last
                 return
         ranges.append(Range(link, first, last, shift, second))
+
+    def has(self, link: L, delivery_id: int) -> bool:
+        """Whether this delivery of the link is unsettled."""
+        index = bisect_left(self.ranges, delivery_id, key=_last)
+        if index == len(self.ranges):
+            return False
+        found = self.ranges[index]
+        return found.link is link and found.first <= delivery_id
 
     def find(self, first: int, last: int) -> list[Range[L]]:
         """Copies of the ranges between first and last that are unsettled, as many as `take` returns."""

@@ -45,7 +45,7 @@ class Board:
             self._words = memoryview(self._memory).cast("B").cast("Q")
         return self._words
 
-    def place(self, worker: int, field: int) -> int:
+    def index(self, worker: int, field: int) -> int:
         """Index of a worker's field in ``words``."""
         return _HEAD + worker * _WORKER + field
 

@@ -194,8 +194,8 @@ class Receiving:
     def run(self) -> ReceiverResult:
         """Receive until the board asks for the end."""
         shared = self.board.words
-        received_at = self.board.place(self.share.worker, self.counter)
-        last_at = self.board.place(self.share.worker, words.LAST_NS)
+        received_at = self.board.index(self.share.worker, self.counter)
+        last_at = self.board.index(self.share.worker, words.LAST_NS)
         clock = time.monotonic_ns
         received = foreign = 0
         next_tick = 0

@@ -18,7 +18,7 @@ MESSAGE_ID: Final = 0
 TO: Final = 2
 REPLY_TO: Final = 4
 CORRELATION_ID: Final = 5
-"""Places in the list of properties."""
+"""Indexes in the list of properties."""
 _DURABLE_HEADER: Final = bytes.fromhex("005370c00201" + "41")
 _PROPERTIES: Final = bytes.fromhex("005373")
 
@@ -57,9 +57,9 @@ def _fields(message: bytes | bytearray, start: int, stop: int) -> list[bytes]:
     return fields
 
 
-def text_of(fields: list[bytes], place: int) -> str | None:
+def text_of(fields: list[bytes], index: int) -> str | None:
     """A field that is a text; None when it is missing or something else."""
-    field = fields[place] if place < len(fields) else NULL
+    field = fields[index] if index < len(fields) else NULL
     if field[0] == 0xA1:
         return field[2:].decode()
     return field[5:].decode() if field[0] == 0xB1 else None

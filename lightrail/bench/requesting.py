@@ -121,8 +121,8 @@ class Requesting(Sending):
                 connection.check_link(replies.link)
         if taken:
             self.received += taken
-            shared[self.board.place(worker, words.RECEIVED)] = self.received - self._foreign()
-            shared[self.board.place(worker, words.LAST_NS)] = now_ns
+            shared[self.board.index(worker, words.RECEIVED)] = self.received - self._foreign()
+            shared[self.board.index(worker, words.LAST_NS)] = now_ns
 
     def is_answered(self) -> bool:
         """Whether no requester waits for a reply."""

@@ -265,9 +265,9 @@ class Sending:
     def run(self) -> SenderResult:
         """Send until the count is reached or the board asks for the end, then wait for the outcomes."""
         shared = self.board.words
-        sent_at = self.board.place(self.share.worker, words.SENT)
-        settled_at = self.board.place(self.share.worker, words.SETTLED)
-        last_at = self.board.place(self.share.worker, words.LAST_NS)
+        sent_at = self.board.index(self.share.worker, words.SENT)
+        settled_at = self.board.index(self.share.worker, words.SETTLED)
+        last_at = self.board.index(self.share.worker, words.LAST_NS)
         backlog_max = 0 if self.share.slow else self.share.options.backlog_max
         spin_ns = 0 if self.share.slow else SPIN_NS
         self._wait_for_start()

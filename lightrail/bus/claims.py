@@ -2,7 +2,7 @@
 
     bus = Bus(url, name="scans", format=ClaimCheck(Json(), FolderClaims("/mnt/claims"), size=100_000))
 
-Services that read such messages need the same place. A body is not deleted with its message, since several
+Services that read such messages need the same store. A body is not deleted with its message, since several
 subscriptions may read it: `FolderClaims.expire` deletes old ones. Putting a body syncs the disk on the loop.
 """
 

@@ -76,7 +76,7 @@ class Waiting:
     """A message of the outbox.
 
     Attributes:
-        sequence: place in the order of the commits.
+        sequence: position in the order of the commits.
         address: where it goes.
         type: wire name; None for what has no type.
     """

@@ -1,7 +1,7 @@
 """The command ``lightrail-admin``.
 
-Users and their rights are changed in the data directory or in etcd, journals are repaired in their directory,
-here; everything else talks to a running broker through its gateway (cli/administration/).
+Users, their keys and rights are changed in the data directory or in etcd, journals are repaired in their
+directory, here; everything else talks to a running broker through its gateway (cli/administration/).
 """
 
 import argparse
@@ -24,6 +24,7 @@ EXAMPLES: Final = f"""examples, by the files of a data directory, or by etcd:
   lightrail-admin user add bob --rights send,listen --prefix myapp
   lightrail-admin user list --json
   lightrail-admin user remove alice
+  lightrail-admin key make shop --rights send,listen   for connection strings of Azure Service Bus
   lightrail-admin permission set bob myapp/orders listen
   lightrail-admin permission set carol / all           everything: all rights on all names
   lightrail-admin permission list bob
@@ -40,7 +41,7 @@ Exit status: 0 done, 1 refused or failed, 2 wrong use, 3 nobody answers, 4 no me
 """
 
 
-OF_COORDINATOR: Final = "for user, permission, shard accept-disk"
+OF_COORDINATOR: Final = "for user, key, permission, shard accept-disk"
 
 
 def _rounds(text: str) -> int:
@@ -92,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     things = parser.add_subparsers(dest="thing", required=True, metavar="THING")
     _add_users(things)
     _add_permissions(things)
+    _add_keys(things)
     journals = group(things, "journal", "inspect and repair shard journals")
     mending = journals.add_parser(
         "repair", help="set damaged records aside, so that the shard can start again"
@@ -132,6 +134,28 @@ def _add_users(things: Subparsers) -> None:
             )
     actions.add_parser("remove", help="remove a user").add_argument("name", metavar="NAME")
     actions.add_parser("list", help="list users").add_argument("--json", action="store_true")
+
+
+def _add_keys(things: Subparsers) -> None:
+    key = things.add_parser("key", help="shared access keys, for clients of Azure Service Bus")
+    actions = key.add_subparsers(dest="action", required=True, metavar="ACTION")
+    command = actions.add_parser("make", help="make a key of a user, and the user where there is none")
+    command.add_argument("name", metavar="NAME", help="of the user, which is SharedAccessKeyName")
+    command.add_argument(
+        "--rights", metavar="RIGHTS", help="of a new user: manage, send, listen (default: all three)"
+    )
+    command.add_argument(
+        "--prefix", metavar="P", help="grant them at and below this name (default: everything)"
+    )
+    command.add_argument("--json", action="store_true")
+    command = actions.add_parser("show", help="print the keys of a user")
+    command.add_argument("name", metavar="NAME")
+    command.add_argument("--json", action="store_true")
+    command = actions.add_parser("list", help="list users with keys, and the ids of these")
+    command.add_argument("--json", action="store_true")
+    command = actions.add_parser("delete", help="delete a key: it signs no new connection")
+    command.add_argument("name", metavar="NAME")
+    command.add_argument("id", metavar="ID", help="as `key list` shows it")
 
 
 def _add_permissions(things: Subparsers) -> None:

@@ -13,6 +13,7 @@ MODULES: Final = (
     "jwt",
     "prometheus_client",
     "uvloop",
+    "wsproto",
     "zmq",
 )
 """One module of each package that the extra names."""

@@ -8,8 +8,11 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+from lightrail.cli import access_keys
+from lightrail.cluster.access_keys import AccessKeyError
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.generations import accept_disk
 from lightrail.cluster.map import SHARDS, Member
@@ -43,6 +46,7 @@ REFUSALS: Final = (
     CoordinatorError,
     StoreError,
     InvalidUserError,
+    AccessKeyError,
     DirectoryRefusedError,
     InvalidNameError,
     MemberRefusedError,
@@ -73,13 +77,13 @@ async def _open(parsed: argparse.Namespace) -> int:
         parsed.name = user_name(parsed.name)
     if getattr(parsed, "prefix", None) is not None:
         parsed.prefix = _prefix(parsed.prefix)
-    if hasattr(parsed, "rights"):
+    if getattr(parsed, "rights", None) is not None:
         parsed.rights = _rights(parsed.rights)
     settings = _settings(parsed)
     path = os.path.join(settings.data, FILE_NAME)
     if settings.etcd:
         pass
-    elif (parsed.thing, parsed.action) == ("user", "add"):
+    elif (parsed.thing, parsed.action) in (("user", "add"), ("key", "make")):
         make_data_directory(settings.data)
     elif not os.path.exists(path):  # noqa: ASYNC240 - nothing else runs on this loop
         none = "no shard has served" if parsed.thing == "shard" else "no user is defined"
@@ -90,6 +94,8 @@ async def _open(parsed: argparse.Namespace) -> int:
             return await _permission(coordinator, parsed)
         if parsed.thing == "shard":
             return await _accept_disks(coordinator, parsed.ids, leases=bool(settings.etcd))
+        if parsed.thing == "key":
+            return await _key(coordinator, parsed)
         return await _user(coordinator, parsed)
     finally:
         await coordinator.close()
@@ -138,7 +144,9 @@ async def _user(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
                 print(f"user {parsed.name} is defined and may {_may(parsed.rights, parsed.prefix)}")
         case "password":
             record = UserRecord.make(parsed.name, _password(parsed), parsed.rounds)
-            await coordinator.replace_user(record)
+            former = await coordinator.user(parsed.name)
+            keys = () if former is None else former.access_keys
+            await coordinator.replace_user(replace(record, access_keys=keys))
             print(f"user {parsed.name} has another password")
         case "remove":
             await coordinator.remove_user(parsed.name)
@@ -153,6 +161,27 @@ async def _user(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
             users = await coordinator.users()
             lines = [json.dumps({"users": users})] if parsed.json else users
             sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0
+
+
+async def _key(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
+    match parsed.action:
+        case "make":
+            is_new = await access_keys.make(coordinator, parsed.name)
+            if is_new:
+                rights, prefix = parsed.rights or frozenset(Right), parsed.prefix or ""
+                await _service(coordinator).permit(OPERATOR, parsed.name, prefix, rights)
+                print(f"user {parsed.name} is defined and may {_may(rights, prefix)}", file=sys.stderr)
+            elif parsed.rights is not None or parsed.prefix is not None:
+                what = "the user is there already, and keeps the rights that it has; see `permission set`"
+                print(what, file=sys.stderr)
+            await access_keys.show(coordinator, parsed, newest=True)
+        case "show":
+            await access_keys.show(coordinator, parsed)
+        case "list":
+            await access_keys.show_all(coordinator, parsed)
+        case "delete":
+            await access_keys.delete(coordinator, parsed.name, parsed.id)
     return 0
 
 

@@ -34,6 +34,7 @@ from lightrail.client.receiver import Receiver
 from lightrail.client.requests import Requester
 from lightrail.client.sender import Sender
 from lightrail.client.tokens import Token
+from lightrail.client.transaction import Transaction, TransactionError
 
 __all__ = [
     "AuthenticationError",
@@ -65,6 +66,8 @@ __all__ = [
     "SenderOptions",
     "Sequence",
     "Token",
+    "Transaction",
+    "TransactionError",
     "WindowFullError",
     "connect",
 ]

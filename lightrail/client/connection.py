@@ -9,6 +9,7 @@ import os
 import secrets
 import ssl
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from lightrail.amqp.performatives import AmqpError, Source
@@ -34,6 +35,7 @@ from lightrail.client.sender import CLOSE_S, WINDOW, Sender
 from lightrail.client.sessions import Sessions
 from lightrail.client.sources import check_options, source_of
 from lightrail.client.tokens import Tokens, TokenSource
+from lightrail.client.transaction import Transaction, TransactionLink
 from lightrail.client.wire import Wire
 
 STABLE_S: Final = 1.0
@@ -60,16 +62,24 @@ class Connection:
         if not urls:
             raise ValueError("expected the address of a broker, as amqp://localhost")
         self._addresses = [Address.parse(url) for url in urls]
-        self._credentials = credentials
         self._tokens = None if token is None else Tokens(self, token, self._abort)
-        self._tls = tls
         self._is_named = name is not None
         self._name = name or f"lightrail-client-{os.getpid()}-{secrets.token_hex(4)}"
         self._policy = reconnect or ReconnectPolicy()
-        self._heartbeat_ms = int(heartbeat * 1000)
         self._on_event = on_event
         self.loop = asyncio.get_running_loop()
         self._pid = os.getpid()
+        self._opening = partial(
+            Opening,
+            self.loop,
+            credentials=credentials,
+            tls=tls,
+            tokens=self._tokens,
+            name=self._name,
+            idle_time_out_ms=2 * int(heartbeat * 1000),
+            lost=self._lost,
+        )
+        """Makes an attempt at an address."""
         self._links = Links(self, self._policy)
         self._wire: Wire | None = None
         self._address = self._addresses[0]
@@ -79,6 +89,8 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._numbers = 0
+        self._coordinator: TransactionLink | None = None
+        """Made with the first transaction."""
         self.locks = Locks(self)
         self._closing = False
 
@@ -194,6 +206,7 @@ class Connection:
             renew_for: seconds for which locks of unsettled messages are renewed, for handlers that may take
                 longer than the queue's lock_duration. 0: not at all.
         """
+        # Long for its arguments, which are the public interface.
         check_options(credit, presettled, renew_for, subscription, shared, self._is_named)
         if subscription is not None:
             # Of the name of a link to a shared subscription the broker ignores the part from | on.
@@ -212,17 +225,20 @@ class Connection:
             shared=shared,
         )
         name = name or self._number()
-        return self._add(
-            Receiver(
-                self,
-                address,
-                credit=credit,
-                name=name,
-                source=source,
-                presettled=presettled,
-                renew_for=renew_for,
-            )
+        receiver = Receiver(
+            self, address, credit=credit, name=name, source=source, presettled=presettled, renew_for=renew_for
         )
+        return self._add(receiver)
+
+    def transaction(self) -> Transaction:
+        """A transaction, for `async with`: all that is sent and settled in it takes effect at its end, or
+        nothing.
+
+        Several may be open at the same time. Each ends with the connection to the broker.
+        """
+        if self._coordinator is None or self._coordinator.closed:
+            self._coordinator = self._add(TransactionLink(self, self._number()))
+        return Transaction(self._coordinator)
 
     def requester(self, address: str) -> Requester:
         """Sends requests to an address, receives answers; `await` its `opened`, or use it in `async with`."""
@@ -312,17 +328,7 @@ class Connection:
         """One attempt. Raises ConnectError."""
         self._address = address
         self._gone = self.loop.create_future()
-        opening = Opening(
-            self.loop,
-            address,
-            credentials=self._credentials,
-            tls=self._tls,
-            tokens=self._tokens,
-            name=self._name,
-            idle_time_out_ms=2 * self._heartbeat_ms,
-            lost=self._lost,
-        )
-        wire, session = await opening.run(self._policy.connect)
+        wire, session = await self._opening(address).run(self._policy.connect)
         self._wire = wire
         self._links.connect(wire, Sessions(wire.engine, session))
         if not self._first.done():

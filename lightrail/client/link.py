@@ -65,12 +65,21 @@ class Link(LinkOwner):
             await self.opened()
         except asyncio.CancelledError:
             # Its block does not begin, so nobody else closes it.
-            self.end(ClosedError(f"the opening of {self.what} was cancelled"))
+            if self._attached:
+                # The broker's attach came in the same turn, and credit left with it.
+                await self.close()
+            else:
+                self.end(ClosedError(f"the opening of {self.what} was cancelled"))
             raise
 
     async def opened(self) -> None:
         """Returns when the broker has opened it for the first time. Raises LinkError where it refused."""
         await asyncio.shield(self._opened)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended for good."""
+        return self._closed is not None
 
     @property
     def healthy(self) -> bool:

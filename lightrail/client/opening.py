@@ -1,4 +1,4 @@
-"""One attempt to connect: TCP, TLS, SASL and open at one address."""
+"""One attempt to connect: TCP, TLS, WebSocket, SASL and open at one address."""
 
 import asyncio
 import secrets
@@ -27,7 +27,7 @@ class Opening:
 
     Args:
         credentials: None for those of the address.
-        tls: for amqps://, with certificates of authorities and of the client; None for the system's.
+        tls: for amqps:// and wss://, with certificates of authorities and the client; None for the system's.
         tokens: shows a token for the node `$cbs` once the connection is open.
         name: the container-id.
         idle_time_out_ms: how long the broker may be silent.
@@ -63,10 +63,13 @@ class Opening:
             hostname=address.host,
             is_server=False,
             uses_sasl=True,
+            transactions=True,
             beyond_credit_max=BEYOND_CREDIT_MAX,
             idle_time_out_ms=idle_time_out_ms,
         )
         self._wire = Wire(loop, settings, self._negotiate, self._closed)
+        self._websocket: asyncio.WriteTransport | None = None
+        """Has a socket before the wire has it."""
 
     async def run(self, timeout: float) -> tuple[Wire, Session]:  # noqa: ASYNC109 - exceeding it is an error
         """Returns the wire, and a session that the broker has answered, when it has opened the connection.
@@ -77,19 +80,20 @@ class Opening:
         """
         wire, address = self._wire, self._address
         secure = None
-        if address.scheme == "amqps":
+        if address.is_tls:
             secure = self._tls or ssl.create_default_context()
         try:
             async with asyncio.timeout(timeout):
-                await self._loop.create_connection(lambda: wire, address.host, address.port, ssl=secure)
+                protocol = self._protocol()
+                await self._loop.create_connection(lambda: protocol, address.host, address.port, ssl=secure)
                 await self._ready
         except TimeoutError:
-            wire.abort("it took too long")
+            self._abort("it took too long")
             raise ConnectError(f"expected it to let us in within {timeout:g} s, and it did not") from None
         except OSError as error:
             raise ConnectError(str(error)) from error
         except BaseException:
-            wire.abort("it was cancelled")
+            self._abort("it was cancelled")
             raise
         if not wire.usable:
             # The broker closed the connection after its open, before this step.
@@ -98,6 +102,22 @@ class Opening:
         assert self._session is not None
         await self._show_token(self._session)
         return wire, self._session
+
+    def _protocol(self) -> asyncio.Protocol:
+        """What stands on the socket. Raises ConnectError where a package for it is missing."""
+        if not self._address.is_websocket:
+            return self._wire
+        # Loaded here, since it needs a package that the client else does without.
+        from lightrail.client.websocket import WebSocket
+
+        made = self._websocket = WebSocket(self._wire, self._address)
+        return made
+
+    def _abort(self, why: str) -> None:
+        """Closes the socket at once, in whatever state the attempt is."""
+        self._wire.abort(why)
+        if self._websocket is not None:
+            self._websocket.abort()
 
     async def _show_token(self, session: Session) -> None:
         if self._tokens is None:
@@ -162,7 +182,7 @@ class Opening:
         self._wire.abort(str(error))
 
     def _choose(self, offered: Sequence[str]) -> Mechanism:
-        is_secure = self._address.scheme == "amqps" or self._address.is_local
+        is_secure = self._address.is_tls or self._address.is_local
         return mechanism_for(
             offered,
             self._credentials.user,

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-PORTS: Final = {"amqp": 5672, "amqps": 5671}
+PORTS: Final = {"amqp": 5672, "amqps": 5671, "ws": 80, "wss": 443}
+_TLS: Final = ("amqps", "wss")
+_WEBSOCKET: Final = ("ws", "wss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +26,27 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a broker: a URL such as amqps://user:password@host:5671."""
+    """The address of a broker: a URL such as amqps://user:password@host:5671, or wss://host:5671/path."""
 
     scheme: str
     host: str
     port: int
     credentials: Credentials
+    path: str = ""
+    """Of ws and wss, with the query: what the HTTP request asks for."""
 
     @classmethod
     def parse(cls, url: str) -> "Address":
         """Raises ValueError, without any password in its text."""
         parts = urlsplit(url if "://" in url else f"amqp://{url}")
         if parts.scheme not in PORTS:
-            raise ValueError(f"expected amqp:// or amqps:// and a host, found {parts.scheme}://")
+            raise ValueError(
+                f"expected amqp://, amqps://, ws:// or wss:// and a host, found {parts.scheme}://"
+            )
         if not parts.hostname:
             raise ValueError(f"expected a host in {parts.scheme}://HOST[:PORT], found none")
-        if parts.path.strip("/") or parts.query or parts.fragment:
+        is_websocket = parts.scheme in _WEBSOCKET
+        if parts.fragment or (not is_websocket and (parts.path.strip("/") or parts.query)):
             raise ValueError(
                 f"expected nothing behind the port of {parts.scheme}://{parts.hostname}, found "
                 f"{parts.path or '?'!r}: queues are named where senders and receivers are opened"
@@ -50,7 +57,24 @@ class Address:
             raise ValueError(f"expected a port of 1 to 65535 behind {parts.hostname}") from None
         user = unquote(parts.username) if parts.username else None
         password = unquote(parts.password) if parts.password else None
-        return cls(parts.scheme, parts.hostname, port, Credentials(user, password))
+        path = _target(parts.path, parts.query) if is_websocket else ""
+        return cls(parts.scheme, parts.hostname, port, Credentials(user, password), path)
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether bytes are encrypted."""
+        return self.scheme in _TLS
+
+    @property
+    def is_websocket(self) -> bool:
+        """Whether AMQP goes in the messages of a WebSocket."""
+        return self.scheme in _WEBSOCKET
+
+    @property
+    def authority(self) -> str:
+        """HOST:PORT, without the port that is the scheme's own; an address of IPv6 in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def is_local(self) -> bool:
@@ -64,7 +88,16 @@ class Address:
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        # A query may have a secret, as a token; logs and errors have this text.
+        return f"{self.scheme}://{host}:{self.port}{self.path.partition('?')[0]}"
+
+
+def _target(path: str, query: str) -> str:
+    """The target of the HTTP request. Raises ValueError where it has octets that a request may not have."""
+    target = f"{path or '/'}{'?' if query else ''}{query}"
+    if not target.isascii() or not target.isprintable() or " " in target:
+        raise ValueError(f"expected a path of ASCII without spaces, others as %XX, found {path!r}")
+    return target
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any, Final
 
 from lightrail.amqp.events import ACCEPTED as WIRE_ACCEPTED
-from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released
+from lightrail.amqp.performatives import Accepted, Declared, Modified, Rejected, Released, TransactionalState
 
 
 class OutcomeKind(Enum):
@@ -46,6 +46,8 @@ class Outcome:
         return f"{self.kind.value}: {why}" if why else self.kind.value
 
 
+TRANSACTION_ID: Final = "txn-id"
+"""In the info of the outcome of a declare: the id of the transaction."""
 ACCEPTED: Final = Outcome(OutcomeKind.ACCEPTED)
 RELEASED: Final = Outcome(OutcomeKind.RELEASED)
 UNKNOWN: Final = Outcome(OutcomeKind.UNKNOWN, description="the connection was lost before the answer came")
@@ -56,6 +58,10 @@ def outcome_of(state: Any) -> Outcome:
     if state is WIRE_ACCEPTED or state is None:
         return ACCEPTED
     match state:
+        case Declared():
+            return Outcome(OutcomeKind.ACCEPTED, info={TRANSACTION_ID: state.txn_id})
+        case TransactionalState():
+            return outcome_of(state.outcome)
         case Accepted():
             return ACCEPTED
         case Released():

@@ -10,7 +10,8 @@ from itertools import accumulate
 from typing import Any, Final, Unpack
 
 from lightrail.amqp import events
-from lightrail.amqp.performatives import AmqpError, Source, Target
+from lightrail.amqp.link import Link as EngineLink
+from lightrail.amqp.performatives import AmqpError, Source, Target, TransactionalState
 from lightrail.amqp.session import Session
 from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.client.delivery import DELIVERY_TIME
@@ -39,8 +40,8 @@ class Sender(Link):
     ) -> None:
         super().__init__(connection, address, name, presettled=presettled)
         self._window = window
-        self._waiting: deque[tuple[bytes, Answer]] = deque()
-        """Messages that wait for credit."""
+        self._waiting: deque[tuple[bytes, Answer, TransactionalState | None]] = deque()
+        """Messages that wait for credit; the transaction of those that belong to one."""
         self._answers: dict[int, Answer] = {}
         """Futures of sent messages without an outcome, by their numbers on the link."""
         self._room: deque[asyncio.Future[None]] = deque()
@@ -67,7 +68,7 @@ class Sender(Link):
             SendError: it was not accepted, or the connection was lost before its outcome; see `outcome`.
             ClosedError: the sender or its connection is closed.
         """
-        payload = _encoded(message, fields)
+        payload = encoded(message, fields)
         while len(self._answers) + len(self._waiting) >= self._window:
             await self._for_room()
         answer = self._hand_in(payload)
@@ -91,7 +92,7 @@ class Sender(Link):
             raise WindowFullError(
                 f"{self.address}: {self._window} messages have no outcome yet: await one of them, or `send`"
             )
-        return self._hand_in(_encoded(message, fields))
+        return self._hand_in(encoded(message, fields))
 
     async def send_all(self, messages: Iterable[Any]) -> list[Outcome]:
         """Sends messages without waiting for each outcome; returns the outcomes, in order.
@@ -100,7 +101,7 @@ class Sender(Link):
         """
         answers: list[Answer] = []
         for message in messages:
-            payload = _encoded(message, {})
+            payload = encoded(message, {})
             while len(self._answers) + len(self._waiting) >= self._window:
                 await self._for_room()
             answers.append(self._hand_in(payload))
@@ -164,12 +165,23 @@ class Sender(Link):
 
     # --- inside ------------------------------------------------------------------------------------------
 
-    def _hand_in(self, payload: bytes) -> Answer:
+    async def send_with(self, payload: bytes, state: TransactionalState) -> Outcome:
+        """Sends an encoded message in a transaction; returns its provisional outcome. Raises ClosedError."""
+        while len(self._answers) + len(self._waiting) >= self._window:
+            await self._for_room()
+        answer = self._hand_in(payload, state)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._take_back(answer)
+            raise
+
+    def _hand_in(self, payload: bytes, state: TransactionalState | None = None) -> Answer:
         self._connection.check_loop()
         if self._closed is not None:
             raise self._closed.with_traceback(None)
         answer: Answer = self._connection.loop.create_future()
-        self._waiting.append((payload, answer))
+        self._waiting.append((payload, answer, state))
         if self._wire is not None:
             self._wire.touch(self)
         return answer
@@ -188,7 +200,7 @@ class Sender(Link):
 
     def _take_back(self, answer: Answer) -> None:
         """Drops a message that has not been sent: its call was cancelled."""
-        for index, (_, waiting) in enumerate(self._waiting):
+        for index, (_, waiting, _) in enumerate(self._waiting):
             if waiting is answer:
                 del self._waiting[index]
                 self._wake()
@@ -217,7 +229,7 @@ class Sender(Link):
         self._attached = False
         self._fail_opening(error)
         waiting, self._waiting = self._waiting, deque()
-        for _, answer in waiting:
+        for _, answer, _ in waiting:
             if not answer.done():
                 answer.set_exception(error)
                 answer.exception()
@@ -250,7 +262,18 @@ class Sender(Link):
         self._wire = self._link = None
         self._attached = False
         self._unknown()
+        self._drop_transactions()
         self._wake()
+
+    def _drop_transactions(self) -> None:
+        """Drops waiting messages of transactions, which have ended with the connection."""
+        if any(state is not None for _, _, state in self._waiting):
+            waiting, self._waiting = self._waiting, deque()
+            for entry in waiting:
+                if entry[2] is None:
+                    self._waiting.append(entry)
+                elif not entry[1].done():
+                    entry[1].set_result(UNKNOWN)
 
     # --- from the engine ---------------------------------------------------------------------------------
 
@@ -294,19 +317,24 @@ class Sender(Link):
                 event.link.drained()
 
     def flush(self) -> None:
-        """Sends waiting messages, as many as there is credit for, in one batch."""
+        """Sends waiting messages, as many as there is credit for: those of one transaction in one batch."""
         link = self._link
+        while link is not None and self._attached and self._waiting:
+            number = link.sent  # type: ignore[attr-defined]
+            room = link.limit - number
+            if room <= 0:
+                break
+            self._send_batch(link, number, room)
+        if self._presettled and self._room:
+            self._wake()
+
+    def _send_batch(self, link: EngineLink, number: int, room: int) -> None:
         waiting = self._waiting
-        if link is None or not self._attached or not waiting:
-            return
-        number = link.sent  # type: ignore[attr-defined]
-        room = link.limit - number
-        if room <= 0:
-            return
         payloads: list[bytes] = []
         presettled = self._presettled
-        while waiting and len(payloads) < room:
-            payload, answer = waiting.popleft()
+        state = waiting[0][2]
+        while waiting and len(payloads) < room and waiting[0][2] is state:
+            payload, answer, _ = waiting.popleft()
             if answer.cancelled():
                 continue
             if presettled:
@@ -316,12 +344,11 @@ class Sender(Link):
             payloads.append(payload)
         if payloads:
             ends = array("I", accumulate(map(len, payloads)))
-            link.send(len(payloads), ends, b"".join(payloads), 0, presettled)
-        if presettled and self._room:
-            self._wake()
+            link.send(len(payloads), ends, b"".join(payloads), 0, presettled, state=state)
 
 
-def _encoded(message: Any, fields: MessageFields) -> bytes:
+def encoded(message: Any, fields: MessageFields) -> bytes:
+    """A message, or a body with fields, as bytes."""
     if isinstance(message, Message):
         return (message.replace(**fields) if fields else message).encode()
     return Message(message, **fields).encode()

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, Protocol
 
 from lightrail.cluster.counts import CoordinatorCounts
 from lightrail.cluster.entries import Entry, News
-from lightrail.cluster.placement import Placement
 from lightrail.cluster.users import UserRecord
+from lightrail.model.placement import Placement
 
 WRITES_MAX: Final = 100
 """Writes of one transaction; etcd allows 128 operations (its --max-txn-ops)."""

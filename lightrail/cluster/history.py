@@ -127,7 +127,7 @@ def restoring(known: Mapping[str, Entry], entries: Iterable[Entry]) -> PutBack:
 
 
 def _order(write: Write) -> tuple[int, str]:
-    found = next((place for place, prefix in enumerate(_ORDER) if write.key.startswith(prefix)), len(_ORDER))
+    found = next((index for index, prefix in enumerate(_ORDER) if write.key.startswith(prefix)), len(_ORDER))
     return found, write.key
 
 

@@ -2,6 +2,10 @@
 
 What is below it (memory, SQLite, etcd) only keeps entries: `_commit`, `entry`, `entries`, `_changes`. The
 keys and their JSON are in docs/formats/coordinator.md.
+
+The stores are subclasses, and not handed in: most of the port's methods are the store's own (`entry`,
+`close`, `set_back`, …), so each of them would be written three times, in a port of stores, in the store, and
+in a method here that passes the call on.
 """
 
 import asyncio
@@ -13,9 +17,9 @@ from lightrail.cluster.counts import CoordinatorCounts
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed_placements import KeyedPlacements
 from lightrail.cluster.keyed_users import KeyedUsers
-from lightrail.cluster.placement import Placement
 from lightrail.cluster.registrations import Registrations
 from lightrail.cluster.users import UserRecord
+from lightrail.model.placement import Placement
 
 
 class KeyedCoordinator(ABC):

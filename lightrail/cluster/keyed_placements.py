@@ -19,8 +19,9 @@ from lightrail.cluster.coordinator import (
     Write,
 )
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, Map, Placed, ShardRecord
-from lightrail.cluster.placement import NOWHERE, Near, Placement, choose
+from lightrail.cluster.placement import NOWHERE, Near, choose
 from lightrail.model import names
+from lightrail.model.placement import Placement
 
 NO_SHARDS: Final = "no queue can be placed: the number of shards was never set"
 NO_TAKERS: Final = (

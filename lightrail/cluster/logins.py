@@ -257,8 +257,8 @@ class Logins:
     def unknown(self, user: str, mechanism: str) -> sasl.ScramKeys:
         """Keys that no password has: they do not show that there is no such user."""
         rounds = self.rounds if mechanism == "SCRAM-SHA-256" else self.rounds_512
-        place = int.from_bytes(blake2b(user.encode(), key=self.secret[:64], digest_size=8).digest())
-        return sasl.unknown_user_keys(self.secret, user, mechanism, rounds[place % len(rounds)])
+        number = int.from_bytes(blake2b(user.encode(), key=self.secret[:64], digest_size=8).digest())
+        return sasl.unknown_user_keys(self.secret, user, mechanism, rounds[number % len(rounds)])
 
     def _remember(self, digest: bytes, record: UserRecord) -> None:
         self._good[digest] = record.sha256.stored_key

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 from lightrail.cluster.changes import ChangeFollower
 from lightrail.cluster.coordinator import CoordinatorError, KeySpace
 from lightrail.cluster.entries import Entry
-from lightrail.cluster.placement import Placement
 from lightrail.cluster.readers import READERS, Reader
 from lightrail.model import names
+from lightrail.model.placement import Placement
 
 PLACEMENT: Final = "placement/"
 MOVES: Final = "moves/"
@@ -81,7 +81,7 @@ class Move:
     epoch: int
     """Of the placement that it starts from."""
     phase: str = "waiting"
-    """``waiting`` and copying, or ``frozen``: the destination has asked the source to seal."""
+    """``waiting`` and copying, or ``frozen``: the destination has asked the source to freeze."""
     throttle: int = 0
     """Bytes per second of the copy; 0 for no limit."""
     asked_ms: int = 0

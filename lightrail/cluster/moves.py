@@ -45,7 +45,11 @@ async def _begin(coordinator: KeySpace, moves: list[Move]) -> list[Move]:
 
 
 async def freeze(coordinator: KeySpace, move: Move) -> Move:
-    """The destination is about to have the source seal. Raises ConflictError when the move was cancelled."""
+    """The destination is about to ask the source to freeze the queue.
+
+    Raises:
+        ConflictError: the move was cancelled.
+    """
     frozen = replace(move, phase="frozen")
     revision = await coordinator.write([Write(move.key, frozen.encode(), move.revision)])
     return replace(frozen, revision=revision)
@@ -68,7 +72,7 @@ async def commit(coordinator: KeySpace, move: Move, placed: Placed) -> None:
 
 
 async def give_up(coordinator: KeySpace, move: Move, placed: Placed) -> None:
-    """The source keeps the queue, in epoch + 2 where it may have sealed, and the move is over.
+    """The source keeps the queue, in epoch + 2 where it may have frozen it, and the move is over.
 
     Raises:
         ConflictError: the destination committed, the move went on, or somebody else gave it up.

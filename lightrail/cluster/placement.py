@@ -3,17 +3,10 @@
 import hashlib
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 Near = Mapping[int, tuple[int, ...]]
 NOWHERE: Final[Near] = MappingProxyType({})
-
-
-class Placement(NamedTuple):
-    """Where a queue is: the shard that owns it, and since which epoch."""
-
-    shard: int
-    epoch: int
 
 
 def choose(queue: str, loads: Mapping[int, int], near: Near = NOWHERE) -> int:

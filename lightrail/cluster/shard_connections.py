@@ -7,18 +7,18 @@ shard is down, follows the shard to another address, and is closed when the shar
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import zmq
 
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.model import conditions, limits, names
+from lightrail.model.placement import Placement
 from lightrail.wire import keys
-from lightrail.wire.bodies import Answer, Refusal
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.keys import WireKey
 from lightrail.wire.owners import Owners
-from lightrail.wire.places import Place
 from lightrail.wire.shards import ShardPeer, State
 
 log = logging.getLogger("lightrail.cluster.shard_connections")
@@ -67,7 +67,7 @@ class ShardConnections:
         self._key = key
         self._boots: dict[int, int] = {}
         """Boot numbers of the registered shard processes."""
-        self._answers: dict[str, Place] = {}
+        self._answers: dict[str, Placement] = {}
         """Placements that the coordinator has answered and that are not in the map yet."""
         self._unreadable = False
         self._was_ready = False
@@ -129,7 +129,7 @@ class ShardConnections:
         for peer in self.peers.values():
             peer.flush()
 
-    def away(self) -> list[int]:
+    def not_serving(self) -> list[int]:
         """Shards that do not serve."""
         return sorted(shard for shard, peer in self.peers.items() if peer.state is not State.SERVING)
 
@@ -141,9 +141,9 @@ class ShardConnections:
         """
         if self._was_ready:
             return None
-        away = self.away()
-        if (away or not self.peers) and self._loop.time() - self._started < START_WAIT_S:
-            return f"waiting for shard {', '.join(map(str, away))}" if away else "waiting for a shard"
+        missing = self.not_serving()
+        if (missing or not self.peers) and self._loop.time() - self._started < START_WAIT_S:
+            return f"waiting for shard {', '.join(map(str, missing))}" if missing else "waiting for a shard"
         self._was_ready = True
         return None
 
@@ -158,25 +158,25 @@ class ShardConnections:
         """The connection to a shard, or None."""
         return self.peers.get(shard)
 
-    def where(self, queue: str) -> Place | None:
-        """The shard and epoch of a queue, as far as this process knows."""
+    def placement(self, queue: str) -> Placement | None:
+        """Where a queue is, as far as this process knows."""
         placed = self.map.placed(queue)
         if placed is not None:
-            return placed.shard, placed.epoch
+            return placed.placement
         return self._answers.get(queue)
 
-    async def place(self, queue: str) -> Place:
+    async def place(self, queue: str) -> Placement:
         """The same; a queue without a placement is placed. Raises CoordinatorError."""
-        known = self.where(queue)
+        known = self.placement(queue)
         if known is None:
             coordinator = self._coordinator
-            placed = await coordinator.placement(queue) or await coordinator.place(queue)
+            answer = await coordinator.placement(queue) or await coordinator.place(queue)
             self.refresh()
-            known = self.where(queue)
+            known = self.placement(queue)
             if known is None:
                 if len(self._answers) >= limits.QUEUES_MAX:
                     self._answers.clear()
-                known = self._answers[queue] = (placed.shard, placed.epoch)
+                known = self._answers[queue] = answer
         return known
 
     def forget(self, queue: str) -> None:
@@ -185,7 +185,7 @@ class ShardConnections:
         self._answers.pop(names.dead_letter_name(queue), None)
 
     async def lost(self, queue: str) -> Refusal | None:
-        """See Places."""
+        """See Resolver."""
         try:
             if await self._coordinator.placement(queue) is not None:
                 return None
@@ -195,18 +195,6 @@ class ShardConnections:
         if self.map.placed(queue) is not None:
             return None
         return Refusal(conditions.RESOURCE_DELETED, f"{queue} is not there any more")
-
-    async def request(
-        self,
-        queue: str,
-        op: str,
-        fields: dict[str, Any],
-        blob: bytes = b"",
-        *,
-        wait_ms: int = limits.REQUEST_MS,
-    ) -> Answer:
-        """See Owners.request."""
-        return await self.owners.request(queue, op, fields, blob, wait_ms=wait_ms)
 
     # --- news ------------------------------------------------------------------------------------------
 

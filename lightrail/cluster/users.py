@@ -31,6 +31,8 @@ class UserRecord:
     sha512: ScramKeys
     tokens_of: bytes = b""
     """The stored key that tokens of this password are bound to, where the password was hashed anew since."""
+    access_keys: tuple[bytes, ...] = ()
+    """Salts of the user's shared access keys (access_keys.py), oldest first."""
 
     @classmethod
     def make(cls, name: str, password: str, iterations: int | None = None) -> "UserRecord":
@@ -55,6 +57,8 @@ class UserRecord:
         fields: dict[str, object] = {"sha256": _to_json(self.sha256), "sha512": _to_json(self.sha512)}
         if self.tokens_of:
             fields["tokens_of"] = base64.b64encode(self.tokens_of).decode()
+        if self.access_keys:
+            fields["access_keys"] = [base64.b64encode(salt).decode() for salt in self.access_keys]
         return json.dumps(fields, separators=(",", ":"))
 
     @property
@@ -68,7 +72,10 @@ class UserRecord:
         try:
             fields = json.loads(value)
             tokens_of = base64.b64decode(fields.get("tokens_of", ""), validate=True)
-            return cls(name, _from_json(fields["sha256"]), _from_json(fields["sha512"]), tokens_of)
+            salts = (base64.b64decode(salt, validate=True) for salt in fields.get("access_keys", ()))
+            return cls(
+                name, _from_json(fields["sha256"]), _from_json(fields["sha512"]), tokens_of, tuple(salts)
+            )
         except (KeyError, TypeError) as error:
             raise ValueError(f"expected the keys of sha256 and sha512: {error!r}") from None
 
@@ -76,7 +83,8 @@ class UserRecord:
 def stronger(record: UserRecord, password: str) -> UserRecord:
     """The record of the same password with as many rounds as new ones; tokens stay valid."""
     made = UserRecord.make(record.name, password)
-    return replace(made, tokens_of=record.tokens_of or record.sha256.stored_key)
+    tokens_of = record.tokens_of or record.sha256.stored_key
+    return replace(made, tokens_of=tokens_of, access_keys=record.access_keys)
 
 
 def user_name(name: str) -> str:

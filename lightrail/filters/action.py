@@ -159,39 +159,40 @@ def compile_action(spec: Mapping[str, Any]) -> Action:
     values = spec.get("set", {})
     removed = spec.get("remove", [])
     if not isinstance(values, Mapping):
-        raise FilterError("an object of paths and values", shown(values), place="set")
+        raise FilterError("an object of paths and values", shown(values), part="set")
     if isinstance(removed, str) or not isinstance(removed, Sequence):
-        raise FilterError("a list of paths", shown(removed), place="remove")
+        raise FilterError("a list of paths", shown(removed), part="remove")
     count = len(values) + len(removed)
     if not 0 < count <= limits.ACTION_ENTRIES_MAX:
         raise FilterError(f"1 to {limits.ACTION_ENTRIES_MAX} fields to set or remove", str(count))
     changes: Changes = {}
     for text, value in values.items():
         path = _changeable(text, "set")
-        if _place(path) in changes.get(path.section, {}):
-            raise FilterError("each field once", shown(text), place="set")
+        if _field(path) in changes.get(path.section, {}):
+            raise FilterError("each field once", shown(text), part="set")
         _change(changes, path, _encoded(path, value))
     for text in removed:
         path = _changeable(text, "remove")
-        if _place(path) in changes.get(path.section, {}):
-            raise FilterError("each field once", shown(path.text), place="remove")
+        if _field(path) in changes.get(path.section, {}):
+            raise FilterError("each field once", shown(path.text), part="remove")
         _change(changes, path, None)
     return Action(dict(spec), changes)
 
 
-def _place(path: Path) -> int | bytes:
+def _field(path: Path) -> int | bytes:
+    """The index of a field of the properties, else the key in a map."""
     return path.index if path.section == PROPERTIES else path.key
 
 
 def _change(changes: Changes, path: Path, encoded: bytes | None) -> None:
-    changes.setdefault(path.section, {})[_place(path)] = encoded
+    changes.setdefault(path.section, {})[_field(path)] = encoded
 
 
-def _changeable(text: Any, place: str) -> Path:
+def _changeable(text: Any, part: str) -> Path:
     try:
         path = parse_path(text if isinstance(text, str) else "")
     except FilterError as error:
-        raise error.within(place) from None
+        raise error.within(part) from None
     if path.section == APPLICATION_PROPERTIES or path.text in CHANGEABLE:
         return path
     is_ours = path.name.startswith(ANNOTATION_PREFIX) and path.name.isascii()
@@ -201,7 +202,7 @@ def _changeable(text: Any, place: str) -> Path:
         f"one of {', '.join(CHANGEABLE)}, application-properties.NAME, "
         f"message-annotations.{ANNOTATION_PREFIX}NAME",
         shown(path.text),
-        place=place,
+        part=part,
     )
 
 
@@ -218,7 +219,7 @@ def _encoded(path: Path, value: Any) -> bytes:
 
 
 def _refusal(path: Path, expected: str, value: Any) -> FilterError:
-    return FilterError(expected, shown(value), place=f"set.{path.text}")
+    return FilterError(expected, shown(value), part=f"set.{path.text}")
 
 
 def _write_string(path: Path, value: Any) -> bytes:

@@ -5,21 +5,21 @@ class FilterError(ValueError):
     """A filter, path or action that cannot be used.
 
     `expected` and `found` are words for people; `position` counts characters of an expression from 1 and is
-    None where there is no expression; `place` says which part of the JSON is meant, empty for the whole.
+    None where there is no expression; `part` says which part of the JSON is meant, empty for the whole.
     """
 
-    def __init__(self, expected: str, found: str, position: int | None = None, place: str = "") -> None:
+    def __init__(self, expected: str, found: str, position: int | None = None, part: str = "") -> None:
         where = "" if position is None else f", at character {position}"
-        prefix = f"{place}: " if place else ""
+        prefix = f"{part}: " if part else ""
         super().__init__(f"{prefix}expected {expected}, found {found}{where}")
         self.expected = expected
         self.found = found
         self.position = position
-        self.place = place
+        self.part = part
 
-    def within(self, place: str) -> "FilterError":
-        """The same error, with the place in an enclosing part of the JSON."""
-        inner = f"{place}.{self.place}" if self.place else place
+    def within(self, part: str) -> "FilterError":
+        """The same error, as an enclosing part of the JSON names it."""
+        inner = f"{part}.{self.part}" if self.part else part
         return FilterError(self.expected, self.found, self.position, inner)
 
 

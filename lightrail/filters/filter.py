@@ -144,11 +144,11 @@ class _Compiler:
         if isinstance(value, str) or not isinstance(value, Sequence) or not value:
             raise FilterError("a list of one or more filters", shown(value))
         parts: list[Filter] = []
-        for place, item in enumerate(value):
+        for index, item in enumerate(value):
             try:
                 parts.append(self.object(item, depth + 1))
             except FilterError as error:
-                raise error.within(str(place)) from None
+                raise error.within(str(index)) from None
         spec = {key: [part.spec for part in parts]}
         return _joined(spec, parts) if key == "all" or len(parts) == 1 else _either(spec, parts)
 
@@ -162,7 +162,7 @@ class _Compiler:
                 raise FilterError("the path of a field", shown(text))
             path = parse_path(text)
             if not (constant is None or isinstance(constant, str | bool | int | float)):
-                raise FilterError("a string, a number, a boolean or null", shown(constant), place=text)
+                raise FilterError("a string, a number, a boolean or null", shown(constant), part=text)
             equalities.append((path, constant))
         tests = [equality_test(path, constant) for path, constant in equalities]
         only = equalities[0] if len(equalities) == 1 else None

@@ -1,10 +1,11 @@
 """LIKE: `%` is any text, `_` one character; compiled so that a match is linear in the text for any pattern.
 
 The pattern is cut at its `%`. Each piece is searched for after the one before it, and its first match is
-final, because the leftmost place is always as good as any other. So nothing is tried twice. A piece without
-`_`, or with `_` at its ends only, is one `str.find`. A piece that has `_` between its letters is tried at a
-few places that its longest part names, and then with one bit for each place of the text (Baeza-Yates and
-Gonnet's Shift-And, turned round: the bits are places of the text, and the loop is over the pattern).
+final, because the leftmost position is always as good as any other. So nothing is tried twice. A piece
+without `_`, or with `_` at its ends only, is one `str.find`. A piece that has `_` between its letters is
+tried at a few positions that its longest part names, and then with one bit for each position of the text
+(Baeza-Yates and Gonnet's Shift-And, turned round: the bits are positions of the text, and the loop is over
+the pattern).
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Final
 from lightrail.model import limits
 
 _TRIES: Final = 16
-"""Places at which a piece is compared before the search uses bits: most texts need no more."""
+"""Positions at which a piece is compared before the search uses bits: most texts need no more."""
 _WINDOW: Final = 1_024
 """Characters that are turned into bits at first; doubled while nothing is found in them."""
 _BITMAPS: Final = 256
@@ -135,32 +136,32 @@ class _Piece:
         self.parts: list[tuple[int, str]] = []
         """(offset, text) of each run of fixed characters."""
         start = 0
-        for place in range(self.length + 1):
-            if place == self.length or characters[place] is None:
-                if place > start:
-                    self.parts.append((start, "".join(filter(None, characters[start:place]))))
-                start = place + 1
+        for position in range(self.length + 1):
+            if position == self.length or characters[position] is None:
+                if position > start:
+                    self.parts.append((start, "".join(filter(None, characters[start:position]))))
+                start = position + 1
         self._anchor = max(self.parts, key=lambda part: len(part[1]), default=(0, ""))
 
-    def is_at(self, text: str, place: int) -> bool:
-        """Whether the piece matches at a place that has room for it."""
-        return all(text.startswith(part, place + offset) for offset, part in self.parts)
+    def is_at(self, text: str, position: int) -> bool:
+        """Whether the piece matches at a position that has room for it."""
+        return all(text.startswith(part, position + offset) for offset, part in self.parts)
 
     def find(self, text: str, start: int, stop: int) -> int:
-        """The leftmost place in text[start:stop], or -1."""
+        """The leftmost position in text[start:stop], or -1."""
         if not self.parts:
             return start if stop - start >= self.length else -1
         offset, anchor = self._anchor
         after = self.length - offset - len(anchor)
-        place = start + offset
+        position = start + offset
         for _ in range(_TRIES):
-            place = text.find(anchor, place, stop - after)
-            if place < 0:
+            position = text.find(anchor, position, stop - after)
+            if position < 0:
                 return -1
-            if len(self.parts) == 1 or self.is_at(text, place - offset):
-                return place - offset
-            place += 1
-        start = place - offset
+            if len(self.parts) == 1 or self.is_at(text, position - offset):
+                return position - offset
+            position += 1
+        start = position - offset
         width = max(_WINDOW, 4 * self.length)
         while stop - start >= self.length:
             found = self._find_by_bits(text[start : min(stop, start + width)])
@@ -171,30 +172,30 @@ class _Piece:
         return -1
 
     def _find_by_bits(self, text: str) -> int:
-        """The same in a whole text: bit n - 1 - i of a number stands for place i of n."""
+        """The same in a whole text: bit n - 1 - i of a number stands for position i of n."""
         planes = _planes(text)
         bits: dict[str, int] = {}
         characters = self._characters
-        places = -1
+        positions = -1
         shift = 0
         for character in reversed(characters):
             if character is not None:
-                if places > 0:
-                    places <<= shift
+                if positions > 0:
+                    positions <<= shift
                 else:
-                    # Places with room behind them for the `_` at the end.
-                    places = (1 << len(text)) - (1 << shift)
+                    # Positions with room behind them for the `_` at the end.
+                    positions = (1 << len(text)) - (1 << shift)
                 if character not in bits:
                     if len(bits) >= _BITMAPS:
                         bits.clear()
-                    bits[character] = _places_of(character, planes)
-                places &= bits[character]
-                if not places:
+                    bits[character] = _positions_of(character, planes)
+                positions &= bits[character]
+                if not positions:
                     return -1
                 shift = 0
             shift += 1
-        places = places << shift - 1 & (1 << len(text)) - 1
-        return len(text) - places.bit_length() if places else -1
+        positions = positions << shift - 1 & (1 << len(text)) - 1
+        return len(text) - positions.bit_length() if positions else -1
 
 
 def _planes(text: str) -> list[bytes]:
@@ -205,17 +206,17 @@ def _planes(text: str) -> list[bytes]:
     return [octets[0::4], octets[1::4], octets[2::4]]
 
 
-def _places_of(character: str, planes: list[bytes]) -> int:
+def _positions_of(character: str, planes: list[bytes]) -> int:
     code = ord(character)
-    places = -1
+    positions = -1
     if code >> 8 * len(planes):
         return 0
     for plane in planes:
-        places &= int(plane.translate(_table(code & 0xFF)), 2)
+        positions &= int(plane.translate(_table(code & 0xFF)), 2)
         code >>= 8
-        if not places:
+        if not positions:
             break
-    return places
+    return positions
 
 
 @lru_cache(maxsize=256)

@@ -73,8 +73,8 @@ class Matcher(Generic[Key]):
         self._always = 0
         self._tests: list[Asked] = []
         groups: dict[Path, dict[Any, Found]] = {}
-        for place, (_, filter) in enumerate(entries):
-            bit = 1 << place
+        for index, (_, filter) in enumerate(entries):
+            bit = 1 << index
             if filter is None or filter.spec is None:
                 self._always |= bit
             elif filter.guard is not None:
@@ -152,6 +152,6 @@ class Matcher(Generic[Key]):
     def _remember(self, matched: int) -> tuple[Key, ...]:
         if len(self._targets) >= limits.TARGET_SETS_MAX:
             self._targets.clear()
-        keys = (key for place, key in enumerate(self._keys) if matched >> place & 1)
+        keys = (key for index, key in enumerate(self._keys) if matched >> index & 1)
         targets = self._targets[matched] = tuple(dict.fromkeys(keys))
         return targets

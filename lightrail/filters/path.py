@@ -29,7 +29,7 @@ class Path:
     """One field of a message. Two paths are equal when they mean the same field.
 
     `text` is the canonical name (`subject`, `priority`, `application-properties.colour`), `section` the
-    descriptor code of its section, `name` the field or key. For a field of a list `index` is its place,
+    descriptor code of its section, `name` the field or key. For a field of a list `index` is its position,
     `readers` has its constructors and `default` its value when it is absent; for an entry of a map `key` is
     the name's octets.
     """

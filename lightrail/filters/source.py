@@ -99,7 +99,7 @@ def _headers(value: Any) -> Filter:
         raise FilterError("a map of application properties", shown(value))
     how = value.get("x-match", "all")
     if how not in ("all", "any"):
-        raise FilterError("all or any", shown(how), place="x-match")
+        raise FilterError("all or any", shown(how), part="x-match")
     conditions: list[dict[str, Any]] = []
     for name, reference in value.items():
         if isinstance(name, str) and name.startswith("x-"):
@@ -164,7 +164,7 @@ def _reference(path: Path, value: Any) -> Any:
     constant = term(value)
     if constant is OPAQUE or isinstance(constant, bytes):
         expected = "a string, a number, a boolean, a uuid or null"
-        raise FilterError(expected, shown(value), place=path.text)
+        raise FilterError(expected, shown(value), part=path.text)
     return constant
 
 
@@ -175,7 +175,7 @@ def _modified(path: Path, text: str, equal: dict[str, Any], conditions: list[dic
         return
     kind, rest = text[:3], text[3:]
     if kind not in ("&p:", "&s:"):
-        raise FilterError("&p:, &s: or && at the beginning", shown(text), place=path.text)
+        raise FilterError("&p:, &s: or && at the beginning", shown(text), part=path.text)
     literal = rest.replace("!", "!!").replace("%", "!%").replace("_", "!_").replace("'", "''")
     pattern = f"{literal}%" if kind == "&p:" else f"%{literal}"
     conditions.append({"sql": f"{_identifier(path)} LIKE '{pattern}' ESCAPE '!'"})

@@ -63,7 +63,7 @@ def compile_pattern(pattern: str) -> Callable[[Sequence[str]], bool]:
         else:
             moves[word] = moves.get(word, 0) | 1 << taken
         taken += 1
-    moves = {word: places | any_word for word, places in moves.items()}
+    moves = {word: bits | any_word for word, bits in moves.items()}
     accepted = 1 << taken
 
     def matches(subject: Sequence[str]) -> bool:

@@ -57,16 +57,21 @@ class Authenticator:
     def begin(self, transport: asyncio.Transport) -> "Authentication":
         """The authentication of one connection, whose mechanisms depend on its address and on TLS."""
         peer = transport.get_extra_info("peername")
-        loopback = is_loopback(peer[0]) if isinstance(peer, tuple) else True
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-        certificate = _subject(tls)
-        mechanisms = self.settings.offered_mechanisms(
-            loopback=loopback, tls=tls is not None, has_users=self.has_users
-        )
+        host = peer[0] if isinstance(peer, tuple) else None
+        return self.begin_for(host, _subject(tls), tls=tls is not None)
+
+    def begin_for(self, host: str | None, certificate: str | None = None, *, tls: bool) -> "Authentication":
+        """The same for a client at `host`; None: at a socket that has no address.
+
+        Args:
+            certificate: subject of the client's certificate.
+        """
+        loopback = is_loopback(host) if host is not None else True
+        mechanisms = self.settings.offered_mechanisms(loopback=loopback, tls=tls, has_users=self.has_users)
         if certificate is not None:
             mechanisms = ("EXTERNAL", *mechanisms)
-        source = source_of(peer[0] if isinstance(peer, tuple) else None)
-        return Authentication(self, mechanisms, certificate, tls=tls is not None, source=source)
+        return Authentication(self, mechanisms, certificate, tls=tls, source=source_of(host))
 
 
 class Authentication:

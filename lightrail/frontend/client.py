@@ -14,13 +14,17 @@ UNKNOWN = Caller("")
 class Client:
     """Known in part when the socket is accepted, and completely after the client's open."""
 
-    __slots__ = ("caller", "claims", "loopback", "owner", "peer", "tls", "user")
+    __slots__ = ("caller", "claims", "forwarded", "loopback", "owner", "peer", "tls", "user", "websocket")
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
         """Owner id of names that are deleted with the connection."""
         self.peer = ""
         """Address of the client's socket."""
+        self.websocket = False
+        """Whether AMQP comes in the messages of a WebSocket."""
+        self.forwarded = False
+        """Whether a gateway passes the client on; `peer`, `loopback` and `tls` are those at the gateway."""
         self.loopback = True
         """Whether the client is on this machine."""
         self.tls = False

@@ -11,22 +11,26 @@ from typing import Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
-from lightrail.amqp.performatives import AmqpError
+from lightrail.amqp.performatives import AmqpError, Coordinator, TransactionalState
+from lightrail.amqp.phases import HEADER
+from lightrail.amqp.values import Symbol
 from lightrail.frontend.auth import Authentication
 from lightrail.frontend.client import Client
-from lightrail.frontend.client_socket import ClientSocket
 from lightrail.frontend.connections import ConnectionFrontend
 from lightrail.frontend.links.attaching import attach
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bound_links import BoundLinks
 from lightrail.frontend.nodes.links import NodeLinks, RequestLink
+from lightrail.frontend.transactions.transactions import Transactions
+from lightrail.frontend.websocket import WebSocket, WebSocketConnection
 from lightrail.model import conditions, limits
 from lightrail.model.endpoint import is_loopback
+from lightrail.wire.forwarded import Forwarded
 
 log = logging.getLogger("lightrail.frontend.connection")
 
 
-class ClientConnection(ClientSocket):
+class ClientConnection(WebSocketConnection):
     """The asyncio protocol of one accepted socket."""
 
     __slots__ = (
@@ -44,8 +48,10 @@ class ClientConnection(ClientSocket):
         "opened",
         "since_ms",
         "starved",
+        "transactions",
         "unfinished_bytes",
         "unsettled_bytes",
+        "websocket",
     )
 
     frontend: ConnectionFrontend
@@ -57,6 +63,8 @@ class ClientConnection(ClientSocket):
         self.links = BoundLinks(self)
         self.node_links: NodeLinks | None = None
         """Links to nodes of the frontend itself, once there are any."""
+        self.transactions: Transactions | None = None
+        """Made with the first link to the coordinator, or for what names a transaction that is not there."""
         self.amqp: Connection | None = None
         """The engine; None when the socket is closed."""
         self.since_ms = 0
@@ -73,6 +81,8 @@ class ClientConnection(ClientSocket):
         self._authentication: Authentication | None = None
         self._authenticating = False
         """The client waits for us: its password is checked, or waits to be."""
+        self.websocket: WebSocket | None = None
+        """Between the socket and this connection, where the client began with a request of HTTP."""
         self._dirty = False
         self._phase = -1
         self._sessions = 0
@@ -113,6 +123,10 @@ class ClientConnection(ClientSocket):
         amqp = self.amqp
         if amqp is None:
             return
+        if data[:1] == b"G" and amqp.phase == HEADER and self.websocket is None:
+            # No header of a protocol of AMQP begins so.
+            self._begin_websocket(data)
+            return
         frontend = self.frontend
         now_ms = frontend.now_ms()
         frontend.counts.frame_bytes_received += len(data)
@@ -124,18 +138,43 @@ class ClientConnection(ClientSocket):
             self._end_links()
         self.touch()
 
+    def _begin_websocket(self, data: bytes) -> None:
+        transport = self.transport
+        assert transport is not None
+        self.websocket = self.transport = WebSocket(self, transport, self.frontend.websocket_origins)
+        transport.set_protocol(self.websocket)
+        self.websocket.data_received(data)
+
+    def forward(self, forwarded: Forwarded) -> bool:
+        """A gateway passes its client on; returns whether that client may log in somehow."""
+        client = self.client
+        client.forwarded = True
+        client.peer = f"{forwarded.host}:{forwarded.port}"
+        client.loopback = is_loopback(forwarded.host)
+        client.tls = forwarded.tls
+        authentication = self._authentication = self.frontend.forwarded_authentication(forwarded)
+        if not authentication.mechanisms:
+            return False
+        # No byte of AMQP has come: an engine that offers this client's mechanisms replaces the first one.
+        self.amqp = self.frontend.new_amqp(authentication.mechanisms, authentication.anonymous)
+        return True
+
     def _feed(self, amqp: Connection, data: bytes, now_ms: int) -> None:
         for event in amqp.feed(data, now_ms):
             if type(event) is events.Transfers:
                 producer = event.link.context
-                if producer is not None:
+                if event.txn_id is not None:
+                    self._all_transactions().transfers(event, now_ms)
+                elif producer is not None:
                     if self.refusing and not isinstance(producer, RequestLink):
                         self.frontend.intake.refuse(self, event, self.links.detach)
                     else:
                         producer.transfers(event, now_ms)
             elif type(event) is events.Outcome:
                 consumer = event.link.context
-                if consumer is not None:
+                if type(event.state) is TransactionalState:
+                    self._all_transactions().outcome(event)
+                elif consumer is not None:
                     consumer.outcome(event)
             elif type(event) is events.Credit:
                 consumer = event.link.context
@@ -182,6 +221,7 @@ class ClientConnection(ClientSocket):
         if self.client.claims is not None:
             self.client.claims.close()
         self.frontend.connections.remove(self)
+        self.frontend.sole_connections.ended(self)
         self.frontend.deadlines.forget_ended()
         self.deadline_ms = None
         self.amqp = None
@@ -278,10 +318,10 @@ class ClientConnection(ClientSocket):
 
     # --- the end ---------------------------------------------------------------------------------------
 
-    def close(self, condition: str, description: str) -> None:
+    def close(self, condition: str, description: str, info: dict[Symbol, Any] | None = None) -> None:
         """Ends the connection in order, with a condition that gives the client the reason."""
         if self.amqp is not None and not self.amqp.closed:
-            self.amqp.close(condition, description)
+            self.amqp.close(condition, description, info)
             self.touch()
 
     def _end_links(self) -> None:
@@ -322,6 +362,9 @@ class ClientConnection(ClientSocket):
         self._feed(amqp, b"", self.frontend.now_ms())
         self.touch()
 
+    def _open_asked(self, event: events.OpenAsked) -> None:
+        self.frontend.spawn(self.frontend.sole_connections.decide(self, event.open))
+
     def _opened(self, event: events.Opened) -> None:
         self.opened = True
         assert self._authentication is not None
@@ -336,11 +379,22 @@ class ClientConnection(ClientSocket):
         self._sessions += 1
 
     def _attached(self, event: events.Attached) -> None:
-        if not self.frontend.nodes.attach(self, event.link):
+        if isinstance(event.link.target, Coordinator):
+            self._all_transactions().attach(event.link)
+        elif not self.frontend.nodes.attach(self, event.link):
             self.frontend.spawn(attach(self, event.link))
+
+    def _all_transactions(self) -> Transactions:
+        if self.transactions is None:
+            self.transactions = Transactions(self)
+        return self.transactions
 
     def _detached(self, event: events.Detached) -> None:
         self.links.detached(event)
+
+    def _resumed(self, event: events.Resumed | events.SenderSettled) -> None:
+        if (bound := event.link.context) is not None:
+            (bound.resumed if type(event) is events.Resumed else bound.sender_settled)(event)
 
     def _ended(self, event: events.Ended) -> None:
         self.frontend.counts.sessions -= 1
@@ -369,10 +423,13 @@ Handler = Callable[[ClientConnection, Any], None]
 _HANDLERS: dict[type, Handler] = {
     events.SaslInit: ClientConnection._sasl,
     events.SaslResponse: ClientConnection._sasl,
+    events.OpenAsked: ClientConnection._open_asked,
     events.Opened: ClientConnection._opened,
     events.Begun: ClientConnection._begun,
     events.Attached: ClientConnection._attached,
     events.Detached: ClientConnection._detached,
+    events.Resumed: ClientConnection._resumed,
+    events.SenderSettled: ClientConnection._resumed,
     events.Ended: ClientConnection._ended,
     events.Closed: ClientConnection._closed,
     events.HeaderRejected: ClientConnection._header_rejected,

@@ -10,9 +10,11 @@ from lightrail.frontend.client import Client
 from lightrail.frontend.deadlines import Deadlines, Ticking
 from lightrail.frontend.links.context import LinkFrontend
 from lightrail.frontend.nodes.nodes import Nodes
+from lightrail.frontend.sole_connections import SoleConnections
 from lightrail.model import limits
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.telemetry.strangers import Strangers
+from lightrail.wire.forwarded import Forwarded
 
 if TYPE_CHECKING:
     from lightrail.amqp.connection import Connection
@@ -90,17 +92,24 @@ class ConnectionFrontend(LinkFrontend, Protocol):
     """The frontend, as its connections use it."""
 
     name: str
-    boot: int
-    """Drawn when the process starts."""
     connections: Connections
     nodes: Nodes
     strangers: Strangers
     deadlines: Deadlines
+    sole_connections: SoleConnections
     dirty: list[Accepted]
     """Connections with output, flushed at the end of this turn."""
+    websocket_origins: tuple[str, ...]
+    """Of pages that may connect by WebSocket."""
 
     def authentication(self, transport: asyncio.Transport) -> Authentication:
         """The authentication of a new connection."""
+
+    def forwarded_authentication(self, client: Forwarded) -> Authentication:
+        """The authentication of a client that a gateway passes on."""
+
+    def forwarded(self, value: str, nonce: bytes) -> Forwarded:
+        """Reads the field by which a gateway passes a client on. Raises ValueError: no gateway wrote it."""
 
     def new_amqp(self, mechanisms: tuple[str, ...], anonymous: bool) -> "Connection":
         """The engine of a new connection."""

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHED, DETACHING, REQUESTED, Link
-from lightrail.amqp.phases import CLOSED, CLOSING, HEADER, OPEN, OPENING, SASL
+from lightrail.amqp.phases import CLOSED, CLOSING, DECIDING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.sender import SendingLink
 from lightrail.amqp.session import Session
 from lightrail.frontend.connections import Accepted, Connections
@@ -29,6 +29,7 @@ PHASES: Final = {
     HEADER: "header",
     SASL: "sasl",
     OPENING: "opening",
+    DECIDING: "opening",
     OPEN: "open",
     CLOSING: "closing",
     CLOSED: "closed",
@@ -116,6 +117,8 @@ def shown(connection: Accepted, links_max: int) -> dict[str, Any]:
         "since_ms": connection.since_ms,
         "since": since.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "tls": connection.client.tls,
+        "transport": "websocket" if connection.client.websocket else "tcp",
+        "forwarded": connection.client.forwarded,
         "state": "closed" if amqp is None else PHASES[amqp.phase],
         "sessions": 0 if amqp is None else len(amqp.sessions),
         "session_list": sessions,

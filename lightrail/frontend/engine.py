@@ -17,14 +17,14 @@ from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.shard_connections import ShardConnections
-from lightrail.frontend import control
+from lightrail.frontend import control, sole_connections
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.connections import Accepted, Connections
 from lightrail.frontend.deadlines import Deadlines
 from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
-from lightrail.frontend.lifetimes import Lifetimes
+from lightrail.frontend.lifetimes import Lifetimes, Usage
 from lightrail.frontend.links.anonymous import ANONYMOUS_RELAY
 from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.links.subscribing import SHARED_SUBSCRIPTIONS
@@ -33,9 +33,11 @@ from lightrail.frontend.nodes.cbs import Cbs
 from lightrail.frontend.nodes.management import Management
 from lightrail.frontend.nodes.nodes import Nodes
 from lightrail.frontend.outflow import Outflow
+from lightrail.frontend.sole_connections import SoleConnections
 from lightrail.model import conditions, limits, names
 from lightrail.model.clock import wall_ms
 from lightrail.model.destinations import Destinations
+from lightrail.model.placement import Placement
 from lightrail.model.policy import Role
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
@@ -45,6 +47,7 @@ from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.telemetry.strangers import Strangers
 from lightrail.wire.bodies import Answer
 from lightrail.wire.control import ControlServer
+from lightrail.wire.forwarded import Forwarded
 from lightrail.wire.keys import WireKey
 from lightrail.wire.owner import Owner
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
@@ -73,6 +76,7 @@ class Frontend:
         self.name = name
         self.boot = boot
         self.settings = settings
+        self.websocket_origins = settings.websocket_origins
         self.stopping = False
         self._authenticator = authenticator
         self._loop = loop
@@ -98,7 +102,7 @@ class Frontend:
         self.strangers = Strangers(log, f"AMQP 1.0 is served at {settings.amqp}, {tls_at}")
         self._links = itertools.count(1)
         self._control: ControlServer | None = None
-        self._placing: dict[str, asyncio.Future[tuple[int, int]]] = {}
+        self._placing: dict[str, asyncio.Future[Placement]] = {}
         self._using: dict[str, asyncio.Future[Name]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -129,7 +133,10 @@ class Frontend:
             now_ms=lambda: self.now_ms(),
             destinations=Destinations(self.settings.push_allow),
         )
-        self.lifetimes = Lifetimes(self.service, self.name, self.boot, self.spawn, self._is_empty)
+        self.lifetimes = Lifetimes(self.service, self.name, self.boot, self.spawn, self._usage)
+        self.sole_connections = SoleConnections(
+            coordinator, self.name, self.boot, lambda: self.shard_connections.map.frontends, self.spawn
+        )
         self.guard = Guard(self.directory, self.lifetimes.unused)
         self.routers = Routers(self.directory, self.later)
         self.directory.listen(self._names_changed)
@@ -158,16 +165,16 @@ class Frontend:
 
     def not_ready(self) -> str | None:
         """Why this frontend does not serve, or None: see ShardConnections."""
-        self.counts.shards_connected = len(self.shards) - len(self.shard_connections.away())
+        self.counts.shards_connected = len(self.shards) - len(self.shard_connections.not_serving())
         return self.shard_connections.not_ready()
 
     async def place(self, queue: str) -> Owner:
         """The owner of a queue, for a link that is opened before the loop turns; a new queue is placed."""
         return self.shard_connections.owners.at(queue, await self.find(queue))
 
-    async def find(self, queue: str) -> tuple[int, int]:
-        """The shard and the epoch of a queue; a new queue is placed by the coordinator."""
-        known = self.shard_connections.where(queue)
+    async def find(self, queue: str) -> Placement:
+        """Where a queue is; a new queue is placed by the coordinator."""
+        known = self.shard_connections.placement(queue)
         if known is None:
             # One look-up per name: many links of one queue are often attached together.
             pending = self._placing.get(queue)
@@ -181,19 +188,20 @@ class Frontend:
 
     def placed(self, queue: str) -> ShardPeer | None:
         """The shard of a queue if both are known here, else None."""
-        known = self.shard_connections.where(queue)
-        return None if known is None else self.shard_connections.peer(known[0])
+        known = self.shard_connections.placement(queue)
+        return None if known is None else self.shard_connections.peer(known.shard)
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
         """Sends a request to the shard of a queue. Raises ShardDownError, ShardRefusedError."""
-        return await self.shard_connections.request(queue, op, fields)
+        return await self.shard_connections.owners.request(queue, op, fields)
 
     # --- names -----------------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Applies changes of names, rights and places; links that lost their name or right end."""
+        """Applies changes of names, rights and placements; links that lost their name or right end."""
         self.shard_connections.refresh()
         try:
+            self.sole_connections.poll()
             self.directory.refresh()
         except CoordinatorError as error:
             if not self._unreadable:
@@ -215,20 +223,21 @@ class Frontend:
         return self.directory.get(name)
 
     def forget_route(self, name: str) -> None:
-        """Discards what is known of a name's place."""
+        """Discards what is known of a name's placement."""
         self.shard_connections.forget(name)
 
     def _names_changed(self, changes: Changes) -> None:
         for name in changes.names:
             self.forget_route(name)
 
-    async def _is_empty(self, queue: str) -> bool:
-        """Whether a queue holds no message; False where its shard does not answer."""
+    async def _usage(self, queue: str) -> Usage | None:
+        """Links and messages of a queue; None where its shard does not answer."""
         try:
             found = (await self.ask_shard(queue, "queue", {})).fields
         except (CoordinatorError, ShardDownError, ShardRefusedError):
-            return False
-        return not any(int(found[state]) for state in ("ready", "delayed", "in_flight"))
+            return None
+        messages = sum(int(found[state]) for state in ("ready", "delayed", "in_flight"))
+        return Usage(int(found["consumer_count"]) + int(found["producer_count"]), messages)
 
     # --- connections -----------------------------------------------------------------------------------
 
@@ -239,6 +248,12 @@ class Frontend:
     def authentication(self, transport: asyncio.Transport) -> Authentication:
         return self._authenticator.begin(transport)
 
+    def forwarded_authentication(self, client: Forwarded) -> Authentication:
+        return self._authenticator.begin_for(client.host, tls=client.tls)
+
+    def forwarded(self, value: str, nonce: bytes) -> Forwarded:
+        return Forwarded.read(value, self._authenticator.secret, nonce, self.now_ms())
+
     def new_amqp(self, mechanisms: tuple[str, ...], anonymous: bool) -> Connection:
         """The engine of a new connection, with the limits of this broker."""
         settings = ConnectionSettings(
@@ -248,11 +263,14 @@ class Frontend:
             idle_time_out_ms=self.settings.idle_timeout,
             max_message_size=self.settings.max_message_bytes,
             properties=dict(IDENTITY),
+            transactions=True,
+            open_deciding=frozenset((sole_connections.CAPABILITY,)),
             offered_capabilities=(
                 ANONYMOUS_RELAY,
                 cbs.CAPABILITY,
                 SHARED_SUBSCRIPTIONS,
                 renewing.CAPABILITY,
+                sole_connections.CAPABILITY,
             ),
             unfinished_bytes_max=limits.UNFINISHED_MESSAGES_MAX * self.settings.max_message_bytes,
         )
@@ -319,6 +337,7 @@ class Frontend:
         await self._until(lambda: not self.connections, self._loop.time() + wait_s)
         for connection in list(self.connections):
             connection.abort()
+        self.lifetimes.expire_all()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.lifetimes.finish(), wait_s)
         self.deadlines.close()

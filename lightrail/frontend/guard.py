@@ -49,11 +49,12 @@ class Guard:
         """Raises ConditionError unless the client has this right at a name.
 
         Whoever knows the name of a temporary queue or router may send to it, as reply-to requires. Only the
-        connection that made it may receive from it, not others of the same user.
+        connection that made it may receive from it, not others of its user, unless its lifetime depends on
+        links or messages (messaging 3.5.11 to 3.5.13).
         """
         if names.is_temporary(record.name):
             made = self._directory.find(names.owner(record.name))
-            if right is Right.LISTEN and made is not None and not client.owns(made.owner):
+            if right is Right.LISTEN and made is not None and not (_is_open(made) or client.owns(made.owner)):
                 raise ConditionError(
                     conditions.UNAUTHORIZED_ACCESS, ONLY_ITS_CONNECTION.format(name=record.name)
                 )
@@ -111,3 +112,8 @@ class Guard:
                 self.demand(hold.client, hold.right, record)
             except ConditionError as error:
                 hold.revoke(error.condition, error.description)
+
+
+def _is_open(made: Name) -> bool:
+    """Whether a dynamic node is for others than the connection that made it, too."""
+    return made.role is Role.QUEUE and made.policy["lifetime"] == "connection"

@@ -3,12 +3,18 @@
 Such a name has an owner id, `FRONTEND/BOOT/CONNECTION[/SESSION[/LINK]]`. When the owner ends, the name is
 deleted. Names of a process that was killed are deleted when its successor starts, which has another boot
 number. While the coordinator is away, deletions are tried again until they are done.
+
+A dynamic node whose lifetime depends on links or messages (messaging 3.5.11 to 3.5.13) may outlive the
+connection that made it, as long as others use it. From the end of the link that made it, its shard is asked
+whether it is over: when a link of this process ends, and at intervals, as links of other frontends and
+messages end without a word to this one.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from lightrail.amqp.performatives import (
     DeleteOnClose,
@@ -28,11 +34,36 @@ Policy = DeleteOnClose | DeleteOnNoLinks | DeleteOnNoMessages | DeleteOnNoLinksO
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
+class Usage(NamedTuple):
+    """What is at a queue, over all frontends."""
+
+    links: int
+    messages: int
+
+
+@dataclass(slots=True)
+class Node:
+    """A dynamic node that may end before or after the connection that made it."""
+
+    policy: Policy
+    creator: str
+    """Owner id of the link that made it."""
+    is_left: bool = False
+    """That link has ended."""
+
+    def is_over(self, usage: Usage) -> bool:
+        if isinstance(self.policy, DeleteOnNoLinks):
+            return not usage.links
+        if isinstance(self.policy, DeleteOnNoMessages):
+            return self.is_left and not usage.messages
+        return not usage.links and not usage.messages
+
+
 class Lifetimes:
     """The names whose owners live in this process.
 
     Args:
-        empty: whether a queue holds no message; False where that can't be known.
+        usage: of a queue; None where that can't be known.
     """
 
     def __init__(
@@ -41,17 +72,22 @@ class Lifetimes:
         frontend: str,
         boot: int,
         spawn: Spawn,
-        empty: Callable[[str], Awaitable[bool]],
+        usage: Callable[[str], Awaitable[Usage | None]],
     ) -> None:
         self._service = service
         self._frontend = frontend
         self._prefix = f"{frontend}/{boot:08x}/"
         self._spawn = spawn
-        self._empty = empty
+        self._usage = usage
         self._owned: dict[str, dict[str, None]] = {}
         """By connection: names that the connection, its sessions or its links own."""
-        self._policies: dict[str, Policy] = {}
-        """Of dynamic nodes that may end before their connection does (messaging 3.5.11 to 3.5.13)."""
+        self._nodes: dict[str, Node] = {}
+        """Dynamic queues whose lifetime depends on links or messages."""
+        self._watched: dict[str, None] = {}
+        """Those whose link has ended."""
+        self._watching = False
+        self._orphans: dict[str, None] = {}
+        """Those whose connection has ended, the oldest first."""
         self._due: dict[str, int] = {}
         """Names to delete, and the revision that made them."""
         self._working = False
@@ -65,27 +101,72 @@ class Lifetimes:
         """Number of dynamic nodes of a connection."""
         return sum(map(names.is_dynamic_node, self._owned.get(owner, ())))
 
-    def follow(self, name: str, policy: Policy) -> None:
-        """A dynamic node was made that may end before its owner."""
+    def follow(self, name: str, policy: Policy, creator: str) -> None:
+        """A dynamic queue was made by the link with the owner id `creator`."""
         if not isinstance(policy, DeleteOnClose):
-            self._policies[name] = policy
+            self._nodes[name] = Node(policy, creator)
 
     def ended(self, owner: str) -> None:
         """A connection, session or link has ended: deletes names of this owner, or of a part of it."""
         for name in list(self._owned.get(self._connection_of(owner), ())):
             record = self._service.directory.find(name)
-            if record is not None and (record.owner == owner or record.owner.startswith(owner + "/")):
+            if record is None:
+                continue
+            node = self._nodes.get(name)
+            if node is not None:
+                if _is_part(node.creator, owner):
+                    self._leave(name, node, record.owner == owner)
+            elif _is_part(record.owner, owner):
                 self.expire(record)
 
     def unused(self, name: str) -> None:
         """The last link of this process to a name has ended."""
-        policy = self._policies.get(name)
-        if isinstance(policy, DeleteOnNoLinks):
-            record = self._service.directory.find(name)
-            if record is not None:
-                self.expire(record)
-        elif policy is not None:
-            self._spawn(self._expire_empty(name))
+        node = self._nodes.get(name)
+        if node is not None and node.is_left:
+            self._spawn(self._check(name))
+
+    def _leave(self, name: str, node: Node, is_orphan: bool) -> None:
+        """The link that made a dynamic node has ended, or the connection with it."""
+        if is_orphan:
+            self._orphans[name] = None
+            if len(self._orphans) > limits.ORPHANED_NODES_MAX:
+                oldest = next(iter(self._orphans))
+                record = self._service.directory.find(oldest)
+                del self._orphans[oldest]
+                if record is not None:
+                    self.expire(record)
+        node.is_left = True
+        self._watched[name] = None
+        self._spawn(self._check(name))
+        if not self._watching:
+            self._watching = True
+            self._spawn(self._watch())
+
+    async def _watch(self) -> None:
+        """Asks at intervals whether nodes without the link that made them are over."""
+        try:
+            while self._watched:
+                await asyncio.sleep(limits.DYNAMIC_NODES_CHECK_MS / 1000)
+                for name in list(self._watched):
+                    await self._check(name)
+        finally:
+            self._watching = False
+
+    async def _check(self, name: str) -> None:
+        """Deletes a dynamic node whose lifetime is over."""
+        node = self._nodes.get(name)
+        usage = await self._usage(name) if node is not None else None
+        record = self._service.directory.find(name)
+        if node is not None and usage is not None and record is not None and node.is_over(usage):
+            self.expire(record)
+
+    def expire_all(self) -> None:
+        """The process ends in order: it leaves no name whose owner is in it."""
+        for owned in list(self._owned.values()):
+            for name in list(owned):
+                record = self._service.directory.find(name)
+                if record is not None:
+                    self.expire(record)
 
     async def sweep(self) -> None:
         """Deletes names of a former process with this frontend's name."""
@@ -122,10 +203,6 @@ class Lifetimes:
             log.warning("%s can't be deleted now, though its owner has ended: %s", name, error)
             await asyncio.sleep(limits.EXPIRE_AGAIN_MS / 1000)
 
-    async def _expire_empty(self, name: str) -> None:
-        if await self._empty(name) and (record := self._service.directory.find(name)) is not None:
-            self.expire(record)
-
     def _connection_of(self, owner: str) -> str:
         return "/".join(owner.split("/")[:3])
 
@@ -144,4 +221,11 @@ class Lifetimes:
                 if not owned:
                     del self._owned[connection]
             if record is None:
-                self._policies.pop(name, None)
+                self._nodes.pop(name, None)
+                self._watched.pop(name, None)
+                self._orphans.pop(name, None)
+
+
+def _is_part(owner: str, whole: str) -> bool:
+    """Whether an owner is a connection, session or link, or a part of it."""
+    return owner == whole or owner.startswith(whole + "/")

@@ -37,6 +37,8 @@ def bound(endpoint: Endpoint) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # Accepted sockets have it from here: for clients that need no frames in time (transport 2.4.5).
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         made.bind((endpoint.host, endpoint.port))
         made.setblocking(False)
     except BaseException:

@@ -95,6 +95,7 @@ async def _frontend(
         log.warning("no compiled code reads transfers: messages cost more CPU (docs/operate/running.md)")
     metrics.register(FamilyCollector(FRONTEND_FAMILIES, frontend.counts))
     await patiently(process, frontend.lifetimes.sweep)
+    await patiently(process, frontend.sole_connections.sweep)
     frontend.shard_connections.refresh()
     if not settings.etcd:
         for shard in range(await joining.coordinator.shards() or settings.shards):

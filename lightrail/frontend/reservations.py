@@ -1,7 +1,7 @@
 """Reservations: room for single messages that are larger than what their link may be sent ahead.
 
 A shard reports such a message instead of sending it (LARGER), and its link gets credit for the message when
-there is room. The links of a connection share one room for that. A message that finds no place there is
+there is room. The links of a connection share one room for that. A message that finds no room there is
 charged to what the outflow has left: one at a time for each connection. It may be half of that, and of any
 size while no other is charged, or none of a connection that has read such a message and this one has.
 Connections wait in line, each with its links in line; those that have read such a message go first.
@@ -192,7 +192,7 @@ class Reservations:
     def _charge(self, link: ReceivingLink, size: int) -> bool:
         beside = self._charged
         if link.connection.has_read_large and not any(each.has_read_large for each in beside):
-            # A place for clients that have read a large message, which clients that do not read never get.
+            # Room for clients that have read a large message, which clients that do not read never get.
             pass
         elif beside and size * SHARE > self._budget.free_bytes:
             return False

@@ -61,12 +61,14 @@ from lightrail.gateway.resources import (
 from lightrail.gateway.rights import demand_all
 from lightrail.gateway.services import Services
 from lightrail.gateway.views import BrokerViews
+from lightrail.gateway.websockets import WebSockets, is_request
 from lightrail.model import limits
 from lightrail.model.destinations import Destinations
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.rights import Caller
 from lightrail.namespace.service import Service
+from lightrail.telemetry.http_connections import Connections as HttpConnections
 from lightrail.wire.keys import WireKey
 
 log = logging.getLogger("lightrail.gateway")
@@ -140,6 +142,7 @@ def open_services(
     directory: Directory | None = None,
     map: Map | None = None,
     key: WireKey | None = None,
+    websockets: WebSockets | None = None,
 ) -> Services:
     """The services of one gateway, and their metrics in `health`.
 
@@ -149,6 +152,7 @@ def open_services(
         sockets: the directory of control sockets, for frontends that do not publish the address of theirs.
         map: of queues and members; the same as that of the shards.
         key: of the wire.
+        websockets: passes them on to a frontend of this machine; None where there is none.
     """
     loop = asyncio.get_running_loop()
     map = map or Map(coordinator)
@@ -172,6 +176,7 @@ def open_services(
         health=health,
         presence=presence,
         connections=Connections(members, sockets, key),
+        websockets=websockets or WebSockets(None, b"", HttpConnections(1)),
         callers=callers or Callers(coordinator, settings),
         counts=Counts(),
     )
@@ -236,6 +241,8 @@ class Gateway:
         services.connections.close()
 
     async def _handle(self, http: web.Request) -> web.StreamResponse:
+        if is_request(http):
+            return await self.services.websockets.serve(http)
         found = parse_path(http.rel_url.raw_path)
         table = NAMED if found.name else ROOT
         methods = table.get((found.part, len(found.rest)))

@@ -60,7 +60,7 @@ def unknown(name: str) -> ProblemError:
     )
 
 
-def away(name: str) -> ProblemError:
+def not_sent(name: str) -> ProblemError:
     """A message that was never sent, since its shard was disconnected all the time."""
     return ProblemError(
         503, f"the shard of {name} is not there now: the message is not stored; try again", headers=AGAIN

@@ -16,10 +16,10 @@ def connections() -> Connections:
 
 
 async def listen(
-    app: web.Application, admitted: Connections, *places: tuple[Endpoint | None, ssl.SSLContext | None]
+    app: web.Application, admitted: Connections, *endpoints: tuple[Endpoint | None, ssl.SSLContext | None]
 ) -> tuple[web.AppRunner, list[int]]:
     """Serves an application at (endpoint, TLS) pairs; None is nowhere. End it: `runner.cleanup()`.
 
     Returns (runner, bound ports).
     """
-    return await http_server.serve(app, admitted, places, shared=True)
+    return await http_server.serve(app, admitted, endpoints, shared=True)

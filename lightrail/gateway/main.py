@@ -14,6 +14,7 @@ from lightrail.gateway.metrics import CONNECTION_FAMILIES
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
 from lightrail.gateway.sweeper import sweep
+from lightrail.gateway.websockets import WebSockets
 from lightrail.model.endpoint import Endpoint
 from lightrail.model.tls import tls_context
 from lightrail.telemetry import exposition, process
@@ -44,6 +45,7 @@ async def serve(process: process.Process) -> None:
         process.running.serves_with(settings.tls_certificate)
     health = Health(process.id, members, not_ready, process.running)
     health.listing_key = await patiently(process, lambda: listing_key(coordinator))
+    admitted = connections()
     services = open_services(
         settings=settings,
         coordinator=coordinator,
@@ -53,12 +55,16 @@ async def serve(process: process.Process) -> None:
         sockets=process.sockets,
         map=shards.shard_connections.map,
         key=joining.key,
+        websockets=WebSockets(
+            settings.amqp.reachable if process.supervised else None,
+            await patiently(process, coordinator.secret),
+            admitted,
+        ),
     )
     gateway = Gateway(services)
     services.directory.refresh()
     await patiently(process, services.callers.refresh)
     tls = tls_context(settings) if settings.https is not None else None
-    admitted = connections()
     health.show(CONNECTION_FAMILIES, admitted)
     runner, ports = await listen(
         gateway.application(), admitted, (settings.http, None), (settings.https, tls)

@@ -39,6 +39,12 @@ CONNECTION_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
 """Read from the `Connections` of HTTP clients."""
 
 FAMILIES: Final[tuple[AnyFamily[Services], ...]] = (
+    _one(
+        "gauge",
+        "lightrail_http_websockets",
+        "WebSockets of AMQP that are passed on to a frontend.",
+        lambda services: services.websockets.open,
+    ),
     Family(
         "counter",
         "lightrail_http_requests",

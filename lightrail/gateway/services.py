@@ -15,6 +15,7 @@ from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.processes.connections import Connections
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.presence import Presence
+from lightrail.gateway.websockets import WebSockets
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import Service
@@ -39,6 +40,7 @@ class Services:
     health: Health
     presence: Presence
     connections: Connections
+    websockets: WebSockets
     callers: Callers
     counts: Counts
 

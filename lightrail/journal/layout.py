@@ -2,7 +2,8 @@
 
 Little-endian throughout. A record is a header of 32 bytes and a body; its checksum covers everything after
 the checksum itself. Encoding gives the bytes *from the type on* ("the rest"): length and checksum are put
-before it in the commit thread, so that the event loop never computes one.
+before it in the commit thread, so that the event loop never computes one. All types of record are in this one
+file, as they are in that one document, to be compared side by side.
 """
 
 from array import array
@@ -25,9 +26,10 @@ from lightrail.journal.record import (
     Settle,
     Snapshot,
     Taken,
+    Transaction,
 )
 
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 SEGMENT_MAGIC: Final = b"LRSEGMNT"
 SEGMENT_HEADER: Final = Struct("<8sHHIQQII")
 """magic, format version u16, reserved u16, crc32 u32 (of the rest), segment u64, first lsn u64, salt u32,
@@ -64,6 +66,7 @@ IDS: Final = 9
 TAKEN: Final = 10
 NUMBERS: Final = 11
 DELIVERED: Final = 12
+TRANSACTION: Final = 13
 
 APPEND_FIXED: Final = Struct("<QQqqIIIIHBB")
 """producer, number, enqueued_at_ms, expires_at_ms (0: never), message_format, count, size of the blob,
@@ -89,6 +92,8 @@ TAKEN_FIXED: Final = Struct("<QQI")
 """producer, number, messages taken u32."""
 NUMBERS_FIXED: Final = Struct("<QQI")
 """queue, next sequence, number of producers u32."""
+TRANSACTION_FIXED: Final = Struct("<16sIIII")
+"""id, state u32, shard u32, length of the detail u32, length of the blob u32."""
 DELIVERED_FIXED: Final = Struct("<QQII")
 """queue, consumer, number of ranges u32, reserved u32."""
 DIGEST_BYTES: Final = 16
@@ -312,6 +317,24 @@ def decode_delivered(data: Bytes, start: int, end: int, flags: int) -> Delivered
     return Delivered(queue, consumer, ranges, flags)
 
 
+def encode_transaction(record: Transaction) -> bytes:
+    """Body of a Transaction record."""
+    detail = record.detail.encode()
+    fixed = TRANSACTION_FIXED.pack(record.id, record.state, record.shard, len(detail), len(record.blob))
+    return fixed + detail + record.blob
+
+
+def decode_transaction(data: Bytes, start: int, end: int, flags: int) -> Transaction:
+    """The Transaction record whose body is data[start:end]."""
+    id, state, shard, detail_size, blob_size = TRANSACTION_FIXED.unpack_from(data, start)
+    position = start + TRANSACTION_FIXED.size
+    middle = position + detail_size
+    if middle + blob_size != end:
+        raise LayoutError(f"a Transaction of {detail_size} + {blob_size} bytes has {end - start} bytes")
+    detail = bytes(data[position:middle]).decode()
+    return Transaction(id, state, shard, detail, bytes(data[middle:end]), flags)
+
+
 def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead, list[tuple[int, int]], int]:
     """Head, targets, and where the ends column begins, of the Append record at `start`.
 
@@ -331,7 +354,9 @@ def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead
     return head, targets, column
 
 
-_Small = Settle | Delivered | Queue | Snapshot | Ids | Taken | Numbers | Seal | Epoch | Close | Gap
+_Small = (
+    Settle | Delivered | Queue | Snapshot | Ids | Taken | Numbers | Transaction | Seal | Epoch | Close | Gap
+)
 
 _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Settle: (SETTLE, encode_settle),
@@ -341,6 +366,7 @@ _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Ids: (IDS, encode_ids),
     Taken: (TAKEN, encode_taken),
     Numbers: (NUMBERS, encode_numbers),
+    Transaction: (TRANSACTION, encode_transaction),
     Seal: (SEAL, lambda record: U64.pack(record.epoch)),
     Epoch: (EPOCH, lambda record: U64.pack(record.epoch)),
     Close: (CLOSE, lambda record: U64.pack(0)),
@@ -375,6 +401,8 @@ def decode_small(data: Bytes, start: int, length: int) -> _Small:
             return decode_taken(data, body, end, flags)
         if code == NUMBERS:
             return decode_numbers(data, body, end, flags)
+        if code == TRANSACTION:
+            return decode_transaction(data, body, end, flags)
         if code == DELIVERED:
             return decode_delivered(data, body, end, flags)
         (number,) = U64.unpack_from(data, body)

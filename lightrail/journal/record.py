@@ -124,6 +124,41 @@ class Numbers:
     flags: int = 0
 
 
+class TransactionState(IntEnum):
+    """What a shard knows of a transaction over several shards; the number is what the journal stores."""
+
+    PREPARED = 1
+    """Its work is in the record; another shard has the decision."""
+    COMMITTED = 2
+    """This shard decided so; others may ask."""
+    ABORTED = 3
+    """Another shard asked this one, which had not decided: from then on it can't be committed."""
+    ENDED = 4
+    """Nothing of it has to be known any more."""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A step of a transaction over several shards; the newest one of an id counts."""
+
+    id: bytes
+    """16 bytes."""
+    state: int
+    shard: int = 0
+    """Of one that is prepared: the shard that decides."""
+    detail: str = "{}"
+    """JSON: of one that is prepared, its work (shard/transactions/prepared.py); of one that is committed, the
+    shards that have not ended it."""
+    blob: bytes = b""
+    """Of one that is prepared: the messages that it sends, as in the work."""
+    flags: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept while it has not ended."""
+        return len(self.detail) + len(self.blob)
+
+
 @dataclass(slots=True)
 class Seal:
     """This journal was given up in that epoch: another owner goes on with its queues."""

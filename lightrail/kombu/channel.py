@@ -52,6 +52,8 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         self._cancelled: list[Consumer] = []
         self._unsettled: dict[int, tuple[Delivery, Consumer | None, Callable[[], None]]] = {}
         self._tags = itertools.count(1)
+        self._declared: dict[str, Mapping[str, Any]] = {}
+        """Policies of queues that were declared here and end with their last consumer."""
         self._lock = threading.Lock()
         connection.channels.append(self)
 
@@ -138,6 +140,8 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
             more=self._queue_policy,
         )
         self._create(QUEUE, address, policy)
+        if auto_delete:
+            self._declared[queue] = policy
         return queue_declare_ok_t(queue, 0, 0)
 
     def prepare_queue_arguments(self, arguments: Mapping[str, Any], **options: Any) -> Any:
@@ -167,7 +171,15 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         found = binding_filter(type, routing_key)
         if found is not None:
             attributes["filter"] = found
-        self._create(SUBSCRIPTION, f"{address}//{attributes['id']}", attributes)
+        subscription = f"{address}//{attributes['id']}"
+        try:
+            self._create(SUBSCRIPTION, subscription, attributes)
+        except ManagementError as error:
+            if error.status != _MISSING or queue not in self._declared:
+                raise
+            # It ended with the last consumer of a process that had it before, since it was declared here.
+            self._create(QUEUE, attributes["target"], self._declared[queue])
+            self._create(SUBSCRIPTION, subscription, attributes)
 
     def queue_unbind(self, queue: str, exchange: str = "", routing_key: str = "", **_: Any) -> None:
         self._delete(f"{self._names.exchange(exchange)}//{binding_id(queue, routing_key)}", SUBSCRIPTION)
@@ -319,7 +331,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
     def _settle(self, tag: int, how: Callable[[Delivery], None]) -> None:
         """Raises ConnectionGoneError or LostError: the message comes again, here or elsewhere.
 
-        One whose lock ran out leaves its place to the next one, as one that has its outcome does.
+        One whose lock ran out makes room for the next one, as one that has its outcome does.
         """
         found = self._unsettled.pop(tag, None)
         if found is None:

@@ -1,7 +1,7 @@
 """Letters: Kombu's messages as AMQP messages, and back.
 
 Body: one data section. Headers: application properties, for filters to look at; those of no simple type, as
-JSON in the annotation HEADERS. Properties with a place in AMQP go there, the rest as JSON in PROPERTIES. The
+JSON in the annotation HEADERS. Properties that AMQP has go there, the rest as JSON in PROPERTIES. The
 routing key is the subject. A task's `eta` is the time before which the broker does not deliver it.
 """
 

@@ -49,10 +49,23 @@ SYMBOL_CACHE_MAX: Final = 1_024
 """Interned symbols per process."""
 SHAPES_PER_LINK_MAX: Final = 16
 """Header sections whose transfers a link reads by comparison; there are ten priorities."""
+LINK_TAGS_MAX: Final = 16_384
+"""Unsettled deliveries of a link whose delivery-tags are not numbers in order, so that each tag is kept. They
+are counted when half more tags are kept than after the last count."""
 IDLE_TIME_OUT_MS: Final = 60_000
 """Silence after which we close a connection; announced as half of it (spec 2.4.5)."""
 OPENING_TIME_MS: Final = 10_000
 """From accept to open: SASL, header and open frame; then a half-open connection is closed."""
+WEBSOCKET_HEAD_BYTES: Final = 16 * 1024
+"""Of the HTTP request by which a client asks for a WebSocket; h11 parses no more than this."""
+WEBSOCKET_FRAMES_AT_ONCE: Final = 256
+"""Frames of a WebSocket that are read before other sockets are: 10 µs each, however little is in them."""
+WEBSOCKET_MESSAGE_BYTES: Final = 64 * 1024
+"""Of a message to a client; the libraries of some refuse more than 1 MiB."""
+FORWARDED_AGE_MS: Final = 60_000
+"""Of what a gateway adds to a request that it passes on; longer than a frontend may be busy."""
+WEBSOCKET_REFUSAL_BYTES: Final = 200
+"""Of the text by which a server refuses a WebSocket, what the client's error cites."""
 CLOSING_TIME_MS: Final = 5_000
 """From our close to the peer's; then the socket is closed."""
 
@@ -79,6 +92,14 @@ CREDIT_HELD_MS: Final = 500
 """After so long without FREED a frontend frees credit for PACE_FREED_MIN messages by itself."""
 LINK_CREDIT_MIN: Final = 20
 """Least credit of a link, whatever the size of its messages."""
+UNSETTLED_TAGS_MAX: Final = 10_000
+"""Delivery-tags that a shard keeps of a link that may be resumed; the client's credit ends before."""
+TERMINI_MAX: Final = 20_000
+"""Links that may be resumed, attached or suspended, of a shard; others are attached without that."""
+TERMINI_TAGS_MAX: Final = 1_000_000
+"""Delivery-tags of all of them; then the link that is suspended the longest is forgotten."""
+TERMINUS_TIMEOUT_S_MAX: Final = 3_600
+"""Longest time for which a link is suspended, also where the client asks for ever; the answer says it."""
 LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024
 """Target of unanswered bytes of a sending link; credit follows from it and the mean message size."""
 CONNECTION_UNANSWERED_BYTES: Final = 32 * 1024 * 1024
@@ -99,6 +120,19 @@ HEADERS_CACHED: Final = 256
 EXPIRY_SPAN_MS: Final = 10
 """Messages that expire within this time of each other are one batch, which expires with the last of them. So
 a message may be delivered this long after its expiry, as a network may delay it, and never expires early."""
+BUS_LOCK_SHOWN_MS: Final = 24 * 3_600_000
+"""When a lock ends, for clients of Azure Service Bus, where it ends with the link and no time ends it: they
+expect a time, and renew before it."""
+BUS_REASON_CHARACTERS: Final = 1_024
+"""Of the reason, and of the description, that a client of Azure Service Bus gives for a dead letter: the rest
+is cut."""
+ACCESS_KEYS_MAX: Final = 4
+"""Shared access keys of one user: two would do to replace one by another; each is tried for a signature."""
+BATCHED_MESSAGES_MAX: Final = 4_096
+"""Messages in one transfer of format 0x80013700; a longer batch is refused whole."""
+BATCHED_EXPIRY_SPAN_MS: Final = 1_000
+"""Messages of such a transfer that expire within this time of each other are stored together, and expire with
+the last of them: its sender made them one after the other, with the same ttl."""
 REFUSED_PAUSE_MS: Final = 500
 """Time without new credit for a link after one of its batches was refused for lack of room."""
 DELIVERY_WINDOW_MAX: Final = 2_000
@@ -144,18 +178,52 @@ ANONYMOUS_ADDRESSES_MAX: Final = 64
 """Addresses that a sender without a target keeps open; the least recently used is closed first."""
 ANONYMOUS_CREDIT_MAX: Final = 500
 """Messages that such a sender may have unanswered, over all its addresses."""
+ORPHANED_NODES_MAX: Final = 1_000
+"""Dynamic nodes of a frontend that have outlived their connections, as their lifetime-policies ask; the
+oldest is deleted for one more."""
+DYNAMIC_NODES_CHECK_MS: Final = 1_000
+"""How often the shards of dynamic nodes are asked for links and messages."""
 LABEL_CHARACTERS_MAX: Final = 256
 """Characters of a link's name that are shown to people."""
 UNUSED_TRIES: Final = 10
 """How often a shard is asked again whether a subscription that is to end has no consumers."""
 UNUSED_AGAIN_MS: Final = 50
 """Pause before each of these requests: a detach at another frontend takes milliseconds to reach the shard."""
+DELAY_TRIES: Final = 100
+"""How often a shard is asked whether a queue delays messages by now, and a policy that others change is
+changed."""
+DELAY_AGAIN_MS: Final = 20
+"""Pause before each further of these requests; a shard reads changes twenty times a second."""
 EXPIRE_AGAIN_MS: Final = 1_000
 """Pause before another attempt to delete a name whose owner ended, after the coordinator failed."""
 NODE_LINKS_MAX: Final = 64
 """Links of a connection to nodes of the frontend itself: $management, $cbs."""
 NODE_REQUESTS_MAX: Final = 20
 """Requests that such a link may have unanswered."""
+COORDINATOR_REQUEST_BYTES: Final = 4_096
+"""Largest message to a coordinator of transactions."""
+COORDINATOR_CREDIT: Final = 100
+"""Credit of a link to a coordinator of transactions."""
+TRANSACTIONS_PER_CONNECTION_MAX: Final = 1_024
+"""Open transactions of one connection."""
+TRANSACTION_MESSAGES_MAX: Final = 10_000
+"""Messages that one transaction sends."""
+TRANSACTION_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of the messages that one transaction sends."""
+TRANSACTION_PARTS_MAX: Final = 10_000
+"""Batches that one transaction sends, and ranges of deliveries that it settles."""
+TRANSACTIONS_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of the messages of all open transactions of a frontend."""
+TRANSACTION_TIME_MS: Final = 300_000
+"""A transaction that has work is rolled back when it was not discharged for so long."""
+TRANSACTIONS_PREPARED_MAX: Final = 10_000
+"""Transactions over several shards that wait for their decision at one shard."""
+TRANSACTION_RESOLVE_MS: Final = 5_000
+"""After so long a shard with a prepared transaction asks the one that decides."""
+TRANSACTION_ABORTED_MS: Final = 3_600_000
+"""How long a shard remembers that it did not decide when it was asked."""
+TRANSACTION_COMMIT_MS: Final = 60_000
+"""How long a commit looks for queues that move before the transaction is rolled back."""
 NODE_REQUEST_BYTES: Final = 1024 * 1024
 """Largest request to such a node."""
 NODE_REPLY_BYTES: Final = 4 * 1024 * 1024
@@ -282,6 +350,8 @@ HTTP_CONNECTIONS_MAX: Final = 65_536
 """Connections of one gateway to HTTP clients, where the descriptors of its process allow as many."""
 HTTP_OWN_CONNECTIONS_MAX: Final = 256
 """The same at the page with a process's own metrics and health, which Prometheus and probes ask for."""
+HTTP_WEBSOCKET_BUFFER_BYTES: Final = 256 * 1024
+"""Of what a client sent, what may wait for a frontend that does not read, before the client is not read."""
 HTTP_FILES_RESERVED: Final = 1_024
 """Descriptors of a process reserved for everything but HTTP connections."""
 HTTP_FILES_PART: Final = 2
@@ -383,13 +453,13 @@ JOIN_AT_BYTES: Final = 2 * JOINED_BYTES
 """Bytes that arrive in a queue before its batches are joined again."""
 JOIN_BACKLOG_BYTES: Final = 8 * JOINED_BYTES
 """Ready bytes below which batches are not joined: they will be delivered before joining pays."""
-PLACE_BYTES: Final = 1024 * 1024
+LOCATION_BYTES: Final = 1024 * 1024
 """Largest area of the journal that one batch stands for, and so the largest read of a fetch."""
-PLACE_SPARSE_BYTES: Final = 8 * 1024 * 1024
-"""The same with records of other queues in between, if at least one byte in PLACE_SPARSENESS is the
+LOCATION_SPARSE_BYTES: Final = 8 * 1024 * 1024
+"""The same with records of other queues in between, if at least one byte in LOCATION_SPARSENESS is the
 queue's."""
-PLACE_SPARSENESS: Final = 32
-PLACE_SPARSE_MESSAGES_BYTES: Final = 256 * 1024
+LOCATION_SPARSENESS: Final = 32
+LOCATION_SPARSE_MESSAGES_BYTES: Final = 256 * 1024
 """Most messages that such a sparse area stands for."""
 SLIM_BYTES_MIN: Final = 16 * 1024
 """Smaller batches stay in memory until the last of their messages leaves."""
@@ -418,9 +488,9 @@ INDEX_SHARE: Final = 2
 wait."""
 INDEX_BYTES_MIN: Final = 64 * 1024
 """Bytes that the indexes may always take."""
-UNFLOWABLE_SLACK_BYTES: Final = 1024 * 1024
+UNSPILLABLE_SLACK_BYTES: Final = 1024 * 1024
 """Bytes beyond the memory mark that can't be spilled, from which no sender is answered."""
-PLACE_SINGLES_BYTES: Final = 32 * 1024
+LOCATION_SINGLES_BYTES: Final = 32 * 1024
 """Largest area of the journal that is read for one message of a queue with a run per message, if no record is
 larger."""
 SINGLES_SHARING_MAX: Final = 256
@@ -655,7 +725,7 @@ PUSH_ALLOW_MAX: Final = 1_000
 # --- moving queues ------------------------------------------------------------------------------------------
 MOVES_AT_ONCE: Final = 8
 """Queues that one shard copies to itself at the same time."""
-MOVE_SEALED_MS: Final = 10_000
+MOVE_FROZEN_MS: Final = 10_000
 """Time after which the source of a frozen queue tries to win it back."""
 MOVE_CHUNK_BYTES: Final = 2 * 1024 * 1024
 """Bytes of messages in one answer to `export`; at least one message."""

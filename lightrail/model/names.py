@@ -17,6 +17,8 @@ from urllib.parse import unquote_to_bytes
 from lightrail.model import limits
 
 DEAD_LETTER_SEGMENT: Final = "$dlq"
+DEAD_LETTER_ALIAS: Final = "$deadletterqueue"
+"""How clients of Azure Service Bus write it in addresses, with letters of either case."""
 SUBSCRIPTIONS_SEGMENT: Final = "$subscriptions"
 TEMPORARY_SEGMENT: Final = "$temporary"
 SYSTEM_MARKS: Final = ("!", "$")
@@ -30,7 +32,8 @@ class InvalidNameError(ValueError):
 def queue_name(address: str) -> str:
     """The queue that an address names, once decoded and checked.
 
-    ``q``, ``/q``, ``amqp://host:5672/q`` and ``amqps://host/q`` are the same. Raises InvalidNameError.
+    ``q``, ``/q``, ``amqp://host:5672/q`` and ``amqps://host/q`` are the same. A closing ``/$DeadLetterQueue``
+    is read as ``/$dlq``. Raises InvalidNameError.
     """
     path = address
     scheme, separator, rest = address.partition("://")
@@ -40,6 +43,10 @@ def queue_name(address: str) -> str:
             raise InvalidNameError(f"the address {_shown(address)} has no path; expected amqp://HOST/NAME")
     path = path.removeprefix("/")
     name = _decoded(path)
+    if "$" in name:
+        head, slash, last = name.rpartition("/")
+        if slash and last.lower() == DEAD_LETTER_ALIAS:
+            name = f"{head}/{DEAD_LETTER_SEGMENT}"
     check(name)
     return name
 
@@ -142,8 +149,8 @@ def owner(name: str) -> str:
 def _decoded(path: str) -> str:
     if "%" not in path:
         return path
-    for place, character in enumerate(path):
-        if character == "%" and not _is_hex(path[place + 1 : place + 3]):
+    for index, character in enumerate(path):
+        if character == "%" and not _is_hex(path[index + 1 : index + 3]):
             raise InvalidNameError(
                 f"the address {_shown(path)} holds a '%' without two hexadecimal digits; a '%' itself is %25"
             )

@@ -215,7 +215,11 @@ FIELDS: Final[tuple[Field, ...]] = (
         "time in which only one message of each message-id is stored",
         0.001,
     ),
-    _flag("delay", _QUEUE, "x-opt-delivery-time and x-opt-delivery-delay delay messages"),
+    _flag(
+        "delay",
+        _QUEUE,
+        "x-opt-delivery-time and x-opt-delivery-delay delay messages; a first delay by JMS sets it",
+    ),
     _count("max_consumers", _QUEUE, None, 1, COUNT_MAX, "most consumers at a time"),
     _flag("single_active", _QUEUE, "one consumer gets all messages; when it closes, the next takes over"),
     _flag("exclusive", _QUEUE, "a second consumer is refused"),

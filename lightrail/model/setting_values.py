@@ -11,6 +11,7 @@ SASL_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 """Mechanisms that check a password, the strongest first; ANONYMOUS has a setting of its own."""
 LABEL: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 """Name of a cluster or a zone: part of a key, and of a metric's label."""
+ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/,?#@]+")
 
 
 class SettingsError(Exception):
@@ -77,6 +78,14 @@ def mechanisms(text: str) -> tuple[str, ...]:
     if not wanted or any(name not in SASL_MECHANISMS for name in wanted):
         raise ValueError("names separated by commas out of " + ", ".join(SASL_MECHANISMS))
     return tuple(name for name in SASL_MECHANISMS if name in wanted)
+
+
+def origins(text: str) -> tuple[str, ...]:
+    """Origins of pages, as browsers name them (RFC 6454), or *."""
+    found = tuple(each.strip().lower() for each in text.split(",") if each.strip())
+    if any(each != "*" and not ORIGIN.fullmatch(each) for each in found):
+        raise ValueError("origins such as https://app.example.com, without a path, separated by commas, or *")
+    return found
 
 
 def optional(parse: Callable[[str], Value]) -> Callable[[str], Value | None]:

@@ -25,6 +25,7 @@ from lightrail.model.setting_values import (
     label,
     mechanisms,
     optional,
+    origins,
     path,
     user,
     whole,
@@ -164,6 +165,13 @@ class Settings:
     )
     insecure_no_users: bool = _setting(
         False, flag, "BOOL", "serve beyond loopback although no user is defined: everybody has all rights"
+    )
+    websocket_origins: tuple[str, ...] = _setting(
+        (),
+        origins,
+        "ORIGINS",
+        "origins of pages in browsers that may connect by WebSocket, such as https://app.example.com, "
+        "separated by commas; * is every page, empty is none. Clients that are no browsers need none",
     )
     push_allow: tuple[str, ...] = _setting(
         (),
@@ -336,7 +344,7 @@ class Settings:
         for name in ("amqp", "amqps", "http", "https", "metrics", "wire"):
             given[name] = Endpoint(*given[name]) if given[name] else None
         given["etcd"] = tuple(Endpoint(*each) for each in given["etcd"])
-        for name in ("sasl_mechanisms", "push_allow"):
+        for name in ("sasl_mechanisms", "push_allow", "websocket_origins"):
             given[name] = tuple(given[name])
         return cls(**given)
 

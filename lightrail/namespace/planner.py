@@ -59,6 +59,7 @@ class Planner:
         self._names: set[str] = set()
         self._nodes: dict[str, Node | None] = {}
         self._open: set[str] = set()
+        self._no_local: dict[str, str] = {}
 
     def plan(self, router: str, choose: Choose) -> Plan:
         problem = ""
@@ -77,6 +78,7 @@ class Planner:
             until_ms=self._until_ms,
             choose=choose,
             problem=problem,
+            no_local=self._no_local,
         )
 
     def _node(self, router: str) -> Node | None:
@@ -98,6 +100,8 @@ class Planner:
             if compiled.problem is not None:
                 log.error("subscription %s of %s gets nothing: %s", subscription.id, router, compiled.problem)
                 continue
+            if subscription.no_local and isinstance(target, str):
+                self._no_local[target] = subscription.no_local
             filter, action = compiled.filter, compiled.action
             paths += target.paths if isinstance(target, Node) else 1
             if paths > limits.ROUTE_PATHS_MAX:

@@ -113,6 +113,8 @@ class Subscription:
     """As of a name: the link whose end deletes the subscription of a receiver."""
     secret: str = ""
     """Key that signs pushes; shown only in the answer that creates the subscription."""
+    no_local: str = ""
+    """Container-id of a client whose own messages the subscription does not get; empty for none."""
 
     @property
     def push(self) -> bool:
@@ -133,7 +135,7 @@ class Subscription:
 
     def to_value(self) -> str:
         value: dict[str, Any] = {"target": self.target}
-        for key in ("filter", "action", "expires_at", "owner", "secret"):
+        for key in ("filter", "action", "expires_at", "owner", "secret", "no_local"):
             if getattr(self, key):
                 value[key] = getattr(self, key)
         return json.dumps(value, separators=(",", ":"))
@@ -153,6 +155,7 @@ class Subscription:
             entry.revision,
             str(value.get("owner", "")),
             str(value.get("secret", "")),
+            str(value.get("no_local", "")),
         )
 
 

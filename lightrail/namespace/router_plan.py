@@ -1,6 +1,6 @@
 """Plan of a router: which queues get which messages of a batch; void when something on the way changes."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lightrail.filters.looks import Looks, unlimited
@@ -19,14 +19,13 @@ Queues = frozenset[str]
 class Group:
     """Messages of one batch that go to the same queues: their indices in the batch, and their bytes."""
 
-    __slots__ = ("indices", "is_closed", "payloads", "queues")
+    __slots__ = ("indices", "payloads", "queues")
 
     def __init__(self, queues: Queues, indices: list[int], payloads: list[bytes]) -> None:
         self.queues = queues
         self.indices = indices
         """Rising; an index occurs twice where an action made a second message for the same queues."""
         self.payloads = payloads
-        self.is_closed = False
 
 
 class Routed(NamedTuple):
@@ -70,6 +69,7 @@ class Plan:
         "_node",
         "_sets",
         "names",
+        "no_local",
         "policy",
         "problem",
         "until_ms",
@@ -84,7 +84,10 @@ class Plan:
         until_ms: int | None,
         choose: Choose,
         problem: str = "",
+        no_local: Mapping[str, str] | None = None,
     ) -> None:
+        self.no_local = no_local or {}
+        """By queues of subscriptions that want no messages of a container: its container-id."""
         self.policy = policy
         """Policy of the router."""
         self.names = names
@@ -149,12 +152,9 @@ class Plan:
             if not queues:
                 unroutable.append(index)
                 continue
-            group = by_queues.get(queues)
-            if group is not None and not group.is_closed:
-                group.indices.append(index)
-                group.payloads.append(payload)
-            else:
-                groups.append(_begin(queues, index, payload, by_queues, by_queue))
+            group = by_queues.get(queues) or _begin(queues, groups, by_queues, by_queue)
+            group.indices.append(index)
+            group.payloads.append(payload)
         return Routed(groups, unroutable)
 
     def begin(self, payloads: list[bytes], looks: Looks, choose: Choose | None = None) -> Walk:
@@ -208,12 +208,9 @@ class Plan:
                     if not queues:
                         unroutable.append(index)
                         continue
-                    group = by_queues.get(queues)
-                    if group is not None and not group.is_closed:
-                        group.indices.append(index)
-                        group.payloads.append(payload)
-                    else:
-                        groups.append(_begin(queues, index, payload, by_queues, by_queue))
+                    group = by_queues.get(queues) or _begin(queues, groups, by_queues, by_queue)
+                    group.indices.append(index)
+                    group.payloads.append(payload)
                     continue
             looks.left = left
             if not (yield from self._walk(node, view, index, groups, by_queues, by_queue, choose, looks)):
@@ -238,12 +235,9 @@ class Plan:
         is_routed = yield from node.spread(view, contents, choose, looks)
         for content, names in contents.items():
             queues = self._set(tuple(names))
-            group = by_queues.get(queues)
-            if group is not None and not group.is_closed:
-                group.indices.append(index)
-                group.payloads.append(content)
-            else:
-                groups.append(_begin(queues, index, content, by_queues, by_queue))
+            group = by_queues.get(queues) or _begin(queues, groups, by_queues, by_queue)
+            group.indices.append(index)
+            group.payloads.append(content)
         return is_routed
 
     def _learn(self, keys: Sequence[Key]) -> Queues | None:
@@ -265,14 +259,15 @@ class Plan:
 
 
 def _begin(
-    queues: Queues, index: int, payload: bytes, by_queues: dict[Queues, Group], by_queue: dict[str, Group]
+    queues: Queues, groups: list[Group], by_queues: dict[Queues, Group], by_queue: dict[str, Group]
 ) -> Group:
-    """A new group. Closes earlier groups with one of its queues, which keeps each queue's order."""
-    group = Group(queues, [index], [payload])
-    by_queues[queues] = group
+    """Begins a group. Earlier ones with one of its queues end, which keeps the order of each queue."""
+    group = Group(queues, [], [])
+    groups.append(group)
     for queue in queues:
         earlier = by_queue.get(queue)
         if earlier is not None:
-            earlier.is_closed = True
+            by_queues.pop(earlier.queues, None)
         by_queue[queue] = group
+    by_queues[queues] = group
     return group

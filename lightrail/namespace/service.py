@@ -168,12 +168,14 @@ class Service:
         id: str = "",
         owner: str = "",
         replace_it: bool = False,
+        no_local: str = "",
     ) -> Subscription:
         """Send messages of a router to a target from now on.
 
         Args:
             owner: the AMQP link, session or connection whose end deletes the subscription; empty for none.
             replace_it: replace the subscription of this id instead of raising Taken.
+            no_local: container-id of a client whose messages the subscription does not get; empty for none.
 
         Raises:
             MissingError: no such router or target. Taken: a subscription of this id. Forbidden. Refused: a
@@ -190,7 +192,14 @@ class Service:
         existing = self._replaceable(record, id, replace_it)
         checks.check_subscription(filter, action, expires_at)
         made = Subscription(
-            router, id or secrets.token_hex(8), target, filter, action, expires_at, owner=owner
+            router,
+            id or secrets.token_hex(8),
+            target,
+            filter,
+            action,
+            expires_at,
+            owner=owner,
+            no_local=no_local,
         )
         if existing is not None and existing.push != made.push:
             raise ServiceError(

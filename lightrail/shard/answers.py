@@ -4,7 +4,6 @@ from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Numbered
 from lightrail.shard.waiting import Waiter
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.frames import Kind, frame
 
 
 class Answers:
@@ -52,9 +51,7 @@ class Answers:
         if durable:
             self._refusals.append((producer, number, refusal))
             return
-        producer.peer.out.append(
-            frame(Kind.REFUSED, link=producer.link, number=number, body=refusal.encode())
-        )
+        producer.refuse(number, refusal)
 
     @property
     def is_awaited(self) -> bool:

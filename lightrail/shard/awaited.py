@@ -89,11 +89,14 @@ class AwaitedConsumers:
         """A link is opened that may have a consumer here; it is awaited no longer."""
         return self._by_key.pop((peer.boot, link), None)
 
-    def adopt(self, found: AwaitedConsumer, peer: Peer, link: int, opened: ConsumerOpen, now_ms: int) -> None:
+    def adopt(
+        self, found: AwaitedConsumer, peer: Peer, link: int, opened: ConsumerOpen, now_ms: int
+    ) -> Consumer:
         """Hands an awaited consumer to its link."""
         consumer = Consumer(peer, link, found.queue, found.id, opened.label, now_ms, opened)
         self._performer.consumers[found.id] = consumer
         peer.consumers[link] = consumer
+        return consumer
 
     def said(self, peer: Peer, part: bytes, now_ms: int) -> bool:
         """A SETTLE or CONSUMER_CLOSE for a link that has no consumer here; False where none is awaited."""
@@ -132,6 +135,13 @@ class AwaitedConsumers:
                 found.queue.holder_lost()
             self._apply(found.queue, commands.Settle(found.id, 0, EVERYTHING, commands.RELEASED), now_ms)
         self._detach(found, now_ms, lost=True)
+
+    def release_client_link(self, queue: Queue, client_link: str, now_ms: int) -> None:
+        """Releases the consumer of a client's link that the client has attached on another connection."""
+        for key, id in self.of(queue).items():
+            origin = self.adopted.get(id)
+            if origin is not None and origin.opened.client_link == client_link:
+                self.release(self._by_key[key], now_ms)
 
     def of(self, queue: Queue) -> dict[Key, int]:
         """The numbers of the awaited consumers of a queue in its machine."""

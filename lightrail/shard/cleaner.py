@@ -85,9 +85,9 @@ class Cleaner:
         found = []
         for queue in self._queues.stored():
             for run in queue.machine.contents.runs_in(segment):
-                place = run.batch.place
-                assert place is not None
-                found.append((place.offset, run.size, queue, run.sequence, run.end))
+                location = run.batch.location
+                assert location is not None
+                found.append((location.offset, run.size, queue, run.sequence, run.end))
         found.sort(key=lambda each: each[0], reverse=True)
         return found
 
@@ -113,12 +113,12 @@ class Cleaner:
             for run in queue.machine.contents.runs_in(segment):
                 if not any(run.sequence < last and first < run.end for first, last in ranges):
                     continue
-                place = run.batch.place
-                assert place is not None
+                location = run.batch.location
+                assert location is not None
                 moved.append(run)
                 pieces = [run]
                 if run.batch.data is None:
-                    pieces = self._store.read(place, queue.id, run.sequence, run.end)
+                    pieces = self._store.read(location, queue.id, run.sequence, run.end)
                 for piece in pieces:
                     _gather(copies, queue, piece, run.attempts)
         for group in copies.values():
@@ -131,12 +131,12 @@ class Cleaner:
         run = copy.run
         flags = REWRITTEN if run.batch.durable else REWRITTEN | SPILLED
         targets = [(queue.id, mine.sequence) for queue, mine in copy.targets]
-        place = self._store.append(
+        location = self._store.append(
             Append(targets, 0, 0, run.batch, run.first, run.last, run.attempts, flags), now_ms
         )
-        assert place is not None
+        assert location is not None
         for queue, mine in copy.targets:
-            queue.machine.contents.relocate(mine, place)
+            queue.machine.contents.relocate(mine, location)
 
     def _in_use(self, segment: int) -> bool:
         """Whether it is read now, is damaged, or has messages in no queue (see `Performer.unwritten`)."""
@@ -145,16 +145,16 @@ class Cleaner:
             return True
         if self._performer.reading.get(segment) or segment in self._performer.damaged:
             return True
-        places = [effect.run.batch.place for _, effect in self._performer.dead_letters.unwritten]
-        return any(place is not None and place.segment == segment for place in places)
+        locations = [effect.run.batch.location for _, effect in self._performer.dead_letters.unwritten]
+        return any(location is not None and location.segment == segment for location in locations)
 
 
 def _gather(copies: dict[tuple[int, ...], list[_Copy]], queue: Queue, piece: Run, attempts: int) -> None:
     """Puts messages, which are in memory, beside the same ones of other queues."""
     piece = Run(piece.batch, piece.first, piece.last, piece.sequence, attempts, piece.barred)
-    place = piece.batch.place
-    assert place is not None
-    key = (place.offset, piece.count, piece.size, attempts)
+    location = piece.batch.location
+    assert location is not None
+    key = (location.offset, piece.count, piece.size, attempts)
     group = copies.setdefault(key, [])
     for copy in group:
         if all(queue is not other for other, _ in copy.targets) and copy.same(piece):

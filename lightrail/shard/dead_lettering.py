@@ -57,7 +57,7 @@ class DeadLettering:
                 queue.id, [(run.sequence, run.end)], record.Outcome.DEAD_LETTERED, str(effect.reason)
             )
             try:
-                batch.place = self._store.append(copied, now_ms)
+                batch.location = self._store.append(copied, now_ms)
             except StoreError as error:
                 self._postpone(queue, effect, str(error))
                 return
@@ -67,9 +67,9 @@ class DeadLettering:
                 # After a restart they are in both queues: delivered twice at worst, never lost.
                 self._counts.store_failures += 1
                 log.error("dead letters of queue %s could not be settled: %s", queue.name, error)
-        place = run.batch.place
-        if place is not None:
-            self._store.release(place.segment, run.size)
+        location = run.batch.location
+        if location is not None:
+            self._store.release(location.segment, run.size)
         reasons = self._counts.dead_lettered
         reasons[effect.reason] = reasons.get(effect.reason, 0) + count
         self._enqueue(target, batch, now_ms)
@@ -90,7 +90,7 @@ class DeadLettering:
     def forget(self, queue: Queue) -> None:
         """Drops the unwritten dead letters of a queue that was deleted."""
         for source, effect in self.unwritten:
-            place = effect.run.batch.place
-            if source is queue and place is not None:
-                self._store.release(place.segment, effect.run.size)
+            location = effect.run.batch.location
+            if source is queue and location is not None:
+                self._store.release(location.segment, effect.run.size)
         self.unwritten = [each for each in self.unwritten if each[0] is not queue]

@@ -1,9 +1,12 @@
 """Declared: the text of a Queue record in the journal, which has the policy and the owner of a queue."""
 
 import json
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from lightrail.model.policy import Policy, Role
+
+FORMER_FROZEN: Final = "sealed"
+"""Earlier name of the field `frozen`, which journals may still contain."""
 
 
 class Named(Protocol):
@@ -36,7 +39,7 @@ class Declared(NamedTuple):
     """In which this shard owns it, or will, where it is a copy."""
     copy: bool = False
     """It is on its way here, and not served."""
-    sealed: bool = False
+    frozen: bool = False
     """It is on its way to another shard: nothing of it changes any more in this epoch."""
     captured: bool = False
     """All that happens to its messages is written down, from this record on."""
@@ -44,15 +47,15 @@ class Declared(NamedTuple):
     """Of the coordinator, in which `created` is a revision."""
 
 
-def encode_declared(record: Named, epoch: int = 1, *, copy: bool = False, sealed: bool = False) -> str:
+def encode_declared(record: Named, epoch: int = 1, *, copy: bool = False, frozen: bool = False) -> str:
     """The policy text of a Queue record in the journal."""
     text: dict[str, Any] = {"created": record.created, "policy": record.policy.to_json()}
     if epoch != 1:
         text["epoch"] = epoch
     if copy:
         text["copy"] = True
-    if sealed:
-        text["sealed"] = True
+    if frozen:
+        text["frozen"] = True
     if record.policy["capture"]:
         text["capture"] = True
     if record.history:
@@ -71,7 +74,7 @@ def declared_of(text: str) -> Declared:
         created if isinstance(created, int) else None,
         epoch if isinstance(epoch, int) else 1,
         found.get("copy") is True,
-        found.get("sealed") is True,
+        found.get("frozen", found.get(FORMER_FROZEN)) is True,
         found.get("capture") is True,
         history if isinstance(history, str) else "",
     )

@@ -78,6 +78,21 @@ class DeliveryMarks:
         """Whether something that is to be sent has to wait."""
         return False
 
+    def begin(self, loop: asyncio.AbstractEventLoop, release: Callable[[], None]) -> None:
+        """From now on, before any delivery, marks are written.
+
+        Args:
+            release: called on the loop when nothing has to wait any more.
+        """
+
+    def close(self, last: dict[int, int]) -> None:
+        """The shard ends in order.
+
+        Args:
+            last: up to where messages of each queue may have been delivered that come again, 0 for none;
+                queues that are missing keep the mark that was noted.
+        """
+
     def next_life(self, last: dict[int, int] | None = None) -> "DeliveryMarks":
         """What a shard finds that starts after this one was killed, or ended in order with the `last` marks
         (see FileMarks.close)."""
@@ -111,7 +126,6 @@ class FileMarks(DeliveryMarks):
         """The mark of each queue in the file; 0 before its first one is written."""
         self._awaited: dict[int, int] = {}
         """By queue: the mark that the file must have before the deliveries of this step are sent."""
-        self._release: Callable[[], None] = _nothing
         self._timer: asyncio.TimerHandle | None = None
         try:
             with open(self._path, "rb") as file:
@@ -149,13 +163,13 @@ class FileMarks(DeliveryMarks):
 
     # --- while the shard serves ---------------------------------------------------------------------------
 
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Writes a new file with the marks of the recovered queues, before any delivery.
+    def begin(self, loop: asyncio.AbstractEventLoop, release: Callable[[], None]) -> None:
+        """As above; writes a new file with the marks of the recovered queues.
 
         A failure is logged: without the file, messages that are delivered again after a crash are not marked.
         """
         self._there, self._noted = self._noted, {}
-        self._loop = loop
+        self._loop, self._release = loop, release
         try:
             self._file = self._make(_OPEN, self._there)
         except OSError as error:
@@ -178,10 +192,6 @@ class FileMarks(DeliveryMarks):
             os.close(file)
             raise
         return file
-
-    def on_release(self, release: Callable[[], None]) -> None:
-        """Called on the loop when nothing has to wait any more."""
-        self._release = release
 
     @property
     def holds(self) -> bool:
@@ -256,12 +266,7 @@ class FileMarks(DeliveryMarks):
         self._failing = True
 
     def close(self, last: dict[int, int]) -> None:
-        """The shard ends in order.
-
-        Args:
-            last: up to where messages of each queue may have been delivered that come again, 0 for none;
-                queues that are missing keep the mark that was noted.
-        """
+        """As above; the file has exact marks then, and is synced."""
         if self._worker is None:
             return
         self._worker.close()
@@ -278,10 +283,6 @@ class FileMarks(DeliveryMarks):
 
     def _head(self, state: int) -> bytes:
         return _HEAD.pack(_MAGIC, _VERSION, state, self._boot_id).ljust(_SLOTS_AT, b"\0")
-
-
-def _nothing() -> None:
-    """See `Commit`: no answer waits for it."""
 
 
 def machine_boot_id() -> bytes:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from lightrail.model import limits
 from lightrail.shard.actions import Actions
 from lightrail.shard.answers import Answers
-from lightrail.shard.awaited import AwaitedConsumers
 from lightrail.shard.declarations import EveryName, Names
 from lightrail.shard.delivery_marks import DeliveryMarks
 from lightrail.shard.follower import Follower
@@ -21,7 +20,6 @@ from lightrail.shard.ingress.admission import Admission
 from lightrail.shard.ingress.batches import Batches
 from lightrail.shard.ingress.routes import Routes
 from lightrail.shard.journal.store import JournalDamagedError, Recovered, Store, StoreBrokenError
-from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.links import Links
 from lightrail.shard.moving.answering import MoveRequests
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
@@ -37,7 +35,8 @@ from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.requests import Operation, Requests
 from lightrail.shard.settling import Settling
 from lightrail.shard.shard_queue import Queue
-from lightrail.shard.tenancy import EverythingHere, Places, Tenancy
+from lightrail.shard.tenancy import ClusterMap, EverythingHere, Tenancy
+from lightrail.shard.transactions.transactions import Transactions
 from lightrail.shard.waiting import Waiter
 from lightrail.telemetry.shard import ShardCounts
 
@@ -59,7 +58,7 @@ class Engine:
         max_delivery_count: int,
         now_ms: int,
         names: Names | None = None,
-        places: Places | None = None,
+        map: ClusterMap | None = None,
         marks: DeliveryMarks | None = None,
     ) -> None:
         self.shard = shard
@@ -67,73 +66,43 @@ class Engine:
         self._store = store
         self._counts = counts
         names = EveryName() if names is None else names
-        tenancy = Tenancy(shard, EverythingHere(shard) if places is None else places, names)
-        self._queues = Queues(store, names, tenancy, max_delivery_count, marks, counts.retire)
-        self._performer = Performer(self._queues, store, counts)
-        self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
-        self._memory = self._house.memory
-        answers = self._answers = Answers(self._memory)
-        self._admission = Admission(
-            store, self._performer, self._memory, counts, answers.accept, answers.refuse
+        tenancy = Tenancy(shard, EverythingHere(shard) if map is None else map, names)
+        queues = self._queues = Queues(store, names, tenancy, max_delivery_count, marks, counts.retire)
+        performer = self._performer = Performer(queues, store, counts)
+        house = self._house = Housekeeping(queues, store, counts, memory_mark, performer)
+        memory = self._memory = house.memory
+        answers = self._answers = Answers(memory)
+        admission = self._admission = Admission(store, performer, memory, counts, answers)
+        links = self._links = Links(queues, performer, admission, recovered, answers.when_synced)
+        self._awaited, self._last_consumers = links.awaited, links.last_consumers
+        routes = self._routes = Routes(queues, performer, store, counts, memory, answers)
+        requests = self._requests = Requests(queues, performer, links, answers.when_synced)
+        self.transactions = Transactions(
+            queues, performer, links, store, memory, answers.when_synced, recovered.transactions, now_ms
         )
-        self._last_consumers = LastConsumers()
-        self._awaited = AwaitedConsumers(self._performer, self._last_consumers)
-        self._links = Links(
-            self._queues,
-            self._performer,
-            self._admission,
-            self._awaited,
-            self._last_consumers,
-            dict(recovered.producers),
-            dict(recovered.parts),
-        )
-        self._routes = Routes(
-            self._queues, self._performer, store, counts, self._memory, answers.accept, answers.refuse
-        )
-        self._requests = Requests(self._queues, self._performer, self._links, answers.when_synced)
-        self._relays = Relays(self._queues.names, tenancy, self._memory)
-        self.freezing = Freezing(self._queues, self._performer, self._links, self._awaited, counts)
-        self.arrivals = Arrivals(
-            self._queues, self._performer, store, self._memory, self._links, self._awaited, counts
-        )
+        requests.add(self.transactions.operations)
+        relays = self._relays = Relays(names, tenancy, memory)
+        freezing = self.freezing = Freezing(queues, performer, links, counts)
+        arrivals = self.arrivals = Arrivals(queues, performer, store, memory, links, counts)
         """Queues that are being copied to this shard."""
-        exports = Exports(self._performer, self._links, answers.when_synced, f"{boot:08x}")
-        moves = MoveRequests(self._queues, self._links, self.freezing, exports, answers.when_synced)
-        self._requests.add(moves.operations)
-        self._follower = Follower(
-            self._queues,
-            self._performer,
-            store,
-            self._house,
-            self._links,
-            self._relays,
-            self.freezing,
-            exports,
-            self.arrivals,
-            self._awaited,
-            self._last_consumers,
-            answers.when_synced,
+        exports = Exports(performer, links, answers.when_synced, f"{boot:08x}")
+        requests.add(MoveRequests(queues, links, freezing, exports, answers.when_synced).operations)
+        follower = self._follower = Follower(
+            queues, performer, store, house, links, relays, freezing, exports, arrivals, answers.when_synced
         )
-        self._frontends = Frontends(shard, boot, self._links, self._relays)
+        frontends = self._frontends = Frontends(shard, boot, links, relays)
+        batches = Batches(store, performer, admission, relays, memory, answers, counts)
+        settling = Settling(performer, relays, links.awaited, freezing, answers, counts)
         self._receiving = Receiving(
-            boot,
-            store.position,
-            self._frontends,
-            self._follower,
-            self._links,
-            self._relays,
-            Batches(store, self._performer, self._admission, self._relays, self._memory, answers, counts),
-            self._routes,
-            Settling(self._performer, self._relays, self._awaited, self.freezing, answers, counts),
-            self._requests,
-            answers,
+            boot, store, frontends, follower, links, relays, batches, routes, settling, requests, answers
         )
         self._messages_committing = 0
         self._ticked_ms = now_ms
         self._late: dict[Queue, None] = {}
         """Queues with consumers that select that were dispatched after the looks of a step were used up."""
-        self._follower.restore(recovered.queues, now_ms)
-        counts.queues = self._queues.figures
+        follower.restore(recovered.queues, self.transactions.reserved, now_ms)
+        self.transactions.restored()
+        counts.queues = queues.figures
         counts.store_usage = self._usage
 
     # --- what the server asks --------------------------------------------------------------------------
@@ -265,7 +234,7 @@ class Engine:
     def _answer_without_commit(self, now_ms: int) -> None:
         """No record waits for the disk: answers that were kept back to save memory may leave.
 
-        While more than twice the mark is in memory and can't flow to disk, they stay: senders run out of
+        While more than twice the mark is in memory and can't be spilled, they stay: senders run out of
         credit, and nothing grows without bound.
         """
         if self._house.stuck:
@@ -320,10 +289,12 @@ class Engine:
             self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
             self._performer.touched[queue] = None
         self._awaited.tick(now_ms)
+        self._links.termini.tick(now_ms)
         self.freezing.tick(now_ms)
         self._follower.tick(now_ms)
         self._last_consumers.tick(now_ms)
         self._relays.tick(now_ms)
+        self.transactions.forget_aborted(now_ms)
         if self._performer.dead_letters.unwritten:
             self._performer.dead_letters.write_again(now_ms)
         self._house.clean(now_ms)

@@ -7,7 +7,7 @@ deleted. In another history of the coordinator than before, no queue is deleted 
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.map import MapChanges, Placed
@@ -18,12 +18,10 @@ from lightrail.model import names as rules
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
-from lightrail.shard.awaited import AwaitedConsumers
 from lightrail.shard.declarations import LAST_CONSUMER
 from lightrail.shard.declared import declared_of
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
-from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.links import Links
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exports import Exports
@@ -74,8 +72,6 @@ class Follower:
         freezing: Freezing,
         exports: Exports,
         arrivals: Arrivals,
-        awaited: AwaitedConsumers,
-        last_consumers: LastConsumers,
         when_synced: Callable[[Waiter, int], None],
     ) -> None:
         self._queues = queues
@@ -87,22 +83,30 @@ class Follower:
         self._freezing = freezing
         self._exports = exports
         self._arrivals = arrivals
-        self._awaited = awaited
+        self._awaited = links.awaited
         self._tenancy = queues.tenancy
-        self._last_consumers = last_consumers
+        self._last_consumers = links.last_consumers
         self._when_synced = when_synced
         self._now_ms = 0
         self._failed = False
         self._undeleted: list[Queue] = []
         """Deleted, which the journal had no room for yet."""
         queues.names.listen(self._changed)
-        self._tenancy.places.listen(self._placed)
+        self._tenancy.map.listen(self._placed)
 
     # --- at the start ----------------------------------------------------------------------------------
 
-    def restore(self, found: Iterable[RecoveredQueue], now_ms: int) -> None:
-        """Add what recovery found, as far as the names are still the same ones, and the queues this
-        shard's."""
+    def restore(
+        self,
+        found: Iterable[RecoveredQueue],
+        reserved: Callable[[str], Mapping[int, Sequence[tuple[int, int]]]],
+        now_ms: int,
+    ) -> None:
+        """Add what recovery found, as far as the names are still the same ones, and the queues this shard's.
+
+        Args:
+            reserved: messages of a queue that prepared transactions have; see commands.Restore.
+        """
         self._now_ms = now_ms
         unknown: list[Queue] = []
         for each in found:
@@ -115,10 +119,10 @@ class Follower:
                 self._arrivals.recovered(copy)
                 continue
             named = self._queues.names.get(each.name)
-            placed = self._tenancy.places.placed(each.name)
+            placed = self._tenancy.map.placed(each.name)
             history = self._queues.names.history
             ownership = Ownership(*recovered(declared, named, history, placed, self._tenancy.shard))
-            queue = self._queues.restore(each, ownership, now_ms)
+            queue = self._queues.restore(each, ownership, reserved(each.name), now_ms)
             if ownership.state is State.MOVED:
                 self._end(queue, moved(f"{each.name} is at another shard"))
             elif ownership.state is State.DELETED:
@@ -175,7 +179,7 @@ class Follower:
         self._now_ms = now_ms
         try:
             # The names are at least as new as the placements: a placed queue has its name here.
-            self._tenancy.places.refresh()
+            self._tenancy.map.refresh()
             self._queues.names.refresh()
         except CoordinatorError as error:
             if not self._failed:
@@ -232,10 +236,10 @@ class Follower:
     def _placed(self, changes: MapChanges) -> None:
         for name in changes.placements:
             for each in (name, rules.dead_letter_name(name)):
-                self._follow_place(each)
+                self._follow_placement(each)
             self._open(name)
         for name in changes.moves:
-            if name not in self._tenancy.places.moves:
+            if name not in self._tenancy.map.moves:
                 self._end_exports(name)
 
     def _open(self, name: str) -> None:
@@ -243,7 +247,7 @@ class Follower:
         arrival = self._arrivals.find(name)
         if arrival is None:
             return
-        placed = self._tenancy.places.placed(name)
+        placed = self._tenancy.map.placed(name)
         verdict = judge(State.COPYING, arrival.epoch, placed, self._tenancy.shard)
         if verdict is Verdict.SERVE and arrival.complete:
             self.committed(arrival, self._now_ms)
@@ -271,10 +275,10 @@ class Follower:
             if queue is not None and not queue.is_frozen:
                 self._exports.end(queue)
 
-    def _follow_place(self, name: str) -> None:
+    def _follow_placement(self, name: str) -> None:
         """The placement of a queue changed."""
         queue = self._queues.find(name)
-        placed = self._tenancy.places.placed(name)
+        placed = self._tenancy.map.placed(name)
         if queue is None or placed is None:
             # A queue without a placement was deleted, and its name shows that now or in a moment.
             return

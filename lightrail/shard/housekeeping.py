@@ -40,7 +40,7 @@ class Housekeeping:
         return memory.is_stuck
 
     def relieve(self, now_ms: int) -> None:
-        """Above the memory mark: the longest queues keep their heads, the rest flows to disk."""
+        """Above the memory mark: the longest queues keep their heads, the rest is spilled."""
         failed = False
         head_bytes = self.memory.head_bytes
         for queue, wanted in self.memory.plan():
@@ -48,7 +48,7 @@ class Housekeeping:
             own = own_mark(queue)
             eviction.head_bytes = head_bytes if own is None else min(head_bytes, own)
             quiet = failed or self._spill_failed
-            if not self._flow(queue, wanted, limits.RUN_BYTES, now_ms, quiet=quiet):
+            if not self._spill(queue, wanted, limits.RUN_BYTES, now_ms, quiet=quiet):
                 failed = True
         self._spill_failed = failed
 
@@ -60,11 +60,11 @@ class Housekeeping:
         contents = queue.machine.contents
         contents.eviction.head_bytes = min(contents.eviction.head_bytes, own)
         surplus = contents.resident_message_bytes - own
-        if surplus > 0 and not self._flow(queue, surplus, 0, now_ms, quiet=self._spill_failed):
+        if surplus > 0 and not self._spill(queue, surplus, 0, now_ms, quiet=self._spill_failed):
             self._spill_failed = True
 
-    def _flow(self, queue: Queue, wanted: int, batch_bytes: int, now_ms: int, *, quiet: bool) -> bool:
-        """So many bytes of a queue flow to disk; returns False where the store has no room for them.
+    def _spill(self, queue: Queue, wanted: int, batch_bytes: int, now_ms: int, *, quiet: bool) -> bool:
+        """Spills so many bytes of a queue; returns False where the store has no room for them.
 
         Args:
             batch_bytes: see `Eviction.evict`.
@@ -75,7 +75,7 @@ class Housekeeping:
         for run in contents.spill_candidates(wanted, batch_bytes):
             batch = run.batch
             try:
-                place = self._store.append(
+                location = self._store.append(
                     Append(
                         [(queue.id, run.sequence)],
                         0,
@@ -92,10 +92,10 @@ class Housekeeping:
             except StoreError as error:
                 self._counts.store_failures += 1
                 if not quiet:
-                    log.error("queue %s could not flow to disk: %s", queue.name, error)
+                    log.error("queue %s could not be spilled to disk: %s", queue.name, error)
                 written = False
                 break
-            batch.place = place
+            batch.location = location
             self.memory.flowing += run.size
         freed = contents.evict(wanted, batch_bytes)
         if freed:

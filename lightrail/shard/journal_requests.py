@@ -89,12 +89,12 @@ class JournalRequests:
 
     def _segment(self, peer: Peer, number: int, fields: Fields, _now_ms: int) -> None:
         """One segment with its index."""
-        disk, segment = _place(fields)
+        disk, segment = _segment_id(fields)
         self._submit(peer, number, lambda: self._whole(disk, segment))
 
     def _read(self, peer: Peer, number: int, fields: Fields, _now_ms: int) -> None:
         """A range of bytes."""
-        disk, segment = _place(fields)
+        disk, segment = _segment_id(fields)
         start = whole(fields, "from", 0, OFFSET_MAX, None)
         end = whole(fields, "to", start, start + limits.JOURNAL_READ_BYTES, None)
         self._submit(peer, number, lambda: ({}, self._journals.read(disk, segment, start, end)))
@@ -166,7 +166,7 @@ class JournalRequests:
         self._worker.submit(work, done)
 
 
-def _place(fields: Fields) -> tuple[str, int]:
+def _segment_id(fields: Fields) -> tuple[str, int]:
     disk = fields.get("disk")
     if not isinstance(disk, str) or not disk:
         raise RequestError(

@@ -92,8 +92,8 @@ class Leaving:
                 if not departure.is_deleted:
                     gone = Removed(run.batch, run.sequence, run.end, run.size, Reason.PURGED)
                     self._performer.removed(departure.queue, gone)
-                elif run.batch.place is not None:
-                    self._store.release(run.batch.place.segment, run.size)
+                elif run.batch.location is not None:
+                    self._store.release(run.batch.location.segment, run.size)
             if not runs:
                 self.departures.popleft()
                 if not departure.is_deleted:

@@ -1,34 +1,24 @@
 """Links: the producers and consumers of all frontends, and what is remembered of closed ones."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from lightrail.filters.errors import FilterError
-from lightrail.filters.looks import Looks
 from lightrail.model import conditions, limits
 from lightrail.shard.awaited import AwaitedConsumers, Origin
-from lightrail.shard.field_access import selector
+from lightrail.shard.client_links import ClientLinks, Opened
+from lightrail.shard.consumer_options import options_of
 from lightrail.shard.ingress.admission import Admission
+from lightrail.shard.journal.store import Recovered
+from lightrail.shard.known import Known
 from lightrail.shard.last_consumers import LastConsumers
-from lightrail.shard.outcomes import outcome_of
 from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
-from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
+from lightrail.shard.termini import ResumableProducer, Resumption, Termini, WhenSynced
+from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, frame
-
-
-class Known(NamedTuple):
-    """The last batches of producers, by producer id."""
-
-    numbers: dict[int, int]
-    """By producer (boot << 32 | link)."""
-    parts: dict[int, int]
-    """Number of messages stored from each partially accepted last batch, by producer id."""
-    sequences: dict[int, dict[int, int]]
-    """The first sequence of each batch, for producers that asked for sequences."""
 
 
 class Links:
@@ -36,8 +26,7 @@ class Links:
 
     __slots__ = (
         "_admission",
-        "_awaited",
-        "_last_consumers",
+        "_client_links",
         "_next_consumer",
         "_numbers",
         "_parts",
@@ -45,7 +34,11 @@ class Links:
         "_producers",
         "_queues",
         "_sequences",
+        "_when_synced",
         "adopted",
+        "awaited",
+        "last_consumers",
+        "termini",
     )
 
     def __init__(
@@ -53,26 +46,27 @@ class Links:
         queues: Queues,
         performer: Performer,
         admission: Admission,
-        awaited: AwaitedConsumers,
-        last_consumers: LastConsumers,
-        numbers: dict[int, int],
-        parts: dict[int, int],
+        recovered: Recovered,
+        when_synced: WhenSynced,
     ) -> None:
         self._queues = queues
         self._performer = performer
         self._admission = admission
-        self._awaited = awaited
-        self._last_consumers = last_consumers
-        self._parts = parts
+        self.last_consumers = LastConsumers()
+        self.awaited = AwaitedConsumers(performer, self.last_consumers)
+        self._parts = dict(recovered.parts)
         """Number of messages stored from each partially accepted last batch, by producer id."""
-        self._numbers = numbers
+        self._numbers = dict(recovered.producers)
         """Last batch number of producers that are not open now, the longest silent first."""
+        self._when_synced = when_synced
+        self.termini = Termini()
+        self._client_links = ClientLinks(self.awaited, self._end_stolen)
         self._producers: dict[Queue, dict[Producer, None]] = {}
         """Open producers, by queue."""
         self._sequences: dict[int, dict[int, int]] = {}
         """The first sequence of each batch, for closed producers that asked for sequences."""
         self._next_consumer = 1
-        self.adopted = awaited.adopted
+        self.adopted = self.awaited.adopted
 
     def open_producer(
         self, peer: Peer, link: int, epoch: int, body: ProducerOpen, next_number: int, now_ms: int
@@ -83,21 +77,31 @@ class Links:
             if queue.condition == conditions.MOVED:
                 peer.send_away(link, body.queue, epoch, consumer=False)
             else:
-                _gone(peer, link, queue)
+                peer.end_link(link, queue)
             return
         earlier = peer.producers.get(link)
         if earlier is not None:
             self._leave(earlier)
+        if not self._client_links.claim(queue, peer, link, body, now_ms):
+            return
         id = body.identity or peer.boot << 32 | link
         if body.identity:
             self._take_over(queue, id)
         number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
-        producer = peer.producers[link] = Producer(peer, link, queue, id, number, part)
+        resumable = body.suspended_ms is not None and bool(body.client_link)
+        made = ResumableProducer if resumable else Producer
+        producer = peer.producers[link] = made(peer, link, queue, id, number, part)
         producer.next_number = next_number
         if body.sequences:
             producer.stored = {} if producer.is_named else self._sequences.pop(id, {})
         self._producers.setdefault(queue, {})[producer] = None
-        peer.out.append(frame(Kind.PRODUCER_READY, link=link))
+        producer.client_link = body.client_link
+        self._client_links.add(queue, body.client_link, producer)
+        if isinstance(producer, ResumableProducer):
+            producer.begin(self.termini, self.termini.attach(queue, body.client_link, body.suspended_ms or 0))
+            self._when_synced(Resumption(producer), 0)
+        else:
+            peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
     def _take_over(self, queue: Queue, id: int) -> None:
         """A named producer opens again while its former link is open: that one is closed.
@@ -109,7 +113,15 @@ class Links:
             self._leave(former)
             former.peer.producers.pop(former.link, None)
             refusal = Refusal(conditions.STOLEN, "another request of the same producer has come")
-            _gone(former.peer, former.link, refusal)
+            former.peer.end_link(former.link, refusal)
+
+    def _end_stolen(self, former: Opened, now_ms: int) -> None:
+        """Ends a stolen link: it gets no answer any more, and its deliveries return."""
+        if isinstance(former, Producer):
+            self._leave(former)
+            former.peer.producers.pop(former.link, None)
+        else:
+            self.close_consumer(former, now_ms)
 
     def open_router(self, peer: Peer, link: int, next_number: int) -> None:
         """A frontend's link wants to send to sets of queues; `next_number` as in `Numbered`."""
@@ -121,6 +133,16 @@ class Links:
         producer = peer.routers[link] = RouteProducer(peer, link, id, number, part)
         producer.next_number = next_number
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
+
+    def known_number(self, id: int) -> int:
+        """The last number of a producer that has no link here, as a coordinator of transactions."""
+        return self._numbers.get(id, 0)
+
+    def note_number(self, id: int, number: int) -> None:
+        """Remembers the last number of such a producer."""
+        self._numbers.pop(id, None)
+        self._numbers[id] = number
+        self._forget_silent()
 
     def close_producer(self, peer: Peer, link: int) -> None:
         """Its frontend has all answers and will not use the number of this link again.
@@ -152,25 +174,31 @@ class Links:
             if queue.condition == conditions.MOVED:
                 peer.send_away(link, body.queue, epoch, consumer=True)
             else:
-                _gone(peer, link, queue)
+                peer.end_link(link, queue)
             return
         peer.moved.pop(link, None)
         earlier = peer.consumers.get(link)
         if earlier is not None:
             self.close_consumer(earlier, now_ms)
-        awaited = self._awaited.take(peer, link)
+        awaited = self.awaited.take(peer, link)
         if awaited is not None:
             attached = awaited.queue.machine.contents.consumers.by_id.get(awaited.id)
             if body.resume and awaited.queue is queue and attached and attached.next == body.first:
                 self.adopted.pop(awaited.id, None)
-                self._awaited.adopt(awaited, peer, link, body, now_ms)
+                if not self._client_links.claim(queue, peer, link, body, now_ms):
+                    self.awaited.release(awaited, now_ms)
+                    return
+                consumer = self.awaited.adopt(awaited, peer, link, body, now_ms)
+                self._client_links.add(queue, body.client_link, consumer)
                 peer.out.append(frame(Kind.CONSUMER_READY, link=link))
                 return
-            self._awaited.release(awaited, now_ms)
+            self.awaited.release(awaited, now_ms)
+        if not self._client_links.claim(queue, peer, link, body, now_ms):
+            return
         try:
             options = options_of(body, self._queues.looks)
         except FilterError as error:
-            _gone(peer, link, Refusal(conditions.INVALID_FIELD, f"the filter can't be used: {error}"))
+            peer.end_link(link, Refusal(conditions.INVALID_FIELD, f"the filter can't be used: {error}"))
             return
         id = self.next_consumer()
         consumer = Consumer(peer, link, queue, id, body.label, now_ms, body)
@@ -179,18 +207,21 @@ class Links:
         self._performer.perform(queue, queue.machine.apply(commands.Attach(id, options), now_ms), now_ms)
         if peer.consumers.get(link) is consumer:
             # The machine did not refuse it.
+            self._client_links.add(queue, body.client_link, consumer)
             peer.out.append(frame(Kind.CONSUMER_READY, link=link))
 
     def close_consumer(self, consumer: Consumer, now_ms: int, *, lost: bool = False) -> None:
         """Settles a consumer's deliveries with its default outcome; `lost`: its frontend may open it
         again."""
         consumer.peer.consumers.pop(consumer.link, None)
+        if consumer.opened is not None:
+            self._client_links.drop(consumer.queue, consumer.opened.client_link, consumer)
         if self._performer.consumers.pop(consumer.id, None) is not None:
             queue = consumer.queue
             command = commands.Lose(consumer.id) if lost else commands.Detach(consumer.id)
             self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
             self._performer.touched[queue] = None
-            self._last_consumers.left(queue, now_ms, lost=lost)
+            self.last_consumers.left(queue, now_ms, lost=lost)
 
     def send_away(self, queue: Queue) -> None:
         """Sends MOVED to all links of a queue.
@@ -222,6 +253,8 @@ class Links:
     def await_sent_away(self, queue: Queue) -> None:
         """The queue is served again: links may take their consumers over."""
         self._producers.pop(queue, None)
+        self.termini.suspend_all(queue)
+        self._client_links.forget(queue)
         for id in queue.machine.contents.consumers.by_id:
             consumer = self._performer.consumers.pop(id, None)
             if consumer is not None and consumer.opened is not None:
@@ -230,6 +263,8 @@ class Links:
     def forget_sent_away(self, queue: Queue) -> None:
         """Forgets the consumers of a queue that is at another shard."""
         self._producers.pop(queue, None)
+        self.termini.forget(queue)
+        self._client_links.forget(queue)
         for id in queue.machine.contents.consumers.by_id:
             self._performer.consumers.pop(id, None)
             self.adopted.pop(id, None)
@@ -243,14 +278,16 @@ class Links:
         for producer in list(self._producers.get(queue, ())):
             self._admission.drop(producer)
             del producer.peer.producers[producer.link]
-            _gone(producer.peer, producer.link, refusal)
+            producer.peer.end_link(producer.link, refusal)
         self._producers.pop(queue, None)
+        self._client_links.forget(queue)
+        self.termini.forget(queue)
         for id in list(queue.machine.contents.consumers.by_id):
             self.adopted.pop(id, None)
             consumer = self._performer.consumers.pop(id, None)
             if consumer is not None:
                 consumer.peer.consumers.pop(consumer.link, None)
-                _gone(consumer.peer, consumer.link, refusal)
+                consumer.peer.end_link(consumer.link, refusal)
 
     def end_link(self, peer: Peer, link: int, now_ms: int) -> None:
         """Closes a link, whether it is a producer or a consumer; its deliveries return to the queue."""
@@ -331,6 +368,9 @@ class Links:
 
     def _drop(self, producer: Producer) -> None:
         """The link is not attached to its queue any more."""
+        self._client_links.drop(producer.queue, producer.client_link, producer)
+        if isinstance(producer, ResumableProducer):
+            self.termini.detach(producer)
         attached = self._producers.get(producer.queue)
         if attached is not None:
             attached.pop(producer, None)
@@ -357,22 +397,3 @@ class Links:
             self._numbers[producer.id] = producer.last_number
         if producer.part:
             self._parts[producer.id] = producer.part
-
-
-def options_of(body: ConsumerOpen, looks: Looks) -> commands.ConsumerOptions:
-    """The options of a consumer for the machine. Raises FilterError."""
-    return commands.ConsumerOptions(
-        browse=body.browse,
-        presettled=body.presettled,
-        exclusive=body.exclusive,
-        priority=body.priority,
-        default_outcome=outcome_of(body.default_outcome, SettleDetail(delivery_failed=body.default_failed)),
-        first=body.first,
-        selects=None if body.filter is None else selector(body.filter, looks),
-        lock_ms=body.lock_ms,
-        lock_key=body.lock_key,
-    )
-
-
-def _gone(peer: Peer, link: int, refusal: Refusal) -> None:
-    peer.out.append(frame(Kind.GONE, link=link, body=refusal.encode()))

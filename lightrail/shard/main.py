@@ -2,95 +2,46 @@
 
 import asyncio
 import logging
-import os
 import sys
 import time
 
 import zmq
 
-from lightrail.cluster.coordinator import Coordinator, CoordinatorError
+from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.history import begin
 from lightrail.cluster.joining import Joining, patiently
 from lightrail.cluster.map import Map
-from lightrail.model.settings import Settings
+from lightrail.model import limits
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
 from lightrail.shard.actions import Actions
-from lightrail.shard.archiving.archive import Journals
-from lightrail.shard.archiving.archiver import Archiver
-from lightrail.shard.archiving.folders import RealFolders
-from lightrail.shard.archiving.retention import Rule
 from lightrail.shard.collecting import Collecting
+from lightrail.shard.data_directory import DataDirectory
 from lightrail.shard.declared import declared_of
-from lightrail.shard.delivery_marks import DeliveryMarks, FileMarks
+from lightrail.shard.deletions import Deletions
 from lightrail.shard.engine import Engine
-from lightrail.shard.journal.files import RealFiles
-from lightrail.shard.journal.identity import FILE as IDENTITY_FILE
-from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.memory import MemoryStore
-from lightrail.shard.journal.sqlite import SqliteStore
-from lightrail.shard.journal.store import Recovered, Store, StoreError, StoreRefusedError
+from lightrail.shard.journal.store import Recovered
 from lightrail.shard.journal_requests import JournalRequests
 from lightrail.shard.mover.mover import Mover
-from lightrail.shard.mover.sources import ShardSources
 from lightrail.shard.registration import make_known, move_in
 from lightrail.shard.server import Server
+from lightrail.shard.start import Start
+from lightrail.shard.storage import Storage, recover
+from lightrail.shard.transactions.resolving import Resolver
 from lightrail.telemetry import exposition
-from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.process import CannotServeError, Process, main
 from lightrail.telemetry.shard import SHARD_FAMILIES, ShardCounts
+from lightrail.wire.pool import Pool
 
 log = logging.getLogger("lightrail.shard")
-
-SQLITE_FILE = "messages.sqlite"
-
-
-def open_store(settings: Settings, shard: int, cluster: str) -> Store:
-    """The store that the settings name, for this shard of this installation."""
-    directory = os.path.join(settings.data, f"shard-{shard}")
-    database = os.path.join(directory, SQLITE_FILE)
-    has_journal = os.path.exists(os.path.join(directory, IDENTITY_FILE))
-    if settings.store != "sqlite" and os.path.exists(database):
-        raise StoreRefusedError(_other_store(directory, "sqlite", settings.store))
-    if settings.store != "journal" and has_journal:
-        raise StoreRefusedError(_other_store(directory, "journal", settings.store))
-    if settings.store == "memory":
-        return MemoryStore()
-    os.makedirs(directory, exist_ok=True)
-    if settings.store == "sqlite":
-        return SqliteStore(database, cluster, shard)
-    return Journal(RealFiles(directory), cluster, shard, segment_bytes=settings.segment_bytes)
-
-
-def _other_store(directory: str, found: str, asked: str) -> str:
-    return (
-        f"{directory} holds messages in the store {found!r}, and the setting store is {asked!r}: "
-        f"set it to {found!r}, or use another data directory"
-    )
-
-
-def archiver_of(settings: Settings, store: Store, places: Map, counts: ArchiveCounts) -> Archiver | None:
-    """The archiver of a recovered store; None if that is no journal."""
-    if not isinstance(store, Journal):
-        return None
-    return Archiver(
-        store,
-        RealFolders(settings.archive_directory),
-        rule=Rule(settings.archive_hours, settings.archive_bytes),
-        seal_ms=settings.archive_seal,
-        readers=lambda: places.readers,
-        counts=counts,
-    )
 
 
 async def serve(process: Process) -> None:
     """Serves until the process shall stop."""
-    settings = process.settings
     loop = asyncio.get_running_loop()
-    counts = ShardCounts(settings.memory_mark)
+    counts = ShardCounts(process.settings.memory_mark)
     runner, page = await exposition.of_process(process, registry(SHARD_FAMILIES, counts), shard=counts)
     joining = await Joining.begin(process)
     coordinator = joining.coordinator
@@ -98,63 +49,87 @@ async def serve(process: Process) -> None:
     data_directory, start = await move_in(joining, cluster)
     directory = Directory(coordinator)
     directory.refresh()
-    places = Map(coordinator)
-    places.refresh()
-    counts.queues_placed = lambda: places.loads[process.id]
-    service = Service(coordinator, directory)
-    deleting: set[asyncio.Task[None]] = set()
-
-    movers: list[Mover] = []
-
-    def ask(actions: Actions) -> None:
-        for name in actions.expired:
-            task = loop.create_task(_delete(service, name))
-            deleting.add(task)
-            task.add_done_callback(deleting.discard)
-        for queue in actions.wanted:
-            for mover in movers:
-                mover.take_back(queue)
-
-    if settings.store != "memory":
-        counts.store_directory = os.path.join(settings.data, f"shard-{process.id}")
+    map = Map(coordinator)
+    map.refresh()
+    counts.queues_placed = lambda: map.loads[process.id]
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
     # Before the recovery, which makes as many objects as the backlog has.
     collecting = Collecting()
     collecting.begin(loop)
+    deletions = Deletions(Service(coordinator, directory))
+    movers: list[Mover] = []
+
+    def ask(actions: Actions) -> None:
+        deletions.begin(actions.expired)
+        for queue in actions.wanted:
+            for mover in movers:
+                mover.take_back(queue)
+
+    storage, engine = await open_engine(joining, cluster, data_directory, start, directory, map, counts)
+    store, marks = storage.store, storage.marks
+    address = joining.wire or process.shard_address(process.id)
+    try:
+        server = Server(loop, engine, store, counts, address, joining.key, storage.archiver, ask=ask)
+    except zmq.ZMQError as error:
+        raise joining.cannot_bind(error) from None
+    marks.begin(loop, server.turn)
+    reading = None if storage.journals is None else JournalRequests(loop, storage.journals, server.turn)
+    if reading is not None:
+        engine.answer(reading.operations)
+    await make_known(joining, data_directory, start, store, storage.disk, server.address, page)
+    keeping = asyncio.create_task(start.keep(store))
+    mover, sources = moving(joining, engine, server, directory, map, counts)
+    movers.append(mover)
+    resolver = Resolver(engine.shard, engine.transactions, sources, server.turn, server.now_ms)
+    resolving = asyncio.create_task(resolver.run())
+    process.report_ready(metrics=str(page))
+    await until_stop(process, server)
+    keeping.cancel()
+    resolving.cancel()
+    await mover.close()
+    sources.close()
+    if reading is not None:
+        reading.close()
+    await server.close()
+    collecting.close()
+    marks.close(engine.last_marks())
+    await asyncio.gather(keeping, resolving, return_exceptions=True)
+    await start.close(store)
+    await runner.cleanup()
+    await deletions.close()
+    await joining.leave()
+    data_directory.leave()
+
+
+async def open_engine(
+    joining: Joining,
+    cluster: str,
+    data_directory: DataDirectory,
+    start: Start,
+    directory: Directory,
+    map: Map,
+    counts: ShardCounts,
+) -> tuple[Storage, Engine]:
+    """The engine with everything that is on disk. Raises CannotServeError, Stopped."""
+    process = joining.process
     started = time.perf_counter()
     now_ms = Server.now_ms()
-    try:
-        store = open_store(settings, process.id, cluster)
-        disk = data_directory.settle(settings.store, cluster)
-        if isinstance(store, Journal):
-            store.judge = start.judge
-        recovered = store.recover(settings.memory_mark, now_ms)
-        archive_counts = ArchiveCounts()
-        archiver = archiver_of(settings, store, places, archive_counts)
-        if archiver is not None:
-            process.running.show(ARCHIVE_FAMILIES, archive_counts)
-        marks = DeliveryMarks() if settings.store == "memory" else FileMarks(data_directory.directory)
-        # A journal that had lost its identity file has made a new one.
-        disk = data_directory.disk or disk
-    except StoreError as error:
-        raise CannotServeError(str(error)) from error
-    await compare_histories(process, coordinator, directory, recovered)
-    places.refresh()
+    storage, recovered = recover(process, data_directory, cluster, start.judge, map, counts, now_ms)
+    await compare_histories(process, joining.coordinator, directory, recovered)
+    map.refresh()
     engine = Engine(
         shard=process.id,
         boot=process.boot,
-        store=store,
+        store=storage.store,
         recovered=recovered,
         counts=counts,
-        memory_mark=settings.memory_mark,
-        max_delivery_count=settings.max_delivery_count,
+        memory_mark=process.settings.memory_mark,
+        max_delivery_count=process.settings.max_delivery_count,
         now_ms=now_ms,
         names=directory,
-        places=places,
-        marks=marks,
+        map=map,
+        marks=storage.marks,
     )
-    if isinstance(marks, FileMarks):
-        marks.begin(loop)
     log.info(
         "recovered %d messages of %d queues in %.2f s",
         sum(run.count for queue in recovered.queues for run in queue.runs),
@@ -163,46 +138,7 @@ async def serve(process: Process) -> None:
     )
     for first, last in recovered.lost:
         log.warning("records %d to %d are lost for good: a repair gave them up", first, last - 1)
-    del recovered
-    address = joining.wire or process.shard_address(process.id)
-    try:
-        server = Server(loop, engine, store, counts, address, joining.key, archiver, ask=ask)
-    except zmq.ZMQError as error:
-        raise joining.cannot_bind(error) from None
-    if isinstance(marks, FileMarks):
-        marks.on_release(server.turn)
-    reading = None
-    if isinstance(store, Journal) and archiver is not None:
-        reading = JournalRequests(loop, Journals(store, archiver.contents), server.turn)
-        engine.answer(reading.operations)
-    await make_known(joining, data_directory, start, store, disk, server.address, page)
-    keeping = asyncio.create_task(start.keep(store))
-    mover, sources = moving(joining, engine, server, directory, places, counts)
-    movers.append(mover)
-    process.check = server.not_ready
-    process.notice = server.disk.notice
-    process.report_ready(metrics=str(page))
-    stop = asyncio.create_task(process.until_stop())
-    failed = asyncio.create_task(server.failed.wait())
-    await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
-    if not stop.done():
-        raise CannotServeError(f"{server.not_ready()}; the shard starts again and recovers what is on disk")
-    failed.cancel()
-    keeping.cancel()
-    await mover.close()
-    sources.close()
-    if reading is not None:
-        reading.close()
-    await server.close()
-    collecting.close()
-    if isinstance(marks, FileMarks):
-        marks.close(engine.last_marks())
-    await asyncio.gather(keeping, return_exceptions=True)
-    await start.close(store)
-    await runner.cleanup()
-    await asyncio.gather(*deleting)
-    await joining.leave()
-    data_directory.leave()
+    return storage, engine
 
 
 async def compare_histories(
@@ -235,29 +171,35 @@ def moving(
     engine: Engine,
     server: Server,
     directory: Directory,
-    places: Map,
+    map: Map,
     counts: ShardCounts,
-) -> tuple[Mover, ShardSources]:
+) -> tuple[Mover, Pool]:
     """The mover and its sources; close the mover first."""
     loop = asyncio.get_running_loop()
     coordinator = joining.coordinator
 
     def address(shard: int) -> str | None:
-        member = places.shards.get(shard)
+        member = map.shards.get(shard)
         return None if member is None else member.address
 
     def look() -> None:
-        # Not from within a write of ours.
+        # Not from within a write of this process.
         loop.call_soon(server.look)
 
-    sources = ShardSources(
-        loop, shard=engine.shard, boot=engine.boot, address=address, now_ms=server.now_ms, key=joining.key
+    sources = Pool(
+        loop,
+        name=f"shard-{engine.shard}",
+        boot=engine.boot,
+        address=address,
+        now_ms=server.now_ms,
+        idle_ms=limits.MOVE_SOURCE_IDLE_MS,
+        key=joining.key,
     )
     mover = Mover(
         shard=engine.shard,
         engine=engine,
         coordinator=coordinator,
-        places=places,
+        map=map,
         get_name=directory.get,
         sources=sources,
         counts=counts,
@@ -269,12 +211,19 @@ def moving(
     return mover, sources
 
 
-async def _delete(service: Service, record: Name) -> None:
-    """Deletes a queue whose last consumer has detached; the shard tries again if that fails."""
-    try:
-        await service.expire(record)
-    except CoordinatorError as error:
-        log.warning("%s has lost its last consumer and can't be deleted yet: %s", record.name, error)
+async def until_stop(process: Process, server: Server) -> None:
+    """Waits until the process shall stop, and shows meanwhile whether the shard serves.
+
+    Raises CannotServeError where the server fails.
+    """
+    process.check = server.not_ready
+    process.notice = server.disk.notice
+    stop = asyncio.create_task(process.until_stop())
+    failed = asyncio.create_task(server.failed.wait())
+    await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
+    if not stop.done():
+        raise CannotServeError(f"{server.not_ready()}; the shard starts again and recovers what is on disk")
+    failed.cancel()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How the memory of a shard is shared: which queues flow to disk, and how much, above the mark.
+"""How the memory of a shard is shared: which queues are spilled to disk, and how much, above the mark.
 
 The formula: while the messages in memory exceed the mark, the queue with most of them spills what is beyond
 its fair share, the mark divided by the number of queues with more than that, and at least an eighth of
@@ -56,7 +56,7 @@ class Memory:
 
         Messages in flight are not counted: they can be spilled.
         """
-        return self.index + self.parked > self.mark + limits.UNFLOWABLE_SLACK_BYTES
+        return self.index + self.parked > self.mark + limits.UNSPILLABLE_SLACK_BYTES
 
     @property
     def held_bytes(self) -> int:

@@ -126,8 +126,8 @@ class Ownership:
             self.epoch = epoch
 
 
-class Placement(Protocol):
-    """Where the coordinator places a queue; `lightrail.cluster.map.Placed` is one."""
+class StoredPlacement(Protocol):
+    """A placement as the coordinator stores it; `lightrail.cluster.map.Placed` is one."""
 
     @property
     def shard(self) -> int: ...
@@ -157,13 +157,13 @@ class Verdict(Enum):
     """Delete it: its name was deleted."""
 
 
-def judge(state: State, epoch: int, placed: Placement | None, shard: int) -> Verdict:
+def judge(state: State, epoch: int, placed: StoredPlacement | None, shard: int) -> Verdict:
     """The verdict of the placement on a queue: SERVE, STAY, KEEP or LEAVE.
 
     Args:
         state: one of COPYING, SERVING, FROZEN and UNOWNED.
         epoch: the one that this shard stores with it; of a copy, the one that it is made for.
-        placed: None where the coordinator places the queue nowhere.
+        placed: None for a queue that is not placed.
     """
     if placed is None:
         return Verdict.STAY if state in (State.COPYING, State.FROZEN) else Verdict.KEEP
@@ -206,7 +206,7 @@ def judge_name(
 
 
 def recovered(
-    declared: Declared, found: Named, history: str, placed: Placement | None, shard: int
+    declared: Declared, found: Named, history: str, placed: StoredPlacement | None, shard: int
 ) -> tuple[State, int]:
     """State and epoch of a queue, not a copy, that the journal has after a start.
 
@@ -217,7 +217,7 @@ def recovered(
         found: its name as the directory has it now.
         history: of the directory.
     """
-    before = State.FROZEN if declared.sealed else State.SERVING
+    before = State.FROZEN if declared.frozen else State.SERVING
     # In another history than the journal's, no revision shows that the queue was deleted.
     is_comparable = declared.history == history
     # A name of an earlier revision than the journal's: the directory was set back, and nobody deleted the
@@ -232,4 +232,4 @@ def recovered(
         return after[verdict], declared.epoch
     if is_comparable and (found.role is Role.QUEUE or rules.is_system(rules.owner(found.name))):
         return State.DELETED, declared.epoch
-    return State.FROZEN if declared.sealed else State.UNOWNED, declared.epoch
+    return State.FROZEN if declared.frozen else State.UNOWNED, declared.epoch

@@ -52,6 +52,10 @@ class Numbered:
         self.ack_count = 1
         self.peer.acking.append(self)
 
+    def refuse(self, number: int, refusal: Refusal) -> None:
+        """The batch is not stored, or only its first messages."""
+        self.peer.out.append(frame(Kind.REFUSED, link=self.link, number=number, body=refusal.encode()))
+
     def flush(self) -> None:
         if self.ack_count:
             flags = HELD if self.hold_credit() else 0
@@ -68,7 +72,7 @@ class Numbered:
 class Producer(Numbered):
     """A sending link to one queue."""
 
-    __slots__ = ("entered", "goes_on", "is_named", "part", "queue", "stored")
+    __slots__ = ("client_link", "entered", "goes_on", "is_named", "part", "queue", "stored")
 
     def __init__(self, peer: "Peer", link: int, queue: Queue, id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)
@@ -84,6 +88,8 @@ class Producer(Numbered):
         """Whether the rest of that batch is stored in the next turn."""
         self.stored: dict[int, int] | None = None
         """The first sequence of each of the latest batches, if the link asked for sequences."""
+        self.client_link = ""
+        """See ProducerOpen."""
 
     def hold_credit(self) -> bool:
         """As above; batches since the last answer count, even if some have no answer yet."""
@@ -219,6 +225,10 @@ class Peer:
         BOUNCED."""
         self.out: list[bytes] = []
         self.acking: list[Numbered] = []
+
+    def end_link(self, link: int, refusal: Refusal) -> None:
+        """Sends GONE to a link that was refused, or has ended."""
+        self.out.append(frame(Kind.GONE, link=link, body=refusal.encode()))
 
     def send_away(self, link: int, queue: str, epoch: int, *, consumer: bool) -> None:
         """Sends MOVED to a link, which then looks for the owner of its queue."""

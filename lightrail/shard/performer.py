@@ -162,12 +162,12 @@ class Performer:
     def removed(self, queue: Queue, effect: effects.Removed) -> None:
         """Releases and settles messages that left a queue for good."""
         batch, first, last, size, reason = effect
-        place = batch.place
+        location = batch.location
         if reason is Reason.LOST:
             self._lost(queue, effect)
             return
-        if place is not None:
-            self._store.release(place.segment, size)
+        if location is not None:
+            self._store.release(location.segment, size)
         if not (batch.durable or queue.captured):
             return
         ranges = queue.removed.get(reason)
@@ -181,17 +181,17 @@ class Performer:
 
     def _lost(self, queue: Queue, effect: effects.Removed) -> None:
         """Logs and counts messages that are damaged on disk; they are not settled and stay on disk."""
-        place = effect.batch.place
+        location = effect.batch.location
         self._counts.store_failures += 1
-        if place is not None:
-            self.damaged.add(place.segment)
+        if location is not None:
+            self.damaged.add(location.segment)
         log.critical(
             "messages %d to %d of queue %s can't be read back from %s and are passed over; what is left of "
             "them stays on disk: stop the shard and run `lightrail-admin journal repair`",
             effect.first_sequence,
             effect.last_sequence - 1,
             queue.name,
-            f"segment {place.segment}" if place is not None else "the store",
+            f"segment {location.segment}" if location is not None else "the store",
         )
 
     def journal_removed(self, queue: Queue, now_ms: int) -> None:
@@ -255,17 +255,17 @@ class Performer:
             return
         flags = REWRITTEN if batch.durable else REWRITTEN | SPILLED
         try:
-            batch.place = self._store.append(
+            batch.location = self._store.append(
                 Append([(queue.id, run.sequence)], 0, 0, batch, run.first, run.last, run.attempts, flags),
                 now_ms,
             )
         except StoreError as error:
-            # The old place has the same message without the annotations.
+            # The old location has the same message without the annotations.
             self._counts.store_failures += 1
             log.error("annotations of queue %s could not be written: %s", queue.name, error)
-            batch.place = effect.old.batch.place
+            batch.location = effect.old.batch.location
             return
-        old = effect.old.batch.place
+        old = effect.old.batch.location
         if old is not None:
             self._store.release(old.segment, effect.old.size)
 
@@ -277,11 +277,11 @@ class Performer:
         self.dead_letters.forget(queue)
 
     def read(self, queue: Queue, run: Run, then: Callable[[Read], None] | None = None) -> None:
-        """Has messages read from their place, for the queue itself or for `then`."""
-        place = run.batch.place
-        assert place is not None
-        self.reading[place.segment] = self.reading.get(place.segment, 0) + 1
-        self.reads.append(Read(queue.name, queue.id, run, place, then))
+        """Has messages read from their location, for the queue itself or for `then`."""
+        location = run.batch.location
+        assert location is not None
+        self.reading[location.segment] = self.reading.get(location.segment, 0) + 1
+        self.reads.append(Read(queue.name, queue.id, run, location, then))
 
     def _refused(self, effect: effects.Refused) -> None:
         consumer = self.consumers.pop(effect.consumer or 0, None)

@@ -1,7 +1,7 @@
 """The queues of one shard by name: made on first use, declared in the journal, restored after a start."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lightrail.filters.looks import Looks
 from lightrail.journal import record
@@ -159,7 +159,7 @@ class Queues:
         """The queue of this name; made, and written down, where it is not there yet.
 
         None when the shard has as many queues as it may have, or can't write one more down. A dead-letter
-        queue does not count against the limit: dead letters have no other place.
+        queue does not count against the limit: dead letters can go to no other queue.
         """
         queue = self._by_name.get(name)
         if queue is not None:
@@ -180,16 +180,22 @@ class Queues:
         self.remember(queue.id)
         return queue
 
-    def restore(self, found: RecoveredQueue, ownership: Ownership, now_ms: int) -> Queue:
+    def restore(
+        self,
+        found: RecoveredQueue,
+        ownership: Ownership,
+        reserved: Mapping[int, Sequence[tuple[int, int]]],
+        now_ms: int,
+    ) -> Queue:
         """A queue as recovery found it, with the policy that its name has now.
 
-        One that is MOVED or DELETED is not found by its name: its places have to be released.
+        One that is MOVED or DELETED is not found by its name: its locations have to be released.
         """
         queue = self._new(found.queue, self.names.get(found.name), ownership)
         if ownership.state not in (State.MOVED, State.DELETED):
             self._by_name[found.name] = queue
             self.remember(found.queue)
-        queue.machine.apply(commands.Restore(found.runs, found.next_sequence, found.ids), now_ms)
+        queue.machine.apply(commands.Restore(found.runs, found.next_sequence, found.ids, reserved), now_ms)
         self._mark_restored(queue, found)
         return queue
 

@@ -1,31 +1,36 @@
-"""One read of messages that had flowed to disk: performed in the reader thread, ended on the loop."""
+"""One read of messages that had been spilled to disk: performed in the reader thread, ended on the loop."""
 
 from collections.abc import Callable
 
 from lightrail.shard.journal.store import Store
-from lightrail.shard.queue.runs import Place, Run
+from lightrail.shard.queue.runs import Location, Run
 
 
 class Read:
     """A run to read from disk; `runs` has its messages after `perform`."""
 
-    __slots__ = ("place", "queue", "queue_id", "run", "runs", "then")
+    __slots__ = ("location", "queue", "queue_id", "run", "runs", "then")
 
     def __init__(
-        self, queue: str, queue_id: int, run: Run, place: Place, then: "Callable[[Read], None] | None" = None
+        self,
+        queue: str,
+        queue_id: int,
+        run: Run,
+        location: Location,
+        then: "Callable[[Read], None] | None" = None,
     ) -> None:
         self.queue = queue
         self.queue_id = queue_id
         self.run = run
-        self.place = place
+        self.location = location
         self.runs: list[Run] = []
         self.then = then
         """Receives them; None for the queue itself, which requested them with Fetch."""
 
     @property
     def segment(self) -> int:
-        return self.place.segment
+        return self.location.segment
 
     def perform(self, store: Store) -> None:
         """Reads from the store; in a thread."""
-        self.runs = store.read(self.place, self.queue_id, self.run.sequence, self.run.end)
+        self.runs = store.read(self.location, self.queue_id, self.run.sequence, self.run.end)

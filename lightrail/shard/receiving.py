@@ -10,7 +10,7 @@ from lightrail.shard.follower import Follower
 from lightrail.shard.frontends import Frontends
 from lightrail.shard.ingress.batches import Batches
 from lightrail.shard.ingress.routes import Routes
-from lightrail.shard.journal.store import Position, StoreBrokenError, StoreBusyError
+from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError
 from lightrail.shard.links import Links
 from lightrail.shard.peers import NumberMissingError, Peer
 from lightrail.shard.relaying.relays import Relays
@@ -35,7 +35,7 @@ class Receiving:
 
     Args:
         boot: of this process of the shard.
-        position: of the store; shows whether a frame has written a record.
+        store: its position shows whether a frame has written a record.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class Receiving:
     def __init__(
         self,
         boot: int,
-        position: Position,
+        store: Store,
         frontends: Frontends,
         follower: Follower,
         links: Links,
@@ -68,7 +68,7 @@ class Receiving:
         answers: Answers,
     ) -> None:
         self._boot = boot
-        self._position = position
+        self._position = store.position
         self._frontends = frontends
         self._follower = follower
         self._links = links
@@ -89,6 +89,8 @@ class Receiving:
             Kind.TARGETS: self._targets,
             Kind.REQUEST: self._request,
             Kind.HELLO: self._hello,
+            Kind.TAGS: links.termini.expect,
+            Kind.FORGET: links.termini.forget_tags,
             Kind.GOODBYE: lambda peer, _part, now_ms: frontends.forget(peer, now_ms),
         }
 
@@ -98,6 +100,7 @@ class Receiving:
         Returns:
             The rest of a part that would take too long at once: to be received later, in its order.
         """
+        # Every frame passes here; the frequent kinds are handled in place to save a call for each.
         frontends = self._frontends
         peer = frontends.find(identity)
         if peer is None:
@@ -107,7 +110,7 @@ class Receiving:
         peer.heard_ms = now_ms
         position = self._position
         looks_left = limits.LOOKED_INTO_AT_ONCE
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             lsn = position.lsn
             rest: list[bytes] | None = None
             try:
@@ -121,12 +124,12 @@ class Receiving:
                         continue
                     producer = peer.producers.get(HEADER.unpack_from(part)[4])
                     goes_on = producer is not None and producer.goes_on
-                    rest = parts[place:] if goes_on else parts[place + 1 :]
+                    rest = parts[index:] if goes_on else parts[index + 1 :]
                 elif kind == SETTLE:
                     left = self._settling.settle(peer, part, now_ms)
                     if left is None:
                         continue
-                    rest = [left, *parts[place + 1 :]]
+                    rest = [left, *parts[index + 1 :]]
                 elif kind == CREDIT:
                     self._settling.credit(peer, part, now_ms)
                     continue
@@ -135,16 +138,16 @@ class Receiving:
                         looks_left -= self._routes.route(peer, part, now_ms)
                     if looks_left > 0:
                         continue
-                    rest = parts[place + 1 :]
+                    rest = parts[index + 1 :]
                 elif kind == CONSUMER_CLOSE and self._settling.release_piece(peer, part, now_ms):
-                    rest = parts[place:]
+                    rest = parts[index:]
                 else:
                     self._apply(peer, part, now_ms)
             except NumberMissingError as error:
                 frontends.ask_to_greet(peer, str(error), now_ms)
             except StoreBusyError:
                 # Its sender waits, and so do later frames, until the commit under way has ended.
-                rest = parts[place:]
+                rest = parts[index:]
             except StoreBrokenError as error:
                 self._answers.fail(error)
             except Exception as error:

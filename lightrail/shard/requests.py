@@ -11,6 +11,7 @@ from heapq import nsmallest
 from typing import Any, Final
 
 from lightrail.model import conditions, limits
+from lightrail.shard.journal.store import StoreBusyError
 from lightrail.shard.links import Links
 from lightrail.shard.peeking import Peeking
 from lightrail.shard.peers import Peer
@@ -100,13 +101,18 @@ class Requests:
         self._operations.update(operations)
 
     def receive(self, peer: Peer, number: int, part: bytes, now_ms: int, failed: str | None) -> None:
-        """One REQUEST; answered now, or later. With an error where the store has `failed`."""
+        """One REQUEST; answered now, or later. With an error where the store has `failed`.
+
+        Its blob, if it has one, is the field "blob". Raises StoreBusyError: it has to be received again.
+        """
         try:
             if failed is not None:
                 raise RequestError(
                     conditions.INTERNAL_ERROR, f"the store failed, the shard starts again: {failed}"
                 )
-            fields, _ = decode_request(memoryview(part)[HEADER_SIZE:])
+            fields, blob = decode_request(memoryview(part)[HEADER_SIZE:])
+            if blob:
+                fields["blob"] = blob
             operation = self._operations.get(str(fields.get("op")))
             if operation is None:
                 known = ", ".join(sorted(self._operations))
@@ -119,6 +125,9 @@ class Requests:
             answer = _error(conditions.DECODE_ERROR, str(error))
         except RequestError as error:
             answer = _error(error.condition, str(error))
+        except StoreBusyError:
+            # Nothing has changed: the request is received again when the commit under way has ended.
+            raise
         except Exception:
             log.exception("a request of %s could not be answered", peer.frontend)
             answer = _error(conditions.INTERNAL_ERROR, "internal error; see the shard's log")
@@ -158,6 +167,7 @@ class Requests:
             "bytes": gauges.bytes,
             "resident": gauges.resident_bytes,
             "captured": queue.captured,
+            "delays": contents.policy.delay,
             "next_sequence": contents.next_sequence,
             "counters": asdict(contents.counters),
             "consumer_count": gauges.consumers,

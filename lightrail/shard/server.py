@@ -79,6 +79,13 @@ class Server:
         """When this turn has received enough."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._admission = Admission(loop, self._context, key)
+        self._socket, self.address = self._bind(address)
+        """The address has the port that the system chose."""
+        self._poll: asyncio.TimerHandle | None = None
+        self._beat()
+        self._look()
+
+    def _bind(self, address: str) -> tuple[LoopSocket, str]:
         socket = self._context.socket(zmq.ROUTER)
         self._admission.guard(socket)
         # A ROUTER drops messages that do not fit; link credit bounds them instead.
@@ -86,15 +93,12 @@ class Server:
         socket.setsockopt(zmq.RCVHWM, limits.WIRE_MESSAGES_AHEAD)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self.address = bind(socket, address)
-        """With the port that the system chose."""
-        self._socket = LoopSocket(loop, socket, self._receive, self._turn)
-        self._socket.messages_per_turn = limits.SHARD_MESSAGES
+        bound = bind(socket, address)
+        looped = LoopSocket(self._loop, socket, self._receive, self._turn)
+        looped.messages_per_turn = limits.SHARD_MESSAGES
         # A large batch stays in the queue as ZeroMQ received it: its part has a buffer of its own.
-        self._socket.copies = False
-        self._poll: asyncio.TimerHandle | None = None
-        self._beat()
-        self._look()
+        looped.copies = False
+        return looped, bound
 
     @staticmethod
     def now_ms() -> int:

@@ -49,6 +49,7 @@ class Queue:
         "ownership",
         "pace",
         "parked",
+        "promised",
         "record",
         "redelivered_before",
         "removed",
@@ -72,6 +73,8 @@ class Queue:
         self.index = 0
         self.parked: Sequence[Waiting] | None = None
         """Batches that wait for room, in their order; None for none. Written by parking.py."""
+        self.promised = 0
+        """Transactions that have messages for it, or of it, and wait for their decision: it can't move."""
         self.removed: dict[Reason, list[tuple[int, int]]] = {}
         """Sequences that left the queue in this step, by reason: ranges that become one Settle record."""
         self.delivered: dict[int, list[tuple[int, int]]] = {}
@@ -121,7 +124,7 @@ class Queue:
 
     def declared_as(self, *, frozen: bool) -> str:
         """The same for a state that the queue is about to have."""
-        return encode_declared(self.record, self.epoch, sealed=frozen)
+        return encode_declared(self.record, self.epoch, frozen=frozen)
 
     def answer_when_applied(self, waiter: Waiter, number: int, before: int) -> bool:
         """Keeps an answer to a settlement until the outcomes that it deferred are applied.

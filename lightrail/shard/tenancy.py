@@ -1,7 +1,7 @@
 """Tenancy: which names the placements assign to this shard, and in which epoch.
 
-`Places` is the port to the map of the cluster. `EverythingHere` is the one in memory: every name is at this
-shard in epoch 1. The rules for a queue that this shard stores are in ownership.py.
+`ClusterMap` is the port to the map of the cluster. `EverythingHere` is the one in memory: every name is at
+this shard in epoch 1. The rules for a queue that this shard stores are in ownership.py.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import EPOCHS
 
 
-class Places(Protocol):
+class ClusterMap(Protocol):
     """The map of the cluster as a shard uses it; `lightrail.cluster.map.Map` is one."""
 
     @property
@@ -40,29 +40,29 @@ class EverythingHere:
         self.moves: dict[str, Move] = {}
 
     def refresh(self) -> None:
-        """See `Places`."""
+        """See `ClusterMap`."""
 
     def placed(self, queue: str) -> Placed | None:
-        """See `Places`."""
+        """See `ClusterMap`."""
         return self._placed
 
     def listen(self, listener: Callable[[MapChanges], None]) -> None:
-        """See `Places`."""
+        """See `ClusterMap`."""
 
 
 class Tenancy:
     """The queues that this shard owns by their placement."""
 
-    __slots__ = ("_names", "places", "shard")
+    __slots__ = ("_names", "map", "shard")
 
-    def __init__(self, shard: int, places: Places, names: Names) -> None:
+    def __init__(self, shard: int, map: ClusterMap, names: Names) -> None:
         self.shard = shard
-        self.places = places
+        self.map = map
         self._names = names
 
     def placed_here(self, name: str) -> Placed | None:
         """The placement of a queue, where it is at this shard."""
-        placed = self.places.placed(name)
+        placed = self.map.placed(name)
         return placed if placed is not None and placed.shard == self.shard else None
 
     def epoch_of(self, name: str) -> int:
@@ -76,7 +76,7 @@ class Tenancy:
         Args:
             epoch: that the request has; 0 without one.
         """
-        placed = self.places.placed(name)
+        placed = self.map.placed(name)
         if placed is None:
             found = self._names.get(name)
             if found.role not in (Role.NONE, Role.QUEUE, Role.CONNECTION_POINT):

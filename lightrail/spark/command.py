@@ -11,7 +11,7 @@ from lightrail.spark import java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lightrail.spark.places.journals import Journal
+    from lightrail.spark.journals.journal import Journal
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -165,19 +165,19 @@ def listed(options: Mapping[str, str], streaming: bool = False) -> "dict[str, Jo
         options: of the data source.
 
     Raises:
-        UnreachableError: a place does not answer.
+        UnreachableError: an archive or gateway does not answer.
         UsageError: an option has a wrong value.
     """
-    from lightrail.spark.places.listing import Places
-    from lightrail.spark.places.sources import PlaceError
+    from lightrail.spark.journals.listing import Listing
+    from lightrail.spark.journals.sources import SourceError
     from lightrail.spark.reading.options import OptionError, read_options
 
     try:
         read = read_options(options, streaming)
-        return Places(read.paths, read.access).journals()
+        return Listing(read.paths, read.access).journals()
     except OptionError as error:
         raise UsageError(str(error)) from error
-    except PlaceError as error:
+    except SourceError as error:
         raise UnreachableError(str(error)) from error
 
 

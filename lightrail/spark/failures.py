@@ -6,7 +6,7 @@ from typing import Final
 from lightrail.spark.command import CommandError, UnreachableError
 
 _KINDS: Final[dict[str, type[CommandError] | type[UnreachableError]]] = {
-    "PlaceError": UnreachableError,
+    "SourceError": UnreachableError,
     "NoArchiveError": UnreachableError,
     "StoreError": UnreachableError,
     "DataLossError": CommandError,

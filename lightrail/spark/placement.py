@@ -21,7 +21,7 @@ class UnsettledError(Exception):
 
 
 @dataclass(slots=True)
-class Placement:
+class Placements:
     """The shard of each queue."""
 
     cluster: str
@@ -40,7 +40,7 @@ class Placement:
         return "draining" if shard in self.draining else "active"
 
 
-def ask(client: GatewayClient) -> Placement:
+def ask(client: GatewayClient) -> Placements:
     """Reads the placement from a gateway.
 
     Raises:
@@ -62,9 +62,9 @@ def _now(client: GatewayClient) -> dict[str, Any]:
     return answer
 
 
-def _look(client: GatewayClient) -> Placement:
+def _look(client: GatewayClient) -> Placements:
     now = _now(client)
-    found = Placement(now["cluster"], now["placement_revision"])
+    found = Placements(now["cluster"], now["placement_revision"])
     for shard in client.get("/!shards").json()["shards"]:
         id = shard["id"]
         if not shard["serving"]:
@@ -90,7 +90,7 @@ class Proposal:
 
 
 def propose(
-    placement: Placement, loads: Mapping[str, Load], *, weigh: str = "messages", max_moves: int | None = None
+    placement: Placements, loads: Mapping[str, Load], *, weigh: str = "messages", max_moves: int | None = None
 ) -> Proposal:
     """Plans moves for an even load. Queues without a known load stay, except on draining shards.
 
@@ -120,7 +120,7 @@ def propose(
     return Proposal(made, unknown)
 
 
-def document(placement: Placement, made: Plan, now_ms: int) -> dict[str, Any]:
+def document(placement: Placements, made: Plan, now_ms: int) -> dict[str, Any]:
     """The plan in the form for `lightrail-admin rebalance --plan`."""
     shards = []
     for shard, before in made.before.items():

@@ -114,8 +114,8 @@ async def of_process(
 async def listen(app: web.Application, host: str, port: int) -> tuple[web.AppRunner, int]:
     """Serve an application; returns (runner, bound port)."""
     most = http_server.admitted(limits.HTTP_OWN_CONNECTIONS_MAX, limits.HTTP_OWN_FILES_PART)
-    places = [(Endpoint(host, port), None)]
-    runner, (bound,) = await http_server.serve(app, Connections(most), places, shared=False)
+    endpoints = [(Endpoint(host, port), None)]
+    runner, (bound,) = await http_server.serve(app, Connections(most), endpoints, shared=False)
     return runner, bound
 
 

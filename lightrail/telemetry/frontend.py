@@ -49,7 +49,12 @@ class FrontendCounts:
         "scanner_compiled",
         "sessions",
         "shards_connected",
+        "transaction_bytes",
+        "transactions_committed",
+        "transactions_declared",
+        "transactions_rolled_back",
         "unanswered_bytes",
+        "websockets",
         "write_stalls",
     )
 
@@ -85,11 +90,16 @@ class FrontendCounts:
     scanner_compiled: int
     sessions: int
     shards_connected: int
+    transaction_bytes: int
+    transactions_committed: int
+    transactions_declared: int
+    transactions_rolled_back: int
     unanswered_bytes: int
+    websockets: int
     write_stalls: int
 
     def settled(self, outcome: int, count: int) -> None:
-        """Receivers settled deliveries; ``outcome`` is a place in OUTCOMES."""
+        """Receivers settled deliveries; ``outcome`` is an index in OUTCOMES."""
         self.outcomes[outcome] += count
 
 
@@ -123,6 +133,20 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "Messages to routers that nobody gets: rejected or dropped, as the policy says.",
         "messages_unroutable",
     ),
+    gauge(
+        "lightrail_transaction_bytes",
+        "Bytes of messages that clients sent in transactions that are not discharged.",
+        "transaction_bytes",
+    ),
+    counter("lightrail_transactions_declared", "Transactions that were declared.", "transactions_declared"),
+    counter(
+        "lightrail_transactions_committed", "Transactions that were committed.", "transactions_committed"
+    ),
+    counter(
+        "lightrail_transactions_rolled_back",
+        "Transactions that were rolled back, by their clients or for a reason that the client gets.",
+        "transactions_rolled_back",
+    ),
     counter("lightrail_messages_delivered", "Messages written to receivers.", "messages_delivered"),
     counter(
         "lightrail_messages_redelivered",
@@ -152,6 +176,7 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         (),
         lambda _: [((), limits.CONNECTIONS_MAX)],
     ),
+    gauge("lightrail_connections_websocket", "Those of them that came over WebSocket.", "websockets"),
     counter("lightrail_connections_opened", "AMQP connections that were opened.", "connections_opened"),
     counter(
         "lightrail_connections_refused",

@@ -205,7 +205,7 @@ def bound(family: int, address: tuple[Any, ...], *, shared: bool) -> socket.sock
 async def serve(
     app: web.Application,
     connections: Connections,
-    places: Iterable[tuple[Endpoint | None, ssl.SSLContext | None]],
+    endpoints: Iterable[tuple[Endpoint | None, ssl.SSLContext | None]],
     *,
     shared: bool,
 ) -> tuple[HttpRunner, list[int]]:
@@ -215,7 +215,7 @@ async def serve(
     try:
         ports = [
             await runner.listen(endpoint, tls, shared=shared)
-            for endpoint, tls in places
+            for endpoint, tls in endpoints
             if endpoint is not None
         ]
     except BaseException:

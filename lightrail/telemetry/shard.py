@@ -52,8 +52,8 @@ class ShardCounts:
         "queues",
         "queues_copying",
         "queues_deleted",
+        "queues_frozen",
         "queues_placed",
-        "queues_sealed",
         "retired",
         "store_directory",
         "store_failures",
@@ -81,7 +81,7 @@ class ShardCounts:
         self.move_bytes = 0
         """Of messages that came with queues from other shards."""
         self.move_pause_last = 0.0
-        """Seconds from the last seal to its queue being served here."""
+        """Seconds from the last freeze of a queue at its former shard to its being served here."""
         self.move_pause_seconds = Histogram(PAUSE_SECONDS)
         self.moves_failed = 0
         self.moves_in = 0
@@ -89,7 +89,7 @@ class ShardCounts:
         self.queues_copying = 0
         self.queues_placed: Callable[[], int] = lambda: self.totals.queues
         """Queues that are placed on this shard; one that nobody has used yet is nowhere else."""
-        self.queues_sealed = 0
+        self.queues_frozen = 0
         self.queues_deleted = 0
         self.retired = dict.fromkeys(QUEUE_COUNTERS, 0)
         self.store_failures = 0
@@ -238,13 +238,13 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     counter("lightrail_shard_move_bytes", "Bytes of messages copied from other shards.", "move_bytes"),
     HistogramFamily(
         "lightrail_shard_move_pause_seconds",
-        "Time from a queue's seal at its former shard to its being served by this one.",
+        "Time from the freeze of a queue at its former shard to its being served by this one.",
         lambda c: c.move_pause_seconds,
     ),
     gauge(
-        "lightrail_shard_queues_sealed",
+        "lightrail_shard_queues_frozen",
         "Queues that this shard has stopped serving for another one, which has not taken them yet.",
-        "queues_sealed",
+        "queues_frozen",
     ),
     gauge("lightrail_shard_queues_copying", "Queues that are being copied here.", "queues_copying"),
     Family(

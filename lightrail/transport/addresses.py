@@ -25,6 +25,7 @@ async def open_transport(url: str) -> Transport:
     | URL | |
     |---|---|
     | `amqp://HOST[:PORT]/NAME`, `amqps://…` | a queue or router of a broker |
+    | `ws://HOST[:PORT][/PATH]#NAME`, `wss://…` | the same over WebSocket (extra `websocket`) |
     | `memory://BROKER/NAME` | one of a broker in this process |
     | `loopback://NAME` | a list in this process, at most once |
     | `udp://GROUP:PORT[?interface=ADDRESS&ttl=1]` | multicast, at most once |
@@ -74,6 +75,18 @@ def _amqp(parts: SplitResult) -> Transport:
     return OwnedTransport(AmqpBroker(urlunsplit(parts._replace(path="", query="", fragment=""))), name)
 
 
+def _websocket(parts: SplitResult) -> Transport:
+    from lightrail.transport.amqp import AmqpBroker, OwnedTransport
+
+    name = unquote(parts.fragment)
+    if not name:
+        # The path is the WebSocket's own, and no server sees a fragment.
+        raise ValueError(
+            f"expected the name of a queue behind # in the URL, as {parts.scheme}://{parts.hostname}/#orders"
+        )
+    return OwnedTransport(AmqpBroker(urlunsplit(parts._replace(fragment=""))), name)
+
+
 def _memory(parts: SplitResult) -> Transport:
     return memory_broker(parts.netloc).transport(_name(parts))
 
@@ -108,4 +121,6 @@ _SCHEMES: Final[Mapping[str, Callable[[SplitResult], Transport]]] = {
     "memory": _memory,
     "loopback": _loopback,
     "udp": _udp,
+    "ws": _websocket,
+    "wss": _websocket,
 }

@@ -1,4 +1,4 @@
-"""Endpoints: objects on one side, envelopes on the other, and a place for messages that can't be handled."""
+"""Endpoints: objects on one side, envelopes on the other, and where messages go that can't be handled."""
 
 import inspect
 import socket

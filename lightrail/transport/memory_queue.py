@@ -1,7 +1,7 @@
 """A queue in memory, by the rules of the broker's queues: locks, delays, dead letters, expiry, groups.
 
-Messages stand in the order of their arrival; one that is delivered again returns to its place. Time is that
-of a clock which tests move.
+Messages stand in the order of their arrival; one that is delivered again returns to its position. Time is
+that of a clock which tests move.
 """
 
 from collections import deque

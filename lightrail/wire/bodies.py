@@ -61,12 +61,17 @@ class ProducerOpen(_Body):
     label: str = ""
     identity: int = 0
     """What the shard remembers the last batch number by, with IDENTITY set; 0: frontend and link."""
+    client_link: str = ""
+    """32 hexadecimal digits of the client's link, the same for each attach of it (2.6.1); "" for none."""
+    steals: bool = False
+    """The client attaches the link: a link of the same `client_link` at the queue ends."""
+    suspended_ms: int | None = None
+    """How long what is unsettled is kept after the link's end, which the client may resume; None: not at
+    all."""
 
     def encode(self) -> bytes:
-        fields = asdict(self)
-        if not self.identity:
-            del fields["identity"]
-        return json.dumps(fields, separators=(",", ":")).encode()
+        unused = ("identity",) if not self.identity else ()
+        return _without(self, *unused, *(("suspended_ms",) if self.suspended_ms is None else ()))
 
 
 @dataclass(slots=True)
@@ -91,6 +96,8 @@ class ConsumerOpen(_Body):
     priority: int = 0
     default_outcome: int = 3
     default_failed: bool = True
+    default_undeliverable: bool = False
+    """With default_failed, the fields of a default outcome that is modified."""
     relay: bool = False
     """`queue` names a connection point, and this is its listener."""
     lock_ms: int = 0
@@ -103,6 +110,21 @@ class ConsumerOpen(_Body):
     """Who this is, for people: the client's container and link."""
     resume: bool = False
     """The queue has moved: the consumer keeps its unsettled deliveries, where the shard has them already."""
+    client_link: str = ""
+    """See ProducerOpen."""
+    steals: bool = False
+    """See ProducerOpen."""
+
+    def encode(self) -> bytes:
+        return _without(self, *(() if self.default_undeliverable else ("default_undeliverable",)))
+
+
+def _without(body: ProducerOpen | ConsumerOpen, *names: str) -> bytes:
+    """An opening as JSON without these fields, and without those of a client's link where there is none."""
+    fields = asdict(body)
+    for name in names if body.client_link else (*names, "client_link", "steals"):
+        del fields[name]
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 @dataclass(slots=True)
@@ -114,6 +136,11 @@ class SettleDetail(_Body):
     delivery_failed: bool = False
     undeliverable_here: bool = False
     annotations: str = ""
+
+    @classmethod
+    def default_of(cls, options: ConsumerOpen) -> "SettleDetail":
+        """The fields of a consumer's default outcome (messaging 3.5.3)."""
+        return cls(delivery_failed=options.default_failed, undeliverable_here=options.default_undeliverable)
 
 
 @dataclass(slots=True)

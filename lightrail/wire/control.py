@@ -10,7 +10,7 @@ answer in time fails, and the gateway may ask again.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import zmq
 
@@ -18,15 +18,12 @@ from lightrail.model import conditions, limits
 from lightrail.wire.bodies import decode_request, encode_request
 from lightrail.wire.frames import HEADER, Kind, WireError, frame
 from lightrail.wire.keys import Admission, WireKey
-from lightrail.wire.socket import LoopSocket, bind, connect
+from lightrail.wire.socket import RECONNECT_MS, LoopSocket, bind, dealer
 
 log = logging.getLogger("lightrail.wire.control")
 
 Operation = Callable[[dict[str, Any]], dict[str, Any]]
 """From the fields of a request to those of its answer. Raises ControlRefusedError."""
-
-RECONNECT_MS: Final = 20
-RECONNECT_MS_MAX: Final = 500
 
 
 class ControlDownError(Exception):
@@ -121,14 +118,8 @@ class ControlClient:
         self.address = address
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._next = 0
-        socket = context.socket(zmq.DEALER)
-        # What can't leave now is refused at once instead of reaching a process that starts later.
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        socket.setsockopt(zmq.SNDHWM, limits.CONTROL_REQUESTS_MAX)
-        socket.setsockopt(zmq.RCVHWM, limits.CONTROL_REQUESTS_MAX)
-        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
-        connect(socket, address)
+        most = limits.CONTROL_REQUESTS_MAX
+        socket = dealer(context, address, send_max=most, receive_max=most)
         self._socket = LoopSocket(loop, socket, self._receive, _nothing)
 
     def close(self) -> None:

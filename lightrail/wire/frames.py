@@ -57,6 +57,8 @@ class Kind(IntEnum):
     ROUTE = 13
     PRODUCER_ABANDON = 14
     COUNT = 15
+    TAGS = 24
+    FORGET = 25
 
     WELCOME = 65
     PRODUCER_READY = 66
@@ -77,12 +79,21 @@ class Kind(IntEnum):
     SETTLED = 81
     LARGER = 82
     FREED = 83
+    UNSETTLED = 92
 
 
+# Flags of FORGET.
+CLOSED: Final = 1
+"""The client has closed the link: nothing of it is kept."""
+# Flags of UNSETTLED.
+KEPT: Final = 1
+"""The shard keeps what is unsettled when the link is detached."""
 # Flags of ENQUEUE.
 DURABLE: Final = 1
 AFRESH: Final = 2
 """Every earlier batch of the producer has its answer: after a refusal, batches are accepted from here on."""
+WHOLE: Final = 4
+"""The batch is one transfer of its client: the queue stores all of it, or refuses all of it."""
 # Flags of CREDIT.
 DRAIN: Final = 1
 EXACT: Final = 2
@@ -154,6 +165,7 @@ def enqueue(
     message_format: int,
     size: int,
     kind: int = Kind.ENQUEUE,
+    whole: bool = False,
 ) -> bytes:
     """A batch of messages for a queue, or as ROUTE for the set of queues that `epoch` then numbers.
 
@@ -164,11 +176,14 @@ def enqueue(
         blob: the messages, in pieces that are joined here once.
         expires_at_ms: 0 for never.
         size: bytes of the blob.
+        whole: it is stored as a whole or not at all.
     """
     count = len(ends) >> 2
     return b"".join(
         (
-            HEADER.pack(kind, durable | afresh << 1, priority, epoch & EPOCHS, link, count, number),
+            HEADER.pack(
+                kind, durable | afresh << 1 | whole << 2, priority, epoch & EPOCHS, link, count, number
+            ),
             ENQUEUE_COLUMNS.pack(expires_at_ms, message_format, size),
             ends,
             *blob,

@@ -16,10 +16,11 @@ from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import AFRESH, HEADER, HEADER_SIZE, Kind, enqueue, frame
 from lightrail.wire.links import Producer
+from lightrail.wire.sending import SendWindow
 from lightrail.wire.shards import ShardPeer
 
 ROUTE: Final = int(Kind.ROUTE)
-QUEUE_AWAY: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
+QUEUE_MISSING: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
 """Refusals of a set with a queue that the shard does not have, or not any more."""
 
 
@@ -73,29 +74,28 @@ class Lane(Producer):
         stored: called with loads that are stored.
         refused: called with a load that is not, or only its first `refusal.accepted` messages.
         displaced: called with loads, in order, that are not stored: a queue of the first has moved.
-        given_up: called with loads that have waited for a shard for too long; they are never sent again.
-        returned: called when the shard serves again.
+        on_time_out: called with loads that have waited for a shard for too long; they are never sent again.
+        on_reconnect: called when the shard serves again.
     """
 
     __slots__ = (
         "_again",
         "_declared",
         "_displaced",
-        "_given_up",
         "_held",
         "_is_abandoned",
         "_is_displaced",
         "_is_open",
         "_is_refusing",
         "_label",
-        "_next",
         "_next_set",
+        "_on_reconnect",
+        "_on_time_out",
         "_peer",
         "_refused",
-        "_returned",
         "_sets",
         "_stored",
-        "_unanswered",
+        "_window",
     )
 
     def __init__(
@@ -107,8 +107,8 @@ class Lane(Producer):
         stored: Callable[[list[Load]], None],
         refused: Callable[[Load, Refusal], None],
         displaced: Callable[[list[Load]], None],
-        given_up: Callable[[list[Load]], None] | None = None,
-        returned: Callable[[], None] | None = None,
+        on_time_out: Callable[[list[Load]], None] | None = None,
+        on_reconnect: Callable[[], None] | None = None,
     ) -> None:
         self.number = number
         self._peer = peer
@@ -116,12 +116,11 @@ class Lane(Producer):
         self._stored = stored
         self._refused = refused
         self._displaced = displaced
-        self._given_up = given_up
-        self._returned = returned
+        self._on_time_out = on_time_out
+        self._on_reconnect = on_reconnect
         self._is_open = False
         self._is_abandoned = False
-        self._next = 1
-        self._unanswered: dict[int, Load] = {}
+        self._window: SendWindow[Load] = SendWindow()
         self._is_refusing = False
         self._is_displaced = False
         """What the shard refused is for another shard."""
@@ -137,7 +136,7 @@ class Lane(Producer):
     @property
     def is_idle(self) -> bool:
         """Whether everything has its answer."""
-        return not self._unanswered and not self._is_refusing
+        return not self._window and not self._is_refusing
 
     @property
     def peer(self) -> ShardPeer:
@@ -146,7 +145,7 @@ class Lane(Producer):
 
     def sets_under_way(self) -> set[frozenset[str]]:
         """Sets of queues of loads without an answer."""
-        return {load.queues for load in (*self._unanswered.values(), *self._again, *self._held)}
+        return {load.queues for load in (*self._window, *self._again, *self._held)}
 
     def send(self, load: Load, payloads: Sequence[bytes], attributes: Attributes) -> None:
         """Sends messages to the queues of a load."""
@@ -155,15 +154,15 @@ class Lane(Producer):
         if number_of_set is None:
             number_of_set = self._declare(load.queues)
         load.number_of_set = number_of_set
-        number = self._next
+        window = self._window
         load.part = enqueue(
             self.number,
             number_of_set,
-            number,
+            window.next,
             ends.tobytes(),
             payloads,
             durable=attributes.durable,
-            afresh=not self._unanswered,
+            afresh=not window,
             priority=attributes.priority,
             expires_at_ms=attributes.expires_at_ms,
             message_format=attributes.message_format,
@@ -173,8 +172,7 @@ class Lane(Producer):
         if self._is_refusing:
             self._held.append(load)
             return
-        self._next = number + 1
-        self._unanswered[number] = load
+        window.add(window.next, load)
         if not self._is_open:
             # Opening sends everything that has no answer, this load included.
             self._is_open = True
@@ -227,10 +225,10 @@ class Lane(Producer):
     def reopen(self) -> None:
         """Opens this lane at the shard and sends what was never answered, in order."""
         body = ProducerOpen("", label=self._label).encode()
-        self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, number=self._next, body=body))
+        self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, number=self._window.next, body=body))
         self._declared.clear()
         self._sets.clear()
-        for load in self._unanswered.values():
+        for load in self._window:
             load.may_be_stored = True
             if self._declared.get(load.number_of_set) != load.queues:
                 self._declare_as(load.number_of_set, load.queues)
@@ -243,23 +241,18 @@ class Lane(Producer):
 
     def answered(self, number: int, count: int) -> None:
         """The frames number .. number+count-1 are stored."""
-        unanswered = self._unanswered
-        stored = []
-        for key in range(number, number + count):
-            load = unanswered.pop(key, None)
-            if load is not None:
-                stored.append(load)
-        if not unanswered and self._is_refusing:
+        stored = self._window.answer_run(number, count)
+        if not self._window and self._is_refusing:
             self._go_on()
         if stored:
             self._stored(stored)
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """One frame could not be stored, or not all of it."""
-        load = self._unanswered.pop(number, None)
+        load = self._window.answer(number)
         if load is None:
             return
-        if refusal.condition in QUEUE_AWAY:
+        if refusal.condition in QUEUE_MISSING:
             self.forget_sets()
         if refusal.condition == conditions.MOVED:
             # Neither this load nor anything that is refused behind it is stored.
@@ -267,25 +260,24 @@ class Lane(Producer):
             load.accepted = refusal.accepted
             self._is_displaced = self._is_refusing = True
             self._again.append(load)
-            if not self._unanswered:
+            if not self._window:
                 self._go_on()
             return
         innocent = self._is_refusing
         if innocent:
             self._again.append(load)
-        elif self._unanswered:
+        elif self._window:
             self._is_refusing = True
-        if not self._unanswered and self._is_refusing:
+        if not self._window and self._is_refusing:
             self._go_on()
         if not innocent:
             self._refused(load, refusal)
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard has ended this lane; it is opened again for the next load."""
         self._is_open = False
         self._is_refusing = self._is_displaced = False
-        loads = [*self._again, *self._unanswered.values(), *self._held]
-        self._unanswered.clear()
+        loads = [*self._again, *self._window.clear(), *self._held]
         self._again.clear()
         self._held.clear()
         for load in loads:
@@ -293,27 +285,26 @@ class Lane(Producer):
 
     # --- while the shard is lost -----------------------------------------------------------------------
 
-    def away(self) -> None:
+    def disconnected(self) -> None:
         """See Producer."""
-        for load in self._unanswered.values():
+        for load in self._window:
             load.may_be_stored = True
 
-    def give_up(self) -> None:
-        """See Producer; a lane without `given_up` waits on."""
-        if self._given_up is None:
+    def timed_out(self) -> None:
+        """See Producer; a lane without `on_time_out` waits on."""
+        if self._on_time_out is None:
             return
-        loads = [*self._again, *self._unanswered.values(), *self._held]
-        self._unanswered.clear()
+        loads = [*self._again, *self._window.clear(), *self._held]
         self._again.clear()
         self._held.clear()
         self._is_refusing = self._is_displaced = False
         if loads:
-            self._given_up(loads)
+            self._on_time_out(loads)
 
-    def back(self) -> None:
+    def reconnected(self) -> None:
         """See Producer."""
-        if self._returned is not None:
-            self._returned()
+        if self._on_reconnect is not None:
+            self._on_reconnect()
 
     def _go_on(self) -> None:
         """The last answer after a refusal has arrived: what waits is sent under new numbers."""
@@ -329,12 +320,11 @@ class Lane(Producer):
             if self._declared.get(load.number_of_set) != load.queues:
                 load.number_of_set = self._sets.get(load.queues) or self._declare(load.queues)
             kind, flags, priority, _, link, count, _ = HEADER.unpack_from(load.part)
-            flags = flags & ~AFRESH if self._unanswered else flags | AFRESH
-            number = self._next
-            self._next = number + 1
+            flags = flags & ~AFRESH if self._window else flags | AFRESH
+            number = self._window.next
             load.part = (
                 HEADER.pack(kind, flags, priority, load.number_of_set, link, count, number)
                 + load.part[HEADER_SIZE:]
             )
-            self._unanswered[number] = load
+            self._window.add(number, load)
             self._peer.post(load.part)

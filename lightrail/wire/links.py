@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Final
 
 from lightrail.wire.bodies import Refusal, SettleDetail
-from lightrail.wire.frames import HEADER, SEQUENCE, UNCERTAIN, Kind
+from lightrail.wire.frames import HEADER, KEPT, SEQUENCE, UNCERTAIN, Kind
+from lightrail.wire.tags import decode_tags
 
 
 class Producer:
@@ -37,12 +38,15 @@ class Producer:
         """One batch could not be stored, or not all of it."""
         raise NotImplementedError
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard refuses, or has ended, this producer."""
         raise NotImplementedError
 
     def stored(self, number: int, sequence: int) -> None:
         """One batch is stored, from this sequence on: only for producers that asked for sequences."""
+
+    def unsettled(self, tags: list[bytes], is_kept: bool) -> None:
+        """Before `ready`: stored messages of the client's link that it has perhaps not settled."""
 
     def granted(self, limit: int) -> None:
         """A relay's listeners accept messages numbered below `limit`, counted over the life of the link."""
@@ -50,13 +54,13 @@ class Producer:
     def outcome(self, number: int, first: int, count: int, code: int, detail: SettleDetail) -> None:
         """The outcome of messages `first` to before `first + count` of a batch, by a relay's listener."""
 
-    def away(self) -> None:
+    def disconnected(self) -> None:
         """What is posted from here on reaches no shard, until the producer is reopened."""
 
-    def give_up(self) -> None:
+    def timed_out(self) -> None:
         """The shard was lost for as long as senders wait: what has no answer gets one now."""
 
-    def back(self) -> None:
+    def reconnected(self) -> None:
         """The shard serves again and has opened this producer."""
 
 
@@ -90,7 +94,7 @@ class Consumer:
     def larger(self, number: int, size: int) -> None:
         """The next message has up to `size` bytes, more than the exact credit had left, which is used up."""
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard refuses, or has ended, this consumer."""
         raise NotImplementedError
 
@@ -113,6 +117,11 @@ def _stored(producer: Producer, part: bytes) -> None:
     producer.stored(HEADER.unpack_from(part)[6], SEQUENCE.unpack_from(part, HEADER.size)[0])
 
 
+def _unsettled(producer: Producer, part: bytes) -> None:
+    _, flags, _, _, _, _, _ = HEADER.unpack_from(part)
+    producer.unsettled(decode_tags(memoryview(part)[HEADER.size :]), bool(flags & KEPT))
+
+
 def _granted(producer: Producer, part: bytes) -> None:
     producer.granted(HEADER.unpack_from(part)[6])
 
@@ -121,6 +130,11 @@ def _outcome(producer: Producer, part: bytes) -> None:
     _, code, _, first, _, count, number = HEADER.unpack_from(part)
     body = memoryview(part)[HEADER.size :]
     producer.outcome(number, first, count, code, SettleDetail.decode(body) if body else SettleDetail())
+
+
+def _larger(consumer: Consumer, part: bytes) -> None:
+    _, _, _, _, _, count, number = HEADER.unpack_from(part)
+    consumer.larger(number, count << 10)
 
 
 def _settled(consumer: Consumer, part: bytes) -> None:
@@ -132,8 +146,12 @@ TO_PRODUCERS: Final[dict[int, Callable[[Producer, bytes], None]]] = {
     Kind.REFUSED: _refused,
     Kind.STORED: _stored,
     Kind.GRANT: _granted,
+    Kind.UNSETTLED: _unsettled,
     Kind.OUTCOME: _outcome,
 }
 """What the less frequent kinds of frames call of a producer."""
-TO_CONSUMERS: Final[dict[int, Callable[[Consumer, bytes], None]]] = {Kind.SETTLED: _settled}
+TO_CONSUMERS: Final[dict[int, Callable[[Consumer, bytes], None]]] = {
+    Kind.LARGER: _larger,
+    Kind.SETTLED: _settled,
+}
 """The same of a consumer."""

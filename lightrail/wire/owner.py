@@ -10,17 +10,16 @@ Which link is open at which shard is the table in assignments.py; what is due wh
 """
 
 import logging
-from typing import Any
 
-from lightrail.model import limits
+from lightrail.model.placement import Placement
 from lightrail.wire.assignments import Event
-from lightrail.wire.bodies import Answer, Refusal
+from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import HEADER, Kind, frame
 from lightrail.wire.held import KEPT, HeldFrames
 from lightrail.wire.links import Consumer, Producer
 from lightrail.wire.owner_timers import OwnerTimers
-from lightrail.wire.places import Place, Registry
 from lightrail.wire.queue_links import QueueLinks
+from lightrail.wire.registry import Registry
 from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer, State
 
@@ -45,9 +44,9 @@ class Owner:
         "timers",
     )
 
-    def __init__(self, owners: "Registry[Owner]", queue: str, place: Place) -> None:
+    def __init__(self, owners: "Registry[Owner]", queue: str, placement: Placement) -> None:
         self.queue = queue
-        self.shard, self.epoch = place
+        self.shard, self.epoch = placement
         self.peer: ShardPeer | None = None
         """Where links are opened; None while no shard is known that may own the queue."""
         self.confirmed: ShardPeer | None = None
@@ -68,14 +67,9 @@ class Owner:
         return self.peer is not None and self.peer.state is State.SERVING
 
     @property
-    def is_empty(self) -> bool:
-        """Whether the queue has no links here."""
-        return not self._links
-
-    @property
     def is_idle(self) -> bool:
         """Whether nobody needs this owner."""
-        return self.is_empty and not self._held
+        return not self._links and not self._held
 
     @property
     def wanders(self) -> bool:
@@ -105,12 +99,6 @@ class Owner:
         peer = link.peer if link is not None and link.is_behind else self.peer
         if peer is not None:
             peer.post(part)
-
-    async def request(
-        self, op: str, fields: dict[str, Any], blob: bytes = b"", *, wait_ms: int = limits.REQUEST_MS
-    ) -> Answer:
-        """See Owners.request."""
-        return await self._owners.request(self.queue, op, fields, blob, wait_ms=wait_ms)
 
     # --- links come and end ----------------------------------------------------------------------------
 
@@ -148,7 +136,7 @@ class Owner:
         """A link has ended: the client closed it, or the shard ended it."""
         if self._links.remove(number):
             self._owners.unbind(number)
-            if self.is_empty:
+            if not self._links:
                 self._probe()
 
     def end(self, refusal: Refusal) -> None:
@@ -156,7 +144,7 @@ class Owner:
         self._held.clear()
         for link in self._links.withdraw_all():
             self.ended(link.number)
-            link.gone(refusal)
+            link.ended(refusal)
 
     # --- links and shards ------------------------------------------------------------------------------
 
@@ -168,7 +156,7 @@ class Owner:
             return
         link.apply(Event.READY)
         if self.peer is None:
-            self.go((peer.shard, self.epoch))
+            self.go(Placement(peer.shard, self.epoch))
         if self.confirmed is not None or self.peer is not peer:
             return
         self.confirmed = peer
@@ -178,7 +166,7 @@ class Owner:
         if self._links.unassigned():
             self.timers.cancel_retry()
             self._links.open_unassigned(self.peer)
-        self._links.back()
+        self._links.reconnected()
 
     def link_moved(self, peer: ShardPeer, number: int) -> None:
         """A shard answered a link that it does not own the queue, or not in the epoch that the link named."""
@@ -201,12 +189,12 @@ class Owner:
 
     # --- the owner changes -----------------------------------------------------------------------------
 
-    def go(self, place: Place) -> None:
+    def go(self, placement: Placement) -> None:
         """Unassigned links are opened at a shard; at once where it serves, else when it is greeted."""
-        self.shard, self.epoch = place
+        self.shard, self.epoch = placement
         self.timers.arrived()
         self.confirmed = None
-        peer = self.peer = self._owners.places.peer(self.shard)
+        peer = self.peer = self._owners.resolver.peer(self.shard)
         self.lacks_peer = peer is None
         if peer is None:
             return
@@ -219,14 +207,14 @@ class Owner:
     def _leave(self) -> None:
         """The shard is not the owner."""
         if self.is_there:
-            self._links.away()
+            self._links.disconnected()
         self.peer = self.confirmed = None
         self._came_by_move = True
-        self.went_away()
+        self.disconnected()
 
-    def went_away(self) -> None:
+    def disconnected(self) -> None:
         """No shard that owns the queue serves."""
-        self.timers.away(self._owners.now_ms())
+        self.timers.unconfirmed(self._owners.now_ms())
         self._owners.wake(self)
 
     def leave_removed(self) -> None:
@@ -237,15 +225,15 @@ class Owner:
 
     def look(self) -> None:
         """No shard is known: goes where the placement says, or opens everything again in a while."""
-        place = self._owners.places.where(self.queue)
-        if place is not None and place != (self.shard, self.epoch):
+        placement = self._owners.resolver.placement(self.queue)
+        if placement is not None and placement != (self.shard, self.epoch):
             self.timers.placed_anew()
-            self.go(place)
+            self.go(placement)
         else:
             self.timers.retry(self._owners.now_ms())
 
     def _look_anew(self) -> None:
-        self._owners.places.refresh()  # It may call `replaced`.
+        self._owners.resolver.refresh()  # It may call `replaced`.
         if self.peer is None:
             self.look()
 
@@ -254,15 +242,15 @@ class Owner:
         if self.peer is None:
             self.look()
             return
-        place = self._owners.places.where(self.queue)
-        if place is None or place == (self.shard, self.epoch):
+        placement = self._owners.resolver.placement(self.queue)
+        if placement is None or placement == (self.shard, self.epoch):
             return
         if self.peer.state is not State.SERVING:
             self._links.withdraw_from(self.peer, Event.LOST)
             self._leave()
-            self.go(place)
+            self.go(placement)
         elif self.is_idle:
-            self.go(place)
+            self.go(placement)
         else:  # Deliveries may be under way, with MOVED behind them.
             self._expect_moved()
 
@@ -278,8 +266,8 @@ class Owner:
         for link in self._links:
             link.apply(Event.RESTARTED if link.peer is peer else Event.OWNER_LOST)
         self.confirmed = None
-        self._links.away()
-        self.went_away()
+        self._links.disconnected()
+        self.disconnected()
         self.replaced()
 
     def welcomed(self) -> None:
@@ -307,7 +295,7 @@ class Owner:
 
     def _send_held(self) -> None:
         """Sends held frames behind the links; without links, once the shard is known to own the queue."""
-        if self.is_empty:
+        if not self._links:
             self._probe()
         elif self.peer is not None:
             for part in self._held:
@@ -322,7 +310,7 @@ class Owner:
                 self.confirmed.post(part)
             return
         self._held.add(part)
-        if self.is_empty:
+        if not self._links:
             self._came_by_move = True
             if peer is by:
                 self._leave()
@@ -348,7 +336,7 @@ class Owner:
             return
         finally:
             self._probing = False
-        if self.confirmed is not None or not self.is_empty or peer is not self.peer:
+        if self.confirmed is not None or self._links or peer is not self.peer:
             return
         if owns is False:
             self._leave()
@@ -368,16 +356,16 @@ class Owner:
         if self.timers.take_late(now_ms):
             self._go_without_answers()
         if self.timers.take_retry(now_ms):
-            self.go((self.shard, self.epoch))
+            self.go(Placement(self.shard, self.epoch))
         elif self.peer is None and not self.timers.retries:
             self.look()
         if self.peer is None and self.timers.take_check(now_ms):
             self._owners.spawn(self._check())
 
-    def give_up(self, now_ms: int, wait_ms: int) -> None:
+    def time_out(self, now_ms: int, wait_ms: int) -> None:
         """Senders that have waited for the shard for `wait_ms` get their messages back."""
-        if self.timers.take_give_up(now_ms, wait_ms):
-            self._links.give_up()
+        if self.timers.take_time_out(now_ms, wait_ms):
+            self._links.timed_out()
 
     def _expect_moved(self) -> None:
         self.timers.expect_moved(self._owners.now_ms())
@@ -385,25 +373,25 @@ class Owner:
 
     def _go_without_answers(self) -> None:
         """A shard has lost the queue and has not sent MOVED: it stands still, or cannot be reached."""
-        place = self._owners.places.where(self.queue)
-        if place is None or place == (self.shard, self.epoch):
+        placement = self._owners.resolver.placement(self.queue)
+        if placement is None or placement == (self.shard, self.epoch):
             if self.peer is not None:
                 for link, peer in self._links.behind(self.peer):
                     self._links.withdraw(link, Event.MOVED)
                     self._owners.departed(self, peer)
                     self._links.open(link, self.peer)
-        elif place[0] != self.shard:
+        elif placement.shard != self.shard:
             log.warning("shard %d has not said that %s moved away; it is left", self.shard, self.queue)
             if self.peer is not None:
                 # What was settled there meanwhile bounces, or is lost with that shard (see `unsure`).
                 self._owners.departed(self, self.peer)
                 self._links.withdraw_from(self.peer, Event.MOVED)
             self._leave()
-            self.go(place)
+            self.go(placement)
 
     async def _check(self) -> None:
         """Ends the links of a queue that does not exist, by the coordinator's word."""
-        refusal = await self._owners.places.lost(self.queue)
-        if refusal is not None and self.timers.away_ms is not None and self.confirmed is None:
+        refusal = await self._owners.resolver.lost(self.queue)
+        if refusal is not None and self.timers.unconfirmed_ms is not None and self.confirmed is None:
             log.info("%s is nowhere any more: %s", self.queue, refusal.description)
             self.end(refusal)

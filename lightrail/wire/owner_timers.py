@@ -9,12 +9,12 @@ from lightrail.model import limits
 class OwnerTimers:
     """What one owner waits for."""
 
-    __slots__ = ("_checked_ms", "_given_up_ms", "_late_ms", "_pause_ms", "_retry_ms", "away_ms")
+    __slots__ = ("_checked_ms", "_late_ms", "_pause_ms", "_retry_ms", "_timed_out_ms", "unconfirmed_ms")
 
     def __init__(self) -> None:
-        self.away_ms: int | None = None
+        self.unconfirmed_ms: int | None = None
         """Since when no shard has confirmed that it owns the queue; None while one has."""
-        self._given_up_ms = 0
+        self._timed_out_ms = 0
         self._checked_ms = 0
         self._retry_ms: int | None = None
         """When links are opened again at a shard that denied the queue."""
@@ -25,7 +25,7 @@ class OwnerTimers:
     @property
     def is_set(self) -> bool:
         """Whether anything is due some time, or senders wait."""
-        return self.away_ms is not None or self.is_soon
+        return self.unconfirmed_ms is not None or self.is_soon
 
     @property
     def is_soon(self) -> bool:
@@ -37,14 +37,14 @@ class OwnerTimers:
         """Whether links will be opened again at the same shard."""
         return self._retry_ms is not None
 
-    def away(self, now_ms: int) -> None:
+    def unconfirmed(self, now_ms: int) -> None:
         """No shard has confirmed the queue, from now on or for longer."""
-        if self.away_ms is None:
-            self.away_ms = self._given_up_ms = self._checked_ms = now_ms
+        if self.unconfirmed_ms is None:
+            self.unconfirmed_ms = self._timed_out_ms = self._checked_ms = now_ms
 
     def confirmed(self) -> None:
         """A shard has confirmed that it owns the queue."""
-        self.away_ms = None
+        self.unconfirmed_ms = None
         self._pause_ms = limits.OWNER_RETRY_MS
 
     def arrived(self) -> None:
@@ -97,9 +97,9 @@ class OwnerTimers:
         self._checked_ms = now_ms
         return True
 
-    def take_give_up(self, now_ms: int, wait_ms: int) -> bool:
+    def take_time_out(self, now_ms: int, wait_ms: int) -> bool:
         """Whether senders have waited for `wait_ms`; True every `wait_ms`."""
-        if self.away_ms is None or now_ms - self._given_up_ms < wait_ms:
+        if self.unconfirmed_ms is None or now_ms - self._timed_out_ms < wait_ms:
             return False
-        self._given_up_ms = now_ms
+        self._timed_out_ms = now_ms
         return True

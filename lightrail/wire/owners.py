@@ -11,10 +11,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from lightrail.model import conditions, limits, names
+from lightrail.model.placement import Placement
 from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.owner import Owner
-from lightrail.wire.places import Place, Places
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
+from lightrail.wire.resolver import Resolver
 from lightrail.wire.shards import ShardPeer
 from lightrail.wire.watch import Watch
 
@@ -24,7 +25,7 @@ TICK_MS: Final = 10
 """How often owners without a shard look for one."""
 LOST_TICK_MS: Final = 100
 """The same when all of them have been without a shard for long."""
-AWAY_TICK_MS: Final = 1_000
+WAIT_TICK_MS: Final = 1_000
 """How often senders are looked for that have waited long enough."""
 
 
@@ -37,24 +38,24 @@ class Owners(Watch[ShardPeer]):
 
     def __init__(
         self,
-        places: Places,
+        resolver: Resolver,
         loop: asyncio.AbstractEventLoop,
         *,
         now_ms: Callable[[], int],
         shard_wait_ms: int,
     ) -> None:
-        self.places = places
+        self.resolver = resolver
         self.now_ms = now_ms
         self._loop = loop
         self._shard_wait_ms = shard_wait_ms
         self._owners: dict[str, Owner] = {}
         self._of_link: dict[int, Owner] = {}
-        self._away: dict[Owner, None] = {}
+        self._waiting: dict[Owner, None] = {}
         """Owners that wait for something; each tick looks at them."""
         self._former: dict[ShardPeer, dict[Owner, int]] = {}
         """Owners by the shard that they have left and that may not have received, or bounced, their last
         settlements yet: it has when it answers the PING of this number."""
-        self._peers_away: dict[ShardPeer, int] = {}
+        self._peers_down: dict[ShardPeer, int] = {}
         """Since when a shard does not serve, or when its lanes gave up last."""
         self._peers_silent: dict[ShardPeer, int] = {}
         """How long a shard had been silent when the senders that wait for it gave up last."""
@@ -68,18 +69,18 @@ class Owners(Watch[ShardPeer]):
 
     # --- owners and links -------------------------------------------------------------------------------
 
-    def at(self, queue: str, place: Place) -> Owner:
-        """The owner of a queue, made at `place` where there is none yet. Open a link before the loop turns:
-        an owner without links is dropped."""
+    def at(self, queue: str, placement: Placement) -> Owner:
+        """The owner of a queue, made at its placement where there is none yet. Open a link before the loop
+        turns: an owner without links is dropped."""
         owner = self._owners.get(queue)
         if owner is None:
             if len(self._owners) >= limits.QUEUES_MAX:
                 for each in [each for each in self._owners.values() if each.is_idle]:
                     self.drop(each)
-            owner = self._owners[queue] = Owner(self, queue, place)
-            owner.go(place)
-        elif owner.is_idle and (owner.peer is None or place != (owner.shard, owner.epoch)):
-            owner.go(place)
+            owner = self._owners[queue] = Owner(self, queue, placement)
+            owner.go(placement)
+        elif owner.is_idle and (owner.peer is None or placement != (owner.shard, owner.epoch)):
+            owner.go(placement)
         return owner
 
     def find(self, queue: str) -> Owner | None:
@@ -93,7 +94,7 @@ class Owners(Watch[ShardPeer]):
         self._owners.setdefault(owner.queue, owner)
         self._of_link[link] = owner
         if not owner.is_there:
-            owner.went_away()
+            owner.disconnected()
 
     def unbind(self, link: int) -> None:
         """See Registry."""
@@ -105,19 +106,19 @@ class Owners(Watch[ShardPeer]):
         """See Registry."""
         if self._owners.get(owner.queue) is owner and owner.is_idle:
             del self._owners[owner.queue]
-            self._away.pop(owner, None)
+            self._waiting.pop(owner, None)
 
     # --- from the peers --------------------------------------------------------------------------------
 
     def joined(self, peer: ShardPeer) -> None:
         """A connection to a shard was made; owners that wait for that shard go there."""
-        self._peers_away[peer] = self.now_ms()
+        self._peers_down[peer] = self.now_ms()
         self.look_again()
         self._wake()
 
     def removed(self, peer: ShardPeer) -> None:
         """A shard was removed from the installation: its lanes end, its queues look for another shard."""
-        self._peers_away.pop(peer, None)
+        self._peers_down.pop(peer, None)
         self._peers_silent.pop(peer, None)
         for owner in self._former.pop(peer, ()):
             owner.unsure(peer)
@@ -125,7 +126,7 @@ class Owners(Watch[ShardPeer]):
             owner.leave_removed()
         refusal = Refusal(conditions.RESOURCE_DELETED, f"shard {peer.shard} was removed")
         for producer in list(peer.producers.values()):
-            producer.gone(refusal)
+            producer.ended(refusal)
         peer.producers.clear()
 
     def departed(self, owner: Owner, peer: ShardPeer) -> None:
@@ -146,17 +147,17 @@ class Owners(Watch[ShardPeer]):
         self._peers_silent.pop(peer, None)
         for owner in self._former.pop(peer, ()):
             owner.unsure(peer)
-        self._peers_away[peer] = self.now_ms()
+        self._peers_down[peer] = self.now_ms()
         for owner in list(self._owners.values()):
             owner.lost(peer)
         for number, producer in list(peer.producers.items()):
             if number not in self._of_link:
-                producer.away()
+                producer.disconnected()
         self._wake()
 
     def welcomed(self, peer: ShardPeer) -> None:
         """See Watch."""
-        self._peers_away.pop(peer, None)
+        self._peers_down.pop(peer, None)
         for owner in self._at(peer):
             owner.welcomed()
             if owner.is_idle:
@@ -168,21 +169,21 @@ class Owners(Watch[ShardPeer]):
         if wait_ms and silent_ms - self._peers_silent.get(peer, 0) >= wait_ms:
             self._peers_silent[peer] = silent_ms
             for producer in list(peer.producers.values()):
-                producer.away()
-                producer.give_up()
+                producer.disconnected()
+                producer.timed_out()
 
     def spoke(self, peer: ShardPeer) -> None:
         """See Watch."""
         if self._peers_silent.pop(peer, None) is not None:
             for producer in list(peer.producers.values()):
-                producer.back()
+                producer.reconnected()
 
     def opened(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
         owner = self._of_link.get(link)
         if owner is None:
             if (lane := peer.producers.get(link)) is not None:
-                lane.back()
+                lane.reconnected()
         else:
             owner.link_ready(peer, link)
 
@@ -205,10 +206,10 @@ class Owners(Watch[ShardPeer]):
             return
         owner = self._owners.get(queue)
         if owner is None:
-            place = self.places.where(queue)
-            if place is None:
+            placement = self.resolver.placement(queue)
+            if placement is None:
                 return
-            owner = self.at(queue, place)
+            owner = self.at(queue, placement)
         owner.bounced(part, peer)
 
     def sent_last(self, peer: ShardPeer, part: bytes) -> None:
@@ -230,11 +231,11 @@ class Owners(Watch[ShardPeer]):
 
     def look_again(self) -> None:
         """Placements or addresses of shards have changed."""
-        for owner in list(self._away):
+        for owner in list(self._waiting):
             if owner.peer is None:
                 owner.look()
-            if owner.peer is None and owner.lacks_peer and self.places.peer(owner.shard) is not None:
-                owner.go((owner.shard, owner.epoch))
+            if owner.peer is None and owner.lacks_peer and self.resolver.peer(owner.shard) is not None:
+                owner.go(Placement(owner.shard, owner.epoch))
         change, self._change = self._change, None
         if change is not None and not change.done():
             change.set_result(None)
@@ -244,18 +245,12 @@ class Owners(Watch[ShardPeer]):
         if self._change is None:
             self._change = self._loop.create_future()
         await asyncio.wait([self._change], timeout=wait_ms / 1000)
-        self.places.refresh()
+        self.resolver.refresh()
 
     # --- requests --------------------------------------------------------------------------------------
 
     async def request(
-        self,
-        queue: str,
-        op: str,
-        fields: dict[str, Any],
-        blob: bytes = b"",
-        *,
-        wait_ms: int = limits.REQUEST_MS,
+        self, queue: str, op: str, fields: dict[str, Any], *, wait_ms: int = limits.REQUEST_MS
     ) -> Answer:
         """Asks the shard of a queue; while the queue moves, asks again where it is then.
 
@@ -267,15 +262,15 @@ class Owners(Watch[ShardPeer]):
         until = self._loop.time() + wait_ms / 1000
         pause_ms = limits.OWNER_RETRY_MS
         while True:
-            shard, _ = await self.places.place(queue)
-            peer = self.places.peer(shard)
+            shard, _ = await self.resolver.place(queue)
+            peer = self.resolver.peer(shard)
             if peer is None:
                 raise ShardDownError(
                     f"{queue} is on shard {shard}, and nobody knows where that is; try again"
                 )
             left_ms = max(1, int(1000 * (until - self._loop.time())))
             try:
-                return await peer.request(op, {"queue": queue, **fields}, blob, wait_ms=left_ms)
+                return await peer.request(op, {"queue": queue, **fields}, wait_ms=left_ms)
             except ShardRefusedError as refused:
                 if refused.condition != conditions.MOVED:
                     raise
@@ -288,7 +283,7 @@ class Owners(Watch[ShardPeer]):
 
     def wake(self, owner: Owner) -> None:
         """See Registry."""
-        self._away[owner] = None
+        self._waiting[owner] = None
         self._wake()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -317,14 +312,15 @@ class Owners(Watch[ShardPeer]):
     def _wake(self) -> None:
         if self._closed:
             return
-        wait_ms = AWAY_TICK_MS
-        wanders = [owner for owner in self._away if owner.wanders]
+        wait_ms = WAIT_TICK_MS
+        wanders = [owner for owner in self._waiting if owner.wanders]
         if wanders:
             # An owner that has had no shard for long waits for a shard or the coordinator to come back.
             recent = self.now_ms() - limits.OWNER_LOST_MS
-            is_fresh = any(owner.timers.away_ms is None or owner.timers.away_ms > recent for owner in wanders)
+            since_ms = [owner.timers.unconfirmed_ms for owner in wanders]
+            is_fresh = any(each is None or each > recent for each in since_ms)
             wait_ms = TICK_MS if is_fresh else LOST_TICK_MS
-        elif not self._away and not self._peers_away:
+        elif not self._waiting and not self._peers_down:
             return
         if self._timer is not None:
             if self._timer_ms <= wait_ms:
@@ -336,21 +332,21 @@ class Owners(Watch[ShardPeer]):
     def tick(self) -> None:
         """Lets every owner that waits do what is due, and senders give up that have waited long enough."""
         self._timer = None
-        self.places.refresh()
+        self.resolver.refresh()
         now_ms = self.now_ms()
-        for owner in list(self._away):
+        for owner in list(self._waiting):
             if owner.is_idle or not owner.timers.is_set:
-                self._away.pop(owner, None)
+                self._waiting.pop(owner, None)
                 self.drop(owner)
                 continue
             owner.tick(now_ms)
             if self._shard_wait_ms:
-                owner.give_up(now_ms, self._shard_wait_ms)
+                owner.time_out(now_ms, self._shard_wait_ms)
         if self._shard_wait_ms:
-            for peer, since in list(self._peers_away.items()):
+            for peer, since in list(self._peers_down.items()):
                 if now_ms - since >= self._shard_wait_ms:
-                    self._peers_away[peer] = now_ms
+                    self._peers_down[peer] = now_ms
                     for number, producer in list(peer.producers.items()):
                         if number not in self._of_link:
-                            producer.give_up()
+                            producer.timed_out()
         self._wake()

@@ -107,19 +107,19 @@ class QueueLinks:
                 self.withdraw(link, Event.LOST)
         return [*self.producers.values(), *self.consumers.values()]
 
-    # --- what links are told ---------------------------------------------------------------------------
+    # --- notices to links ------------------------------------------------------------------------------
 
-    def away(self) -> None:
+    def disconnected(self) -> None:
         """See Producer."""
         for producer in list(self.producers.values()):
-            producer.away()
+            producer.disconnected()
 
-    def back(self) -> None:
+    def reconnected(self) -> None:
         """See Producer."""
         for producer in list(self.producers.values()):
-            producer.back()
+            producer.reconnected()
 
-    def give_up(self) -> None:
+    def timed_out(self) -> None:
         """See Producer."""
         for producer in list(self.producers.values()):
-            producer.give_up()
+            producer.timed_out()

@@ -16,18 +16,11 @@ from typing import Any, Final
 import zmq
 
 from lightrail.model import conditions, limits
-from lightrail.wire.bodies import (
-    Answer,
-    Hello,
-    Refusal,
-    Welcome,
-    decode_request,
-    encode_request,
-)
+from lightrail.wire.bodies import Answer, Hello, Refusal, Welcome, decode_request, encode_request
 from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
 from lightrail.wire.links import TO_CONSUMERS, TO_PRODUCERS, Consumer, MissingDeliveriesError, Producer
 from lightrail.wire.requests import Requests, ShardDownError, ShardRefusedError
-from lightrail.wire.socket import LoopSocket, connect
+from lightrail.wire.socket import LoopSocket, dealer
 from lightrail.wire.watch import Watch
 
 log = logging.getLogger("lightrail.wire.shards")
@@ -132,20 +125,13 @@ class ShardPeer:
         self._beat()
 
     def _connected(self, address: str) -> LoopSocket:
-        socket = self._context.socket(zmq.DEALER)
-        # Nothing waits inside ZeroMQ for a shard that does not listen: it would arrive before the greeting.
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        # What may be under way is bounded by link credit, not by a count of ZeroMQ messages.
-        socket.setsockopt(zmq.SNDHWM, 0)
-        socket.setsockopt(zmq.RCVHWM, limits.WIRE_MESSAGES_AHEAD)
-        socket.setsockopt(zmq.RECONNECT_IVL, 20)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         # A name for each connection: where the shard reads the handshake of a former one after that of a new
         # one by the same name, ROUTER_HANDOVER leaves the new one open and unheard for ever.
         self._connections += 1
-        name = f"{self._frontend}/{self._connections}"
-        socket.setsockopt(zmq.ROUTING_ID, self._boot.to_bytes(4, "little") + name.encode())
-        connect(socket, address)
+        name = self._boot.to_bytes(4, "little") + f"{self._frontend}/{self._connections}".encode()
+        # What may be under way is bounded by link credit, not by a count of ZeroMQ messages.
+        ahead = limits.WIRE_MESSAGES_AHEAD
+        socket = dealer(self._context, address, send_max=0, receive_max=ahead, name=name)
         # Frames for clients leave at once, not with the next round of the loop.
         looped = LoopSocket(self._loop, socket, self._receive, self._flush)
         looped.copies = False
@@ -167,12 +153,9 @@ class ShardPeer:
         self.address = address
         self._socket = self._connected(address)
         if self.state is State.SERVING:
-            self._lost("it was started elsewhere")
+            self.greet_again("it was started elsewhere")
         else:
-            self._greeting_ms = GREETING_MS
-            if self._timer is not None:
-                self._timer.cancel()
-            self._beat()
+            self._begin_greeting()
 
     # --- sending ---------------------------------------------------------------------------------------
 
@@ -199,7 +182,7 @@ class ShardPeer:
             out, self._out = self._out, []
             self._said += 1
             if not self._socket.send([HEADER.pack(COUNT, 0, 0, 0, 0, 0, self._said), *out]):
-                self._lost("its socket went away")
+                self.greet_again("its socket went away")
                 return False
         return True
 
@@ -222,13 +205,12 @@ class ShardPeer:
             self.post(frame(Kind.CONSUMER_CLOSE, link=number))
 
     async def request(
-        self, op: str, fields: dict[str, Any], blob: bytes = b"", *, wait_ms: int = limits.REQUEST_MS
+        self, op: str, fields: dict[str, Any], *, blob: bytes = b"", wait_ms: int = limits.REQUEST_MS
     ) -> Answer:
         """Asks the shard something and waits for its answer; operations are listed in docs/formats/wire.md.
 
-        Raises:
-            ShardDownError: it does not serve, does not answer within `wait_ms`, or was lost meanwhile.
-            ShardRefusedError: it answered with an error.
+        Raises ShardDownError: it does not serve, does not answer within `wait_ms`, or was lost meanwhile;
+        ShardRefusedError: it answered with an error.
         """
         if self.state is not State.SERVING:
             raise ShardDownError(f"shard {self.shard} is not there now; try again")
@@ -241,10 +223,6 @@ class ShardPeer:
         except ShardRefusedError as refused:
             return False if refused.condition == conditions.MOVED else None
         return True
-
-    def greet_again(self, why: str) -> None:
-        """Opens everything anew; unsettled deliveries return to their queues, for some frames may be lost."""
-        self._lost(why)
 
     def close(self) -> None:
         """Sends GOODBYE, so that the shard requeues at once what our consumers have not settled."""
@@ -290,18 +268,25 @@ class ShardPeer:
             self._greeting_ms = wait_ms = GREETING_MS
         return wait_ms
 
-    def _lost(self, why: str) -> None:
+    def _begin_greeting(self) -> None:
+        self._greeting_ms = GREETING_MS
+        if self._timer is not None:
+            self._timer.cancel()
+        self._beat()
+
+    def greet_again(self, why: str) -> None:
+        """The shard was lost, or some frames were: after the next greeting the links open anew.
+
+        Unsettled deliveries return to their queues.
+        """
         if self.state is State.SERVING:
             log.warning("shard %d is gone (%s); links wait for it", self.shard, why)
             self.state = State.GREETING
             self._silent = False
             self._out.clear()
             self._requests.lost(why)
-            self._greeting_ms = GREETING_MS
-            if self._timer is not None:
-                self._timer.cancel()
             self._watch.lost(self)
-            self._beat()
+            self._begin_greeting()
 
     def _welcomed(self, welcome: Welcome) -> None:
         if welcome.attempt != self._attempt or self.state is State.SERVING:
@@ -314,10 +299,9 @@ class ShardPeer:
         self._shard_boot = welcome.boot
         self.greetings += 1
         log.info("shard %d serves (boot %08x)", self.shard, welcome.boot)
-        for producer in list(self.producers.values()):
-            producer.reopen()
-        for consumer in list(self.consumers.values()):
-            consumer.reopen()
+        links: list[Producer | Consumer] = [*self.producers.values(), *self.consumers.values()]
+        for link in links:
+            link.reopen()
         self._watch.welcomed(self)
         self._schedule_flush()
 
@@ -336,14 +320,14 @@ class ShardPeer:
                     self._apply(kind, link, count, number, part)
             except MissingDeliveriesError as missing:
                 # Lost with a connection; the PING that would show it has not been answered yet.
-                self._lost(str(missing))
+                self.greet_again(str(missing))
             except Exception:
                 log.exception("a frame of kind %d from shard %d could not be applied", kind, self.shard)
                 try:
                     self._give_up(link)
                 except Exception:
                     log.exception("link %d could not be ended", link)
-                    self._lost("nobody knows what of its messages was applied")
+                    self.greet_again("nobody knows what of its messages was applied")
 
     def _apply(self, kind: int, link: int, count: int, number: int, part: bytes) -> None:
         producers = self.producers
@@ -362,19 +346,16 @@ class ShardPeer:
         elif kind == Kind.DRAINED:
             if (consumer := consumers.get(link)) is not None:
                 consumer.drained(number)
-        elif kind == Kind.LARGER:
-            if (consumer := consumers.get(link)) is not None:
-                consumer.larger(number, count << 10)
         elif kind == Kind.PONG:
             if number != self._shard_boot:
-                self._lost("it was started again")
-            elif count and count != self._heard & COUNT_MASK:
-                self._lost(f"of its messages {(count - self._heard) & COUNT_MASK} got lost on their way")
+                self.greet_again("it was started again")
+            elif count and (lost := (count - self._heard) & COUNT_MASK):
+                self.greet_again(f"{lost} of its messages got lost on their way")
             else:
                 self._pongs += 1
                 self._watch.ponged(self, self._pongs)
         elif kind == Kind.ABSENT:
-            self._lost("it does not know us")
+            self.greet_again("it does not know us")
         elif kind == Kind.PRODUCER_READY:
             if (producer := producers.get(link)) is not None:
                 self._watch.opened(self, link)
@@ -396,16 +377,14 @@ class ShardPeer:
 
     def _apply_end(self, kind: int, link: int, part: bytes) -> None:
         """Frames that end a link here, or that a former link's frame has led to."""
-        producers = self.producers
-        consumers = self.consumers
         if kind == Kind.GONE:
             refusal = Refusal.decode(memoryview(part)[HEADER.size :])
-            ended = producers.pop(link, None) or consumers.pop(link, None)
-            if ended is not None:
+            bound = self.producers.pop(link, None) or self.consumers.pop(link, None)
+            if bound is not None:
                 self._watch.ended(self, link)
-                ended.gone(refusal)
+                bound.ended(refusal)
         elif kind == Kind.MOVED:
-            if link in producers or link in consumers:
+            if link in self.producers or link in self.consumers:
                 self._watch.moved(self, link)
         elif kind == Kind.BOUNCED:
             fields, late = decode_request(memoryview(part)[HEADER.size :])
@@ -419,4 +398,4 @@ class ShardPeer:
             self.close_producer(link)
             self.close_consumer(link)
             self._watch.ended(self, link)
-            bound.gone(refusal)
+            bound.ended(refusal)

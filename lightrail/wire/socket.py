@@ -23,6 +23,8 @@ WITHOUT_COPY_BYTES: Final = 512 * 1024
 """From here on a part is sent from where it lies: below, ZeroMQ's book-keeping costs more than a copy."""
 MESSAGES_PER_TURN: Final = 256
 """Messages that are read before the loop's other work gets its turn."""
+RECONNECT_MS: Final = 20
+RECONNECT_MS_MAX: Final = 500
 # Plain numbers: pyzmq's flags are members of an enumeration; to join two costs more than to send a message.
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
@@ -41,10 +43,33 @@ def bind(socket: "zmq.Socket[bytes]", address: str) -> str:
     return bound.rstrip(b"\0").decode()
 
 
-def connect(socket: "zmq.Socket[bytes]", address: str) -> None:
-    """Connects, now or as soon as the other end listens."""
+def dealer(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    address: str,
+    *,
+    send_max: int,
+    receive_max: int,
+    name: bytes = b"",
+) -> "zmq.Socket[bytes]":
+    """A DEALER that connects, now or as soon as the other end listens.
+
+    Args:
+        send_max: messages that may wait to be sent; 0: any number.
+        receive_max: messages that may wait to be received.
+        name: of this connection, for the ROUTER at the other end; empty: ZeroMQ draws one.
+    """
+    socket = context.socket(zmq.DEALER)
+    # Nothing waits inside ZeroMQ for a process that does not listen: its successor would receive it.
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.SNDHWM, send_max)
+    socket.setsockopt(zmq.RCVHWM, receive_max)
+    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+    if name:
+        socket.setsockopt(zmq.ROUTING_ID, name)
     _allow_ipv6(socket, address)
     socket.connect(address)
+    return socket
 
 
 def _allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:

@@ -36,11 +36,11 @@ def _targets(queries: tuple[Query, ...], *, instant: bool = False) -> list[dict[
             "datasource": SOURCE,
             "expr": expression,
             "legendFormat": legend,
-            "refId": chr(ord("A") + place),
+            "refId": chr(ord("A") + index),
             "instant": instant,
             "range": not instant,
         }
-        for place, (expression, legend) in enumerate(queries)
+        for index, (expression, legend) in enumerate(queries)
     ]
 
 

@@ -20,7 +20,7 @@ def placement() -> dict[str, Any]:
             ),
             stat("Shards draining", "none", f'max(lightrail_placement_shards{{{HERE}, state="draining"}})'),
             stat("Moves asked for", "none", f"sum(max by (phase) (lightrail_placement_moves{{{HERE}}}))"),
-            stat("Sealed queues", "none", total("lightrail_shard_queues_sealed"), bad=1),
+            stat("Frozen queues", "none", total("lightrail_shard_queues_frozen"), bad=1),
             stat(
                 "Moves failed in an hour",
                 "none",
@@ -73,13 +73,13 @@ def placement() -> dict[str, Any]:
                 "Pause of a queue",
                 "s",
                 *quantiles("lightrail_shard_move_pause_seconds", "id", OF),
-                help="From the seal at the source to the first service at the destination.",
+                help="From the freeze at the source to the first service at the destination.",
             ),
             chart(
                 "Queues under way",
                 "short",
                 (total("lightrail_shard_queues_copying", "id"), OF + " copying"),
-                (total("lightrail_shard_queues_sealed", "id"), OF + " sealed"),
+                (total("lightrail_shard_queues_frozen", "id"), OF + " frozen"),
             ),
             chart(
                 "Batches said again",

@@ -13,9 +13,9 @@ MESSAGES: Final = 2_000_000
 MINUTES: Final = 10
 
 
-def reading(place: Workplace) -> Figures:
+def reading(workplace: Workplace) -> Figures:
     """Messages per second by way to decode."""
-    words = ["tests/benchmarks/spark_bench.py", "--directory", place.scratch, "--messages", str(MESSAGES)]
+    words = ["tests/benchmarks/spark_bench.py", "--directory", workplace.scratch, "--messages", str(MESSAGES)]
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, cwd=ROOT, timeout=MINUTES * 60
     )

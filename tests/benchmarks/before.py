@@ -49,15 +49,15 @@ def tree_before(directory: Path) -> Iterator[Path]:
         subprocess.run([*git, "remove", "--force", str(directory)], capture_output=True, check=True)
 
 
-def measure(place: Workplace) -> Figures:
+def measure(workplace: Workplace) -> Figures:
     """Medians of CPU per message of both trees, which take turns, and their ratios."""
     spent: dict[tuple[str, str], list[float]] = {}
-    with tree_before(Path(place.scratch) / "before") as before:
+    with tree_before(Path(workplace.scratch) / "before") as before:
         trees = {"now": ROOT, "before": before}
         for turn in range(TURNS):
             # Who is first in one turn is second in the next: neither always has the warmer machine.
             for name in list(trees)[:: 1 if turn % 2 else -1]:
-                data = Path(place.scratch) / f"{name}-{turn}"
+                data = Path(workplace.scratch) / f"{name}-{turn}"
                 environ = {"PYTHONPATH": str(trees[name])}
                 flags = ("--frontends", "1", "--shards", "1")
                 with Broker(data, *flags, environ=environ, root=trees[name]) as broker:

@@ -215,7 +215,7 @@ async def outbox_postgresql(url: str, folder: Path) -> dict[str, float]:
     from sqlalchemy import create_engine
 
     from lightrail.bus.postgresql import PostgresqlStore
-    from tests.support.postgresql import PostgreSQL
+    from tests.support.deploy.postgresql import PostgreSQL
 
     with PostgreSQL() as server:
         engine = create_engine(server.url, pool_size=20)

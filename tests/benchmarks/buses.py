@@ -18,9 +18,9 @@ TIME_MAX_S: Final = 300.0
 def measured(work: str) -> Callable[[Workplace], Figures]:
     """A run of one work of the script."""
 
-    def measure(place: Workplace) -> Figures:
-        with place.broker() as broker:
-            command = [sys.executable, SCRIPT, work, f"amqp://{broker.amqp}", place.scratch]
+    def measure(workplace: Workplace) -> Figures:
+        with workplace.broker() as broker:
+            command = [sys.executable, SCRIPT, work, f"amqp://{broker.amqp}", workplace.scratch]
             done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=TIME_MAX_S)
         if done.returncode:
             raise LoadError(f"{work} ended with status {done.returncode}: {done.stderr[-500:]}")

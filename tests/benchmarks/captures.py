@@ -13,10 +13,10 @@ ROUNDS: Final = 4
 """Each queue is measured so often, in turns and each as often first: the machine is never twice the same."""
 
 
-def measure(place: Workplace) -> Figures:
+def measure(workplace: Workplace) -> Figures:
     """The medians of both, durable and transient, on one broker."""
     figures: Figures = {}
-    with place.broker() as broker:
+    with workplace.broker() as broker:
         pids = (broker.process.pid,)
         with Http(broker.http) as http:
             if http("POST", "/captured", {"role": "queue", "capture": True}).status != 201:
@@ -37,7 +37,7 @@ def measure(place: Workplace) -> Figures:
                 figures[f"{kind}{queue}_per_s"] = statistics.median(
                     value["received_per_s"] for value in values
                 )
-            place.say(f"{kind or 'durable_'}ratio {figures[f'{kind}ratio']:.3f}")
+            workplace.say(f"{kind or 'durable_'}ratio {figures[f'{kind}ratio']:.3f}")
     return figures
 
 

@@ -34,15 +34,15 @@ def figures(process: "subprocess.Popen[str]") -> dict[str, float]:
         process.kill()
         process.wait()
     if process.returncode:
-        raise LoadError(f"{process.args} ended with status {process.returncode}")
+        raise LoadError(f"{process.args!r} ended with status {process.returncode}")
     found: dict[str, float] = json.loads(out)
     return found
 
 
-def pipelined(place: Workplace) -> Figures:
+def pipelined(workplace: Workplace) -> Figures:
     """A sender and a receiver, a process each: the rate of the slower of them, and what each costs."""
     value: Figures = {}
-    with place.broker() as broker:
+    with workplace.broker() as broker:
         for client, count in (("proton", PROTON_MESSAGES), ("ours", MESSAGES)):
             receiver = started("receive", client, broker.amqp, count)
             sent = figures(started("send", client, broker.amqp, count))
@@ -50,29 +50,29 @@ def pipelined(place: Workplace) -> Figures:
             value[f"{client}_per_s"] = min(sent["rate"], received["rate"])
             value[f"{client}_send_us"] = sent["cpu_us"]
             value[f"{client}_receive_us"] = received["cpu_us"]
-            place.say(f"{client}: {value[f'{client}_per_s']:,.0f} messages/s")
+            workplace.say(f"{client}: {value[f'{client}_per_s']:,.0f} messages/s")
     value["times"] = value["ours_per_s"] / value["proton_per_s"]
     return value
 
 
-def awaited(place: Workplace) -> Figures:
+def awaited(workplace: Workplace) -> Figures:
     """Messages whose senders wait for each outcome, fifty at once."""
     value: Figures = {}
     for client in ("proton", "ours"):
-        with place.broker() as broker:
+        with workplace.broker() as broker:
             value[f"{client}_per_s"] = figures(started("awaited", client, broker.amqp, AWAITED))["rate"]
-            place.say(f"{client}: {value[f'{client}_per_s']:,.0f} messages/s")
+            workplace.say(f"{client}: {value[f'{client}_per_s']:,.0f} messages/s")
     value["times"] = value["ours_per_s"] / value["proton_per_s"]
     return value
 
 
-def links(place: Workplace) -> Figures:
+def links(workplace: Workplace) -> Figures:
     """Growth of the client's memory for each open link."""
-    with place.broker() as broker:
+    with workplace.broker() as broker:
         return {**figures(started("links", "ours", broker.amqp, LINKS))}
 
 
-def imports(place: Workplace) -> Figures:
+def imports(workplace: Workplace) -> Figures:
     """What `import lightrail.client` adds to the start of an interpreter, as the median of several."""
     taken: dict[str, list[float]] = {}
     for statement in ("pass", "import lightrail.client") * IMPORTS:

@@ -16,7 +16,7 @@ from tests.benchmarks.load import LoadError, bench
 from tests.benchmarks.machine import ROOT
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
 from tests.support import wait
-from tests.support.cluster import Cluster, Node
+from tests.support.deploy.cluster import Cluster, Node
 from tests.support.http_client import Http
 
 STORED: Final = 1_000_000
@@ -51,9 +51,11 @@ class Side:
         return self._result
 
 
-def cluster_of(place: Workplace, shards: int, frontends: int) -> tuple[Cluster, list[Node], list[Node], Node]:
+def cluster_of(
+    workplace: Workplace, shards: int, frontends: int
+) -> tuple[Cluster, list[Node], list[Node], Node]:
     """Nodes that are not started yet."""
-    cluster = Cluster(Path(place.scratch))
+    cluster = Cluster(Path(workplace.scratch))
     found = [cluster.shard() for _ in range(shards)]
     doors = [cluster.frontend() for _ in range(frontends)]
     return cluster, found, doors, cluster.gateway()
@@ -94,17 +96,17 @@ def move(http: Http, queue: str, to: int) -> dict[str, Any]:
 # --- the pause of a move -----------------------------------------------------------------------------------
 
 
-def measure_pause(place: Workplace) -> Figures:
+def measure_pause(workplace: Workplace) -> Figures:
     """One queue goes back and forth under load; the pause is the longest wait of a sender for an answer.
 
     A receiver takes some of the messages meanwhile, the others stay; at the end their number must be right.
     """
-    cluster, _, doors, gateway = cluster_of(place, 2, 1)
+    cluster, _, doors, gateway = cluster_of(workplace, 2, 1)
     with cluster:
         cluster.start()
         url = f"{doors[0].amqp}/moving"
         sent = bench(url, f"--durable --send-only --count {STORED} --size 100")["accepted"]
-        place.say(f"{STORED:,} messages are stored")
+        workplace.say(f"{STORED:,} messages are stored")
         taker = subprocess.Popen(
             [sys.executable, "-m", "tests.benchmarks.taker", doors[0].amqp, "moving", str(TAKEN)],
             stdin=subprocess.PIPE,
@@ -128,7 +130,7 @@ def measure_pause(place: Workplace) -> Figures:
                 sent += value["accepted"]
                 pauses.append(value["accepted_after_us"]["max"] / 1e3)
                 inside.append(float(ended["pause_ms"]))
-                place.say(
+                workplace.say(
                     f"move {number + 1}: {pauses[-1]:.0f} ms, {inside[-1]:.0f} of them without an owner"
                 )
             said, _ = taker.communicate(b"end", timeout=60)
@@ -152,9 +154,9 @@ def measure_pause(place: Workplace) -> Figures:
 # --- many queues -------------------------------------------------------------------------------------------
 
 
-def measure_rebalance(place: Workplace) -> Figures:
+def measure_rebalance(workplace: Workplace) -> Figures:
     """A thousand queues with a message each on two shards, then two more shards."""
-    cluster, _, _, gateway = cluster_of(place, 2, 1)
+    cluster, _, _, gateway = cluster_of(workplace, 2, 1)
     with cluster:
         cluster.start()
         with Http(gateway.served) as http:
@@ -164,7 +166,7 @@ def measure_rebalance(place: Workplace) -> Figures:
                     raise LoadError(
                         f"expected 201 for queue {number}, found {sent.status}: {sent.body[:200]!a}"
                     )
-            place.say(f"{QUEUES:,} queues with a message each")
+            workplace.say(f"{QUEUES:,} queues with a message each")
             more = [cluster.shard(), cluster.shard()]
             cluster.start(*more)
             wait.until(
@@ -196,9 +198,9 @@ def measure_rebalance(place: Workplace) -> Figures:
 # --- failures ----------------------------------------------------------------------------------------------
 
 
-def measure_return(place: Workplace) -> Figures:
+def measure_return(workplace: Workplace) -> Figures:
     """kill -9 of a shard under load, and started again at once."""
-    cluster, shards, doors, _ = cluster_of(place, 1, 1)
+    cluster, shards, doors, _ = cluster_of(workplace, 1, 1)
     with cluster:
         cluster.start()
         url = f"{doors[0].amqp}/there"
@@ -231,9 +233,9 @@ def threads_of(pids: tuple[int, ...]) -> int:
     return sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids)
 
 
-def measure_etcd(place: Workplace) -> Figures:
+def measure_etcd(workplace: Workplace) -> Figures:
     """etcd is killed for a minute under load; what was asked for meanwhile is done when it is back."""
-    cluster, shards, doors, gateway = cluster_of(place, 2, 1)
+    cluster, shards, doors, gateway = cluster_of(workplace, 2, 1)
     with cluster:
         cluster.start()
         pids = tuple(node.pid for node in (*shards, *doors, gateway))
@@ -280,13 +282,13 @@ def _spread(doors: list[Node], servers: list[Node]) -> tuple[float, float]:
     return 1e6 * spent / received, sum(each["received_per_s"] for each in values)
 
 
-def measure_spread(place: Workplace) -> Figures:
+def measure_spread(workplace: Workplace) -> Figures:
     """CPU per message over two shards and two frontends to that of one each, in turns on one machine."""
     one: list[float] = []
     two: list[float] = []
     rates: list[float] = []
-    small = Cluster(Path(place.scratch) / "one")
-    large = Cluster(Path(place.scratch) / "two")
+    small = Cluster(Path(workplace.scratch) / "one")
+    large = Cluster(Path(workplace.scratch) / "two")
     for each in (small, large):
         each.directory.mkdir()
     with small, large:
@@ -299,7 +301,7 @@ def measure_spread(place: Workplace) -> Figures:
             spent_us, rate = _spread(doors, [*shards, *doors])
             two.append(spent_us)
             rates.append(rate)
-            place.say(f"{one[-1]:.2f} and {two[-1]:.2f} µs")
+            workplace.say(f"{one[-1]:.2f} and {two[-1]:.2f} µs")
     one.sort()
     two.sort()
     return {

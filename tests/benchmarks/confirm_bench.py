@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from lightrail.amqp.performatives import Accepted, Disposition
+from tests.support.amqp.frame_peer import Peer, value
 from tests.support.broker import Broker
-from tests.support.frame_peer import Peer, value
 
 DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"
 COUNT = 900

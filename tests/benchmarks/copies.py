@@ -6,16 +6,16 @@ from typing import Final
 
 from tests.benchmarks.load import LoadError
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
-from tests.support.message_copies import Copies
+from tests.support.shard.message_copies import Copies
 
 SIZE: Final = 1 << 20
 WAY_IN: Final = ("socket", "engine", "enqueue", "shard", "journal")
 WAY_OUT: Final = ("deliver", "link", "output")
 
 
-def measure(place: Workplace) -> Figures:
+def measure(workplace: Workplace) -> Figures:
     """Bytes allocated for each byte of one message, by step: the same on every machine."""
-    with tempfile.TemporaryDirectory(dir=place.scratch) as directory:
+    with tempfile.TemporaryDirectory(dir=workplace.scratch) as directory:
         copies = Copies(Path(directory), SIZE)
         copies.run()
     if copies.received != copies.message:
@@ -28,7 +28,7 @@ ROWS = (
     Row(
         "mib-copies",
         "1 MiB, durable: bytes copied for each byte of it, from socket to journal and from queue to socket",
-        ("tests/support/message_copies.py    (frontend, shard and journal in one process)",),
+        ("tests/support/shard/message_copies.py    (frontend, shard and journal in one process)",),
         (Limit("in_per_byte", 2.6, "copies"), Limit("out_per_byte", 1.05, "copies")),
         measure,
     ),

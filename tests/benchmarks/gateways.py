@@ -14,16 +14,16 @@ LOCKED: Final = 20_000
 RECEIVERS: Final = 10_000
 
 
-def locks(place: Workplace) -> Figures:
+def locks(workplace: Workplace) -> Figures:
     """Messages per second through lock and completion, and the CPU that each process spends on one."""
-    with place.broker() as broker:
+    with workplace.broker() as broker:
         return uvloop.run(http_bench.locks(broker, CONNECTIONS, LOCKED))
 
 
-def waiting(place: Workplace) -> Figures:
+def waiting(workplace: Workplace) -> Figures:
     """Growth of the gateway's memory for each receiver that waits, and the time until all have a message."""
     allow_files()
-    with place.broker() as broker:
+    with workplace.broker() as broker:
         return uvloop.run(http_bench.waiting(broker, RECEIVERS))
 
 

@@ -52,13 +52,13 @@ def allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_NEEDED, hard))
 
 
-def idle_connections(place: Workplace) -> Figures:
+def idle_connections(workplace: Workplace) -> Figures:
     """Growth of resident memory of all broker processes per open connection with one session."""
     from lightrail.bench.engine import Connection
     from lightrail.bench.url import parse_url
 
     allow_files()
-    with place.broker() as broker:
+    with workplace.broker() as broker:
         url = parse_url(f"amqp://{broker.amqp}/idle")
         first = [Connection(url, f"first-{i}") for i in range(20)]
         before = resident_bytes((broker.process.pid,))
@@ -73,9 +73,9 @@ def idle_connections(place: Workplace) -> Figures:
     }
 
 
-def million_held(place: Workplace) -> Figures:
+def million_held(workplace: Workplace) -> Figures:
     """Growth of resident memory while a million 100-byte messages wait, against their bodies."""
-    with place.broker() as broker:
+    with workplace.broker() as broker:
         url = f"amqp://{broker.amqp}/bench"
         bench(url, "--count 1000 --warm-up 0s")
         before = resident_bytes((broker.process.pid,))
@@ -85,14 +85,14 @@ def million_held(place: Workplace) -> Figures:
     return {"factor": (after - before) / (100 * MILLION), "before_mb": before / 1e6, "after_mb": after / 1e6}
 
 
-def ten_million(place: Workplace) -> Figures:
+def ten_million(workplace: Workplace) -> Figures:
     """The highest memory while ten million durable messages go in and come out in order, over its start."""
-    with place.broker("--memory-mark", "64MB") as broker:
+    with workplace.broker("--memory-mark", "64MB") as broker:
         url = f"amqp://{broker.amqp}/bench"
         peak = Peak(broker.process.pid)
         with peak.watching():
             into = bench(url, f"--send-only --durable --count {10 * MILLION}", (broker.process.pid,))
-            place.say(f"in at {into['sent_per_s']:,.0f}/s, {peak.bytes / 1e6:,.0f} MB at most")
+            workplace.say(f"in at {into['sent_per_s']:,.0f}/s, {peak.bytes / 1e6:,.0f} MB at most")
             out = bench(url, f"--drain-only --count {10 * MILLION}", (broker.process.pid,))
     if out["received"] != 10 * MILLION:
         raise LoadError(f"of {10 * MILLION} messages {out['received']} came back")
@@ -107,9 +107,9 @@ def ten_million(place: Workplace) -> Figures:
     }
 
 
-def start_up(place: Workplace) -> Figures:
+def start_up(workplace: Workplace) -> Figures:
     """From the start of the command until it serves again, all processes having been killed."""
-    broker = place.broker()
+    broker = workplace.broker()
     try:
         broker.until_ready()
         bench(f"amqp://{broker.amqp}/bench", f"--send-only --durable --count {MILLION}")
@@ -117,7 +117,7 @@ def start_up(place: Workplace) -> Figures:
     finally:
         broker.stop()
     began = time.monotonic()
-    again: Broker = place.broker()
+    again: Broker = workplace.broker()
     try:
         again.until_ready()
         took = time.monotonic() - began

@@ -27,6 +27,7 @@ from tests.support.broker import Broker
 from tests.support.http_client import Http
 
 BATCH = 500
+SOURCE_CONNECTIONS = 2_000
 
 
 class Requester(asyncio.Protocol):
@@ -72,11 +73,13 @@ class Requester(asyncio.Protocol):
 
 
 async def connect(address: str, count: int) -> list[Requester]:
+    """Connections from several sources: one alone may have half of what a gateway admits."""
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     made = []
-    for _ in range(count):
-        _, requester = await loop.create_connection(Requester, host, int(port))
+    for number in range(count):
+        source = (f"127.0.0.{2 + number // SOURCE_CONNECTIONS}", 0)
+        _, requester = await loop.create_connection(Requester, host, int(port), local_addr=source)
         made.append(requester)
     return made
 

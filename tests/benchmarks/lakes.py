@@ -22,7 +22,7 @@ from lightrail.model.limits import SEGMENT_BYTES
 from tests.benchmarks.arrow_bench import message
 from tests.benchmarks.load import LoadError
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
-from tests.support.archives import JournalOf
+from tests.support.spark.archives import JournalOf
 
 MESSAGES = 1_000_000
 GROUP = 20
@@ -98,9 +98,9 @@ def run(root: Path, messages: int, decode: str) -> Figures:
     }
 
 
-def measure(place: Workplace) -> Figures:
+def measure(workplace: Workplace) -> Figures:
     """With properties decoded, as the command does it by itself."""
-    return run(Path(place.scratch), MESSAGES, "properties")
+    return run(Path(workplace.scratch), MESSAGES, "properties")
 
 
 def missing() -> str | None:

@@ -24,13 +24,13 @@ def describe(scratch: str) -> dict[str, str]:
 
 def default_scratch() -> str:
     """A directory on a disk: on a file system in memory a sync would cost nothing."""
-    for place in (tempfile.gettempdir(), "/var/tmp", str(ROOT)):
+    for folder in (tempfile.gettempdir(), "/var/tmp", str(ROOT)):
         if (
-            os.path.isdir(place)
-            and os.access(place, os.W_OK)
-            and file_system(place) not in MEMORY_FILE_SYSTEMS
+            os.path.isdir(folder)
+            and os.access(folder, os.W_OK)
+            and file_system(folder) not in MEMORY_FILE_SYSTEMS
         ):
-            return place
+            return folder
     return tempfile.gettempdir()
 
 

@@ -17,8 +17,8 @@ from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
-from tests.support.moving import QUEUE, exporting_of, importing_of
-from tests.support.shard_scene import Scene, batch
+from tests.support.shard.moving import QUEUE, exporting_of, importing_of
+from tests.support.shard.scene import Scene, batch
 
 
 def scene_of(directory: Path, policy: dict[str, Any]) -> Scene:

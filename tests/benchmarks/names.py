@@ -72,22 +72,22 @@ def idle_percent(broker: Broker) -> tuple[float, dict[str, float]]:
     return 100 * spent.total_s / seconds, each
 
 
-def measure(place: Workplace) -> Figures:
+def measure(workplace: Workplace) -> Figures:
     """All of it, on one broker that is killed in between."""
-    broker = place.broker()
+    broker = workplace.broker()
     try:
         broker.until_ready()
         made_s = uvloop.run(post(broker, b'{"role": "queue"}', b"application/json"))
-        place.say(f"made in {made_s:.1f} s")
+        workplace.say(f"made in {made_s:.1f} s")
         # A queue that never had a message is a name alone, and no shard has heard of it.
         sent_s = uvloop.run(post(broker, b"a message", b"text/plain"))
-        place.say(f"a durable message to each in {sent_s:.1f} s")
+        workplace.say(f"a durable message to each in {sent_s:.1f} s")
         wait.until(lambda: all_there(broker), "the shard has the queues", 30.0)
         broker.kill_everything()
     finally:
         broker.stop()
     began = time.monotonic()
-    again = place.broker()
+    again = workplace.broker()
     try:
         again.until_ready(60.0)
         restarted_s = time.monotonic() - began

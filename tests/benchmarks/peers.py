@@ -8,12 +8,12 @@ from typing import Final, Protocol
 from tests.benchmarks.load import LoadError, bench
 from tests.benchmarks.rates import MANY, PLAIN, REQUESTS, SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
-from tests.support.artemis import LIBRARIES as ARTEMIS_LIBRARIES
-from tests.support.artemis import Artemis
-from tests.support.broker_j import LIBRARIES as BROKER_J_LIBRARIES
-from tests.support.broker_j import BrokerJ
-from tests.support.java_broker import JavaBroker
-from tests.support.rabbitmq import PACKAGE, SERVER, RabbitMQ
+from tests.support.amqp.artemis import LIBRARIES as ARTEMIS_LIBRARIES
+from tests.support.amqp.artemis import Artemis
+from tests.support.amqp.broker_j import LIBRARIES as BROKER_J_LIBRARIES
+from tests.support.amqp.broker_j import BrokerJ
+from tests.support.amqp.java_broker import JavaBroker
+from tests.support.amqp.rabbitmq import PACKAGE, SERVER, RabbitMQ
 
 OPEN: Final = "--duration 5s"
 """As fast as the broker lets the sender: RabbitMQ then takes in more than it gives out."""
@@ -139,10 +139,10 @@ def _row(
 ) -> Row:
     key = broker.lower().replace("-", "")
 
-    def measure(place: Workplace) -> Figures:
+    def measure(workplace: Workplace) -> Figures:
         theirs = bench(url, flags, (peer.pid,))
-        place.say(f"{broker} {theirs['received_per_s']:,.0f} messages/s")
-        with place.broker() as own:
+        workplace.say(f"{broker} {theirs['received_per_s']:,.0f} messages/s")
+        with workplace.broker() as own:
             ours = bench(f"amqp://{own.amqp}/bench", flags, (own.process.pid,))
         if not (theirs["latency_us"] and ours["latency_us"]):
             raise LoadError("expected messages both sent and received while it was measured, found none")

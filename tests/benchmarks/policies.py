@@ -44,11 +44,11 @@ CASES: Final[dict[str, Case]] = {
 }
 
 
-def measure(place: Workplace) -> Figures:
+def measure(workplace: Workplace) -> Figures:
     """CPU per message of every case, and of a plain queue with the same messages."""
     plain: dict[str, float] = {}
     parts: dict[str, dict[str, Any]] = {}
-    with place.broker() as broker:
+    with workplace.broker() as broker:
         pids = (broker.process.pid,)
         with Http(broker.http) as http:
             for number, case in enumerate(CASES.values()):
@@ -72,7 +72,7 @@ def measure(place: Workplace) -> Figures:
                 "own, µs": own,
                 "messages/s": value["received_per_s"],
             }
-            place.say(f"{name}: {own:.2f} µs")
+            workplace.say(f"{name}: {own:.2f} µs")
     return {"parts": parts}
 
 

@@ -18,7 +18,7 @@ from lightrail.shard.queue.commands import Attach, ConsumerOptions, Credit, Enqu
 from lightrail.shard.queue.effects import Deliver, Stored
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Batch, Place, batch_of
+from lightrail.shard.queue.runs import Batch, Location, batch_of
 
 MESSAGE_BYTES = 108
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -169,7 +169,7 @@ def evicted(messages: int, mark: int) -> None:
         length = each.size + 96
         if offset % SEGMENT_BYTES + length > SEGMENT_BYTES:
             offset += SEGMENT_BYTES - offset % SEGMENT_BYTES
-        each.place = Place(offset // SEGMENT_BYTES, offset % SEGMENT_BYTES, length)
+        each.location = Location(offset // SEGMENT_BYTES, offset % SEGMENT_BYTES, length)
         offset += length
         machine.dispatch(0)
         if machine.contents.resident_bytes > mark:

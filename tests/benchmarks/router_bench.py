@@ -17,7 +17,7 @@ from lightrail.amqp.values import Described, ULong
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from tests.benchmarks.engine_bench import transfers
-from tests.support.frontend_scene import Scene, Shard
+from tests.support.amqp.frontend_scene import Scene, Shard
 
 ROUNDS = 7
 BATCHES = 200

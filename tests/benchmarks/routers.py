@@ -38,9 +38,9 @@ def disk_bytes(data: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in data.glob("shard-*/*"))
 
 
-def copies(place: Workplace) -> Figures:
+def copies(workplace: Workplace) -> Figures:
     """CPU per copy: the routing of a message divided by its copies, and the delivery of a copy."""
-    with place.broker() as broker:
+    with workplace.broker() as broker:
         router(broker, {f"queue-{number}": {} for number in range(COPIES)})
         pids = (broker.process.pid,)
         into = bench(f"amqp://{broker.amqp}/router", COPY_FLAGS, pids)
@@ -57,9 +57,9 @@ def copies(place: Workplace) -> Figures:
     }
 
 
-def stored_once(place: Workplace) -> Figures:
+def stored_once(workplace: Workplace) -> Figures:
     """Growth of the journal per message that is in ten queues, to its body."""
-    with place.broker("--segment-bytes", f"{SEGMENT}") as broker:
+    with workplace.broker("--segment-bytes", f"{SEGMENT}") as broker:
         router(broker, {f"queue-{number}": {} for number in range(COPIES)})
         before = disk_bytes(broker.data)
         value = bench(f"amqp://{broker.amqp}/router", STORED_FLAGS, (broker.process.pid,))
@@ -72,9 +72,9 @@ def stored_once(place: Workplace) -> Figures:
     }
 
 
-def filtered(place: Workplace) -> Figures:
+def filtered(workplace: Workplace) -> Figures:
     """Messages that one core's worth of frontend and shard finds the subscription of."""
-    with place.broker() as broker:
+    with workplace.broker() as broker:
         router(
             broker,
             {

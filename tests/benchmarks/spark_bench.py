@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from lightrail.bench.usage import tree  # noqa: E402
 from tests.benchmarks.arrow_bench import message  # noqa: E402
-from tests.support.archives import JournalOf  # noqa: E402
+from tests.support.spark.archives import JournalOf  # noqa: E402
 
 GROUP = 200
 """Messages in a record."""

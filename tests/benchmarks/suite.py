@@ -1,5 +1,6 @@
 """Runs rows one after the other and says how far it is."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,8 @@ def _once(result: Result, count: int, runs: int, scratch: str) -> None:
     row = result.row
     name = f"{row.name} {count}/{runs}"
     directory = tempfile.mkdtemp(prefix="lightrail-bench-", dir=scratch)
+    # Gigabytes that an earlier row left for the disk would be written in the time of this one.
+    os.sync()
     try:
         figures = row.measure(Workplace(directory, lambda text: say(name, text)))
     except (LoadError, AssertionError, OSError, subprocess.SubprocessError) as error:

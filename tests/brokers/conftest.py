@@ -11,9 +11,9 @@ from lightrail.cli import admin
 from lightrail.client import Message, sync
 from lightrail.client.management import ROUTER
 from tests.brokers import lacks
-from tests.support.artemis import Artemis
-from tests.support.rabbitmq import RabbitMQ
-from tests.support.returning_broker import ReturningBroker
+from tests.support.amqp.artemis import Artemis
+from tests.support.amqp.rabbitmq import RabbitMQ
+from tests.support.amqp.returning_broker import ReturningBroker
 
 USER = "app"
 PASSWORD = "pencil"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lightrail.client import Message, sync
-from tests.support.broker_j import BrokerJ
+from tests.support.amqp.broker_j import BrokerJ
 
 TIMEOUT_S = 30.0
 

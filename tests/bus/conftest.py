@@ -12,7 +12,7 @@ from lightrail.bus import Bus, Conventions
 from lightrail.transport import Broker, MemoryBroker
 from lightrail.transport.amqp import AmqpBroker
 from tests.support.broker import Broker as RealBroker
-from tests.support.postgresql import PostgreSQL
+from tests.support.deploy.postgresql import PostgreSQL
 
 DEADLINE_S = 30.0
 numbers = itertools.count(1)

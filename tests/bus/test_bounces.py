@@ -15,8 +15,8 @@ from lightrail.transport import SendRefusedError
 from tests.bus.conftest import play
 from tests.bus.shop import OrderPlaced
 from tests.support import wait
+from tests.support.amqp.returning_broker import ReturningBroker
 from tests.support.broker import ROOT
-from tests.support.returning_broker import ReturningBroker
 
 SUBSCRIBERS = 3
 BOUNCES = 4

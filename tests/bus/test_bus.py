@@ -334,7 +334,7 @@ def test_messages_of_one_key_are_handled_in_order(run: Run) -> None:
     run(law)
 
 
-def test_contradictions_are_refused_at_the_start_with_both_places(run: Run) -> None:
+def test_contradictions_are_refused_at_the_start_with_both_handlers(run: Run) -> None:
     async def law(buses: Buses) -> None:
         bus = buses.bus()
         for _ in range(2):

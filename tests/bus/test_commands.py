@@ -20,8 +20,8 @@ from lightrail.transport.outbox_file import OutboxFile
 from tests.bus.conftest import numbers, play
 from tests.bus.shop import Bill
 from tests.support import wait
+from tests.support.amqp.returning_broker import ReturningBroker
 from tests.support.broker import Broker
-from tests.support.returning_broker import ReturningBroker
 
 SERVICE = """
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ from lightrail.transport.amqp import AmqpBroker
 from tests.bus.conftest import numbers, play
 from tests.support.broker import ROOT, Broker
 
-DRIVER = [sys.executable, "-m", "tests.support.bus_driver"]
+DRIVER = [sys.executable, "-m", "tests.bus.driver"]
 STEPS = ("write", "written", "commit", "committed", "send", "sent", "remove", "removed", "accept", "accepted")
 PASSINGS = (1, 4, 9)
 ORDERS = 8

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import wait
+from tests.support.amqp.returning_broker import ReturningBroker
 from tests.support.broker import ROOT
-from tests.support.returning_broker import ReturningBroker
 
 SHOP = ROOT / "examples" / "shop"
 SERVICES = ("orders", "billing", "shipping")

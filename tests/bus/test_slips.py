@@ -33,13 +33,13 @@ NAMES = ("a", "b", "c", "d")
 class Work:
     """What an activity is to do: fail so many times first, and for good or not."""
 
-    place: int
+    index: int
     failures: int = 0
 
 
 @dataclass
 class Log:
-    place: int
+    index: int
 
 
 class Services:
@@ -57,18 +57,18 @@ class Services:
 
         @activity.execute(retry=Retry(immediate=1, delayed=[5]))
         async def execute(work: Work, context: SlipContext) -> Log:
-            if self._failed.get(work.place, 0) < work.failures:
-                self._failed[work.place] = self._failed.get(work.place, 0) + 1
+            if self._failed.get(work.index, 0) < work.failures:
+                self._failed[work.index] = self._failed.get(work.index, 0) + 1
                 raise RuntimeError(f"{name} failed")
-            self.trace.append(f"do {name}{work.place}")
-            context.variables["last"] = work.place
-            return Log(work.place)
+            self.trace.append(f"do {name}{work.index}")
+            context.variables["last"] = work.index
+            return Log(work.index)
 
         if name in "ac":
 
             @activity.compensate
             async def compensate(log: Log, context: SlipContext) -> None:
-                self.trace.append(f"undo {name}{log.place}")
+                self.trace.append(f"undo {name}{log.index}")
 
         self.bus.include(activity)
 
@@ -85,13 +85,13 @@ def test_a_slip_is_done_in_order_or_undone_backwards(stops: list[tuple[str, int]
         slip = RoutingSlip({"customer": 7})
         expected: list[str] = []
         failed = None
-        for place, (name, failures) in enumerate(stops):
-            slip.add(f"test.{name}", Work(place, failures))
+        for index, (name, failures) in enumerate(stops):
+            slip.add(f"test.{name}", Work(index, failures))
             if failed is None:
                 if failures >= ATTEMPTS:
                     failed = name
                 else:
-                    expected.append(f"do {name}{place}")
+                    expected.append(f"do {name}{index}")
         if failed is not None:
             expected += [each.replace("do", "undo") for each in reversed(expected) if each[3] in "ac"]
         async with TestBus(services.bus) as test:

@@ -78,11 +78,11 @@ def test_a_slip_goes_through_services_and_back_where_one_fails(run: Run) -> None
                 if work.failures:
                     raise RuntimeError("no room")
                 seen.add(f"do {name}")
-                return Log(work.place)
+                return Log(work.index)
 
             @activity.compensate
             async def compensate(log: Log, context: SlipContext, name: str = name) -> None:
-                seen.add(f"undo {name}{log.place}")
+                seen.add(f"undo {name}{log.index}")
 
             bus.include(activity)
             await bus.start()

@@ -1,4 +1,4 @@
-"""Typed JSON: every type there and back, every wrong value refused with its place."""
+"""Typed JSON: every type there and back, every wrong value refused with its path."""
 
 import datetime as dt
 import enum
@@ -145,7 +145,7 @@ def test_whatever_comes_is_read_or_refused(annotation: Any, value: Any) -> None:
         (Extra, {}, ".a: expected a value, found none"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_place(annotation: Any, value: Any, text: str) -> None:
+def test_a_wrong_value_is_refused_with_its_path(annotation: Any, value: Any, text: str) -> None:
     with pytest.raises(NotReadableError) as refused:
         converter(annotation).load(value)
     assert str(refused.value) == text

@@ -26,7 +26,7 @@ from lightrail.amqp.performatives import (
     Transfer,
     encode_performative,
 )
-from tests.support.amqp_client import split
+from tests.support.amqp.socket_client import split
 
 UINT_MAX = 0xFFFFFFFF
 MESSAGE = b"\x00\x53\x70\xc0\x02\x01\x41\x00\x53\x75\xa0\x05hello"

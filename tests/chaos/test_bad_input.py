@@ -26,7 +26,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.service import children, resident_bytes
 from tests.chaos.traffic import Sender
 from tests.support import wait
-from tests.support.amqp_client import Client, LostError
+from tests.support.amqp.socket_client import Client, LostError
 from tests.support.broker import Broker
 
 pytestmark = pytest.mark.timeout(150)

@@ -4,8 +4,8 @@ import contextlib
 from pathlib import Path
 
 from lightrail.amqp.performatives import Accepted, Disposition, Flow, Transfer
+from tests.support.amqp.frame_peer import Peer, value
 from tests.support.broker import Broker
-from tests.support.frame_peer import Peer, value
 
 MESSAGES = 1_000
 DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"

@@ -11,8 +11,8 @@ import pytest
 
 from lightrail.amqp.performatives import Begin, Close, Open, Transfer
 from tests.support import wait
+from tests.support.amqp.frame_peer import AMQP, Peer, frame, receiver, sender, value
 from tests.support.broker import Broker
-from tests.support.frame_peer import AMQP, Peer, frame, receiver, sender, value
 
 RATE = 600
 SOAK_S = 60

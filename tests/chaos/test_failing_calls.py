@@ -18,10 +18,10 @@ import zmq
 from lightrail.telemetry.directories import socket_directory
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen
 from lightrail.wire.frames import DRAIN, HEADER, VERSION, Kind, frame
+from tests.chaos.failing_calls import FailingCalls, built
 from tests.support import namespace
 from tests.support.broker import ROOT
-from tests.support.failing_calls import FailingCalls, built
-from tests.support.shard_scene import batch, delivered
+from tests.support.shard.scene import batch, delivered
 
 pytestmark = pytest.mark.timeout(120)
 ANSWER_S = 20.0
@@ -206,8 +206,8 @@ def test_some_calls_fail(tmp_path: Path, failing: FailingCalls) -> None:
     assert {"open", "write", "sync", "allocate", "truncate", "link", "remove", "rename"} == set(calls)
     kinds = [*ERRORS, SHORT]
     for turn, name in enumerate(sorted(set(calls))):
-        places = [number for number, each in enumerate(calls) if each == name]
-        fails(tmp_path, failing, places[len(places) // 2], kinds[turn % 3])
+        indexes = [number for number, each in enumerate(calls) if each == name]
+        fails(tmp_path, failing, indexes[len(indexes) // 2], kinds[turn % 3])
     writes = [number for number, each in enumerate(calls) if each == "write"]
     fails(tmp_path, failing, writes[len(writes) // 2], SHORT)
 

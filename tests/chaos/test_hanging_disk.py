@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.failing_calls import built
 from tests.chaos.ledger import RELEASED, Ledger
 from tests.chaos.service import Service
 from tests.chaos.traffic import Receiver, Sender
 from tests.support import wait
-from tests.support.failing_calls import built
 
 pytestmark = pytest.mark.timeout(120)
 

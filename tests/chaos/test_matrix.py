@@ -45,10 +45,10 @@ def test_no_load_loses_what_was_accepted_over_many_rounds(tmp_path: Path, fault:
 def test_every_cell_runs_or_gives_its_reason() -> None:
     missing = [(victim, kind) for victim in VICTIMS for kind in KINDS if (victim, kind) not in MATRIX]
     assert not missing
-    for place, cell in MATRIX.items():
-        assert callable(cell) or isinstance(cell, Covered | Never), place
+    for key, cell in MATRIX.items():
+        assert callable(cell) or isinstance(cell, Covered | Never), key
         if isinstance(cell, Never):
-            assert len(cell.reason.split()) > 4, f"{place}: {cell.reason!r} is no reason"
+            assert len(cell.reason.split()) > 4, f"{key}: {cell.reason!r} is no reason"
 
 
 def test_the_tests_that_cells_name_are_there() -> None:

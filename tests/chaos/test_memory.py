@@ -15,11 +15,11 @@ from lightrail.telemetry.directories import socket_directory
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.chaos.service import resident_bytes
+from tests.chaos.wire_frontend import Way
 from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.namespace import give
-from tests.support.shard_scene import Peer
-from tests.support.wire_frontend import Way
+from tests.support.shard.scene import Peer
 
 MARK = 10_000_000
 SLACK = 64 * 1024 * 1024

@@ -17,7 +17,7 @@ from tests.chaos.bystanders import bystanders
 from tests.chaos.ledger import Ledger
 from tests.chaos.traffic import Sender
 from tests.support import wait
-from tests.support.amqp_client import Client
+from tests.support.amqp.socket_client import Client
 from tests.support.broker import Broker
 from tests.support.namespace import give
 

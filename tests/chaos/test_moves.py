@@ -10,10 +10,10 @@ from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import Service
 from lightrail.telemetry.directories import socket_directory
+from tests.chaos.wire_frontend import Installation
 from tests.support.broker import Broker
-from tests.support.moving_scene import Frontend
-from tests.support.shard_scene import Peer
-from tests.support.wire_frontend import Installation
+from tests.support.shard.moving_scene import Frontend
+from tests.support.shard.scene import Peer
 
 BACKLOG = 2_000
 MOVES = 4

@@ -15,7 +15,7 @@ from lightrail.amqp.performatives import Accepted, Rejected
 from lightrail.amqp.sections import decode_header
 from tests.chaos.ledger import ACCEPTED, REJECTED, RELEASED, SENT, Ledger, messages
 from tests.support import wait
-from tests.support.amqp_client import Client, LostError
+from tests.support.amqp.socket_client import Client, LostError
 
 SEND_MAX = 250
 """Messages that are handed to the engine at a time."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.broker import Broker
-from tests.support.cutting_proxy import CuttingProxy
 
 DEADLINE_S = 30.0
 

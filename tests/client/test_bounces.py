@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lightrail.client import Event, connect
-from tests.support.client_ledger import Ledger
-from tests.support.returning_broker import ReturningBroker
+from tests.support.amqp.client_ledger import Ledger
+from tests.support.amqp.returning_broker import ReturningBroker
 
 SUBSCRIPTIONS = 100
 CONNECTIONS = 4

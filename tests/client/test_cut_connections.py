@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lightrail.client import ConnectError, Event, ReconnectPolicy, connect
+from tests.client.random_cuts import RandomCuts
+from tests.support.amqp.client_ledger import Ledger
 from tests.support.broker import Broker
-from tests.support.client_ledger import Ledger
-from tests.support.random_cuts import RandomCuts
 
 DEADLINE_S = 60.0
 SOAK_S = float(os.environ.get("LIGHTRAIL_SOAK_SECONDS", "600"))
@@ -30,9 +30,11 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def traffic_through_cuts(broker: Broker, seed: int, enough: Callable[[RandomCuts], bool]) -> None:
+async def traffic_through_cuts(
+    broker: Broker, seed: int, enough: Callable[[RandomCuts], bool], scheme: str = "amqp"
+) -> None:
     """One connection that sends and one that receives, each cut again and again."""
-    ledgers = [Ledger(f"cuts/{seed}/{number}") for number in range(3)]
+    ledgers = [Ledger(f"cuts/{scheme}/{seed}/{number}") for number in range(3)]
     said: list[Event] = []
     async with RandomCuts(broker.amqp, seed) as proxy:
         options: dict[str, Any] = {"reconnect": SOON, "heartbeat": 0.5, "on_event": said.append}
@@ -41,7 +43,7 @@ async def traffic_through_cuts(broker: Broker, seed: int, enough: Callable[[Rand
             # The first round is the application's own to repeat.
             while True:
                 try:
-                    return await connect(proxy.url, **options)
+                    return await connect(f"{scheme}://{proxy.url}", **options)
                 except ConnectError:
                     continue
 
@@ -63,9 +65,11 @@ async def traffic_through_cuts(broker: Broker, seed: int, enough: Callable[[Rand
         ledger.check_twice(losses, CREDIT)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_nothing_accepted_is_lost_wherever_the_connection_is_cut(broker: Broker, seed: int) -> None:
-    play(traffic_through_cuts(broker, seed, lambda proxy: proxy.cuts >= 15))
+@pytest.mark.parametrize(("scheme", "seed"), [("amqp", 0), ("amqp", 1), ("ws", 2)])
+def test_nothing_accepted_is_lost_wherever_the_connection_is_cut(
+    broker: Broker, scheme: str, seed: int
+) -> None:
+    play(traffic_through_cuts(broker, seed, lambda proxy: proxy.cuts >= 15, scheme))
 
 
 @pytest.mark.soak

@@ -14,8 +14,8 @@ import pytest
 
 from lightrail.client import Event, ReconnectPolicy, connect
 from tests.support import wait
-from tests.support.client_ledger import Ledger
-from tests.support.returning_broker import ReturningBroker
+from tests.support.amqp.client_ledger import Ledger
+from tests.support.amqp.returning_broker import ReturningBroker
 
 SOAK_S = float(os.environ.get("LIGHTRAIL_SOAK_SECONDS", "600"))
 SOON = ReconnectPolicy(first=0.02, longest=0.2, connect=2.0)

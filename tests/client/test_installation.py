@@ -12,7 +12,7 @@ import pytest
 
 from lightrail.cli import extra
 from tests.support.broker import ROOT, Broker
-from tests.support.wheels import build, environment_of_pip
+from tests.support.deploy.wheels import build, environment_of_pip
 
 
 class Installed:

@@ -20,8 +20,8 @@ from lightrail.client import (
     sync,
 )
 from tests.client.conftest import play
+from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.broker import Broker
-from tests.support.cutting_proxy import CuttingProxy
 
 LOCK_S = 2.0
 """Long enough for a machine that is busy for a second; tests wait for the end of one such lock."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.client import Connection, Delivery, connect
+from lightrail.client import Connection, Delivery, Receiver, connect
 from tests.support.broker import Broker
 
 DEADLINE_S = 30.0
@@ -105,5 +105,27 @@ def test_a_cancelled_consumer_leaves_nothing_locked(broker: Broker) -> None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
             await everything_is_there(connection, "consumer", list(range(COUNT)))
+
+    play(test())
+
+
+def test_an_opening_that_is_cancelled_in_the_turn_of_its_attach_gives_back_uncounted(broker: Broker) -> None:
+    async def test() -> None:
+        async with connect(broker.amqp) as connection:
+            await fill(connection, "opening")
+            for _ in range(20):
+                receiver = connection.receiver("opening", credit=20)
+
+                async def consume(receiver: Receiver = receiver) -> None:
+                    async with receiver:
+                        raise AssertionError("expected an opening that was cancelled, found an open receiver")
+
+                task = asyncio.create_task(consume())
+                while not receiver.healthy:  # noqa: ASYNC110 - the very turn in which that changes is wanted
+                    await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            await everything_is_there(connection, "opening", list(range(COUNT)))
 
     play(test())

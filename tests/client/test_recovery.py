@@ -21,8 +21,8 @@ from lightrail.client import (
     connect,
 )
 from tests.support import wait
-from tests.support.cutting_proxy import CuttingProxy
-from tests.support.returning_broker import ReturningBroker
+from tests.support.amqp.cutting_proxy import CuttingProxy
+from tests.support.amqp.returning_broker import ReturningBroker
 
 DEADLINE_S = 60.0
 SOON = ReconnectPolicy(first=0.02, longest=0.2)

@@ -19,8 +19,8 @@ from lightrail.client import (
     connect,
 )
 from lightrail.client.management import NAME, QUEUE
+from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.broker import Broker
-from tests.support.cutting_proxy import CuttingProxy
 
 DEADLINE_S = 30.0
 

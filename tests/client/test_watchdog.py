@@ -22,9 +22,9 @@ from lightrail.client import (
     connect,
 )
 from lightrail.client.management import QUEUE
+from tests.support.amqp.cutting_proxy import CuttingProxy
+from tests.support.amqp.returning_broker import ReturningBroker
 from tests.support.broker import Broker
-from tests.support.cutting_proxy import CuttingProxy
-from tests.support.returning_broker import ReturningBroker
 
 DEADLINE_S = 60.0
 SOON = ReconnectPolicy(first=0.02, longest=0.2)

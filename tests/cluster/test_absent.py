@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.cluster.test_rebalance import admin, fill, shards
 from tests.support import wait
-from tests.support.cluster import Cluster, get
+from tests.support.deploy.cluster import Cluster, get
 from tests.support.http_client import Http
 
 

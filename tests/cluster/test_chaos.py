@@ -1,6 +1,6 @@
 """A queue moves under full traffic while, at every step of the move, each party of it dies or stands still.
 
-The moves stand at a step because a proxy holds the very message of it (tests/support/holding_proxy.py), so
+The moves stand at a step because a proxy holds the very message of it (tests/cluster/holding_proxy.py), so
 that a fault hits where it is meant to. After each fault the move ends, done or called off; every queue is
 served by exactly the shard where it is placed; traffic goes on. In the end nothing that was accepted is lost,
 nothing came twice but what clients held at a process that was killed, the order is kept, and a further move
@@ -15,16 +15,15 @@ import pytest
 
 from lightrail.model import limits
 from tests.chaos.scene import hold
-from tests.cluster.letters import make
-from tests.support.chaos_cluster import (
+from tests.cluster.chaos_cluster import (
     CATCH_UP,
     COPY,
     DEADLINE_S,
     FREEZE,
+    FREEZING,
+    FROZEN,
     QUEUE,
     RETIRE,
-    SEALED,
-    SEALING,
     STEPS,
     SWITCH,
     SWITCHED,
@@ -32,8 +31,9 @@ from tests.support.chaos_cluster import (
     ClusterScene,
     Step,
 )
-from tests.support.island import Island, island
-from tests.support.usage import usage
+from tests.cluster.island import Island, island
+from tests.cluster.letters import make
+from tests.cluster.usage import usage
 
 STOP_S = 1.5
 """A pause after which nobody has given up on anybody."""
@@ -84,16 +84,16 @@ def stop(scene: ClusterScene, party: str, step: Step, seconds: float) -> None:
 # --- parties of a move ------------------------------------------------------------------------------------
 
 KILLS = {
-    "source": (COPY, SEALING, SEALED, RETIRE),
-    "destination": (CATCH_UP, SEALED, SWITCH, SWITCHED),
-    "frontend": (SEALED,),
+    "source": (COPY, FREEZING, FROZEN, RETIRE),
+    "destination": (CATCH_UP, FROZEN, SWITCH, SWITCHED),
+    "frontend": (FROZEN,),
     "gateway": (WAITING,),
     "etcd": (FREEZE, SWITCH, SWITCHED),
 }
 STOPS = {
-    "source": (COPY, SEALING),
-    "destination": (SEALED, SWITCHED),
-    "frontend": (SEALED,),
+    "source": (COPY, FREEZING),
+    "destination": (FROZEN, SWITCHED),
+    "frontend": (FROZEN,),
     "gateway": (),
     "etcd": (SWITCH,),
 }
@@ -132,7 +132,7 @@ def test_a_few_queues_cross_each_other_while_their_shards_die(tmp_path: Path) ->
         scene.warm()
         scene.begin()
         scene.recovered()
-        for party, step in (("source", SEALED), ("destination", SWITCH)):
+        for party, step in (("source", FROZEN), ("destination", SWITCH)):
             kill(scene, party, step)
         scene.finish()
         scene.undisturbed(*scene.workers)
@@ -249,7 +249,7 @@ def still_at_work(scene: ClusterScene, result: str, began: float) -> None:
 
 
 def test_a_shard_is_cut_off_from_everybody_in_the_middle_of_a_move(tmp_path: Path) -> None:
-    """For longer than its lease, than a peer may be silent, and than a source keeps its seal without a word.
+    """For longer than its lease, than a peer may be silent, and than a source leaves a queue frozen.
 
     First as the source: the queue goes on at the destination while its former owner knows nothing of it. Then
     as the destination: the source wins its queue back, and the transaction that comes late is refused.

@@ -11,7 +11,7 @@ from lightrail.model import limits
 from tests.cluster.letters import make, receive, send
 from tests.support import wait
 from tests.support.broker import ROOT, Broker
-from tests.support.cluster import Cluster, Node
+from tests.support.deploy.cluster import Cluster, Node
 
 
 def refused(node: Node) -> str:

@@ -13,8 +13,8 @@ from tests.cluster.letters import make, receive, send
 from tests.cluster.test_rebalance import admin
 from tests.support import wait
 from tests.support.broker import ROOT
-from tests.support.cluster import Cluster, Node
-from tests.support.prometheus import Job, Prometheus
+from tests.support.deploy.cluster import Cluster, Node
+from tests.support.deploy.prometheus import Job, Prometheus
 
 AWAY = "LightRailCoordinatorAway"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tests.cluster.letters import make, receive, send
 from tests.support import wait
-from tests.support.cluster import Cluster, Node, get
-from tests.support.etcd import EtcdServer
+from tests.support.deploy.cluster import Cluster, Node, get
+from tests.support.deploy.etcd import EtcdServer
 
 LEASE_S = 5
 """Of the ten seconds that the registration of a dead process lives: by then half of them are over."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.cluster.test_rebalance import admin, fill, shards
 from tests.support import wait
 from tests.support.broker import ROOT
-from tests.support.cluster import Cluster, Node
+from tests.support.deploy.cluster import Cluster, Node
 from tests.support.documented import commands
 from tests.support.http_client import Http
 
@@ -165,7 +165,7 @@ def test_copies_of_different_times_lose_what_the_page_says(tmp_path: Path) -> No
         everybody = (*nodes, gateway)
         cluster.start(*everybody)
         names = fill(gateway, 2, MESSAGES)
-        (moved,) = [name for name in names if place(cluster, name) == 0]
+        (moved,) = [name for name in names if shard_of(cluster, name) == 0]
         (other,) = [name for name in names if name != moved]
 
         def copy(to: Path) -> None:
@@ -198,7 +198,7 @@ def test_copies_of_different_times_lose_what_the_page_says(tmp_path: Path) -> No
         plan = tmp_path / "plan.json"
         plan.write_text(json.dumps({"moves": [{"queue": moved, "to": 1}]}))
         run(gateway, f"lightrail-admin rebalance --plan {plan}")
-        assert place(cluster, moved) == 1
+        assert shard_of(cluster, moved) == 1
         copy(after)
 
         # etcd from before a move, the shards from after it: kept, and not served.
@@ -215,5 +215,5 @@ def test_copies_of_different_times_lose_what_the_page_says(tmp_path: Path) -> No
         assert kept(gateway, [moved, other]) == [MESSAGES, MESSAGES]
 
 
-def place(cluster: Cluster, queue: str) -> int:
+def shard_of(cluster: Cluster, queue: str) -> int:
     return int(json.loads(cluster.keys("placement/")[f"placement/{queue}"])["shard"])

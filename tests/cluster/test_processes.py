@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.cluster.letters import make, receive, send
 from tests.support import wait
 from tests.support.broker import Broker
-from tests.support.cluster import Cluster, get
+from tests.support.deploy.cluster import Cluster, get
 
 QUEUES = ("a", "b", "c", "d")
 

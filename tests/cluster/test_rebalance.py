@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support import wait
 from tests.support.broker import ROOT
-from tests.support.cluster import Cluster, Node
+from tests.support.deploy.cluster import Cluster, Node
 from tests.support.http_client import Http
 
 QUEUES = 100

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.cluster.letters import make, receive, send
 from tests.support import wait
-from tests.support.cluster import Cluster, Node
+from tests.support.deploy.cluster import Cluster, Node
 
 PREFIX = "/lightrail/lightrail/"
 

@@ -10,7 +10,7 @@ from tests.cluster.letters import make, receive
 from tests.cluster.test_etcd_away import Load
 from tests.cluster.test_rebalance import admin
 from tests.support import wait
-from tests.support.cluster import Cluster, Node
+from tests.support.deploy.cluster import Cluster, Node
 
 
 def set_back(cluster: Cluster, snapshot: Path, nodes: tuple[Node, ...]) -> None:

@@ -9,9 +9,9 @@ from proton import Message
 from proton.reactor import Selector
 
 from tests.support import wait
+from tests.support.amqp.proton_blocking import connected
 from tests.support.broker import Broker
 from tests.support.http_client import Http
-from tests.support.proton_blocking import connected
 
 LATE_S = 1.0
 """A bucket of the metric. One turn takes a tenth of it; the rest is what a machine does besides."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.cluster.letters import make, receive, send
 from tests.support import wait
 from tests.support.broker import ROOT
-from tests.support.cluster import Cluster, get
+from tests.support.deploy.cluster import Cluster, get
 
 
 def new_key(path: Path) -> subprocess.CompletedProcess[str]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.amqp.frame_peer import Peer
 from tests.support.broker import Broker
-from tests.support.frame_peer import Peer
 
 _numbers = itertools.count(1)
 

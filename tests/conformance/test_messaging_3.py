@@ -20,7 +20,7 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.sections import decode_header, encode_header, scan
 from lightrail.amqp.values import Described, Symbol, ULong
-from tests.support.frame_peer import Peer, frame, receiver, transfers, value
+from tests.support.amqp.frame_peer import Peer, frame, receiver, transfers, value
 
 FAILED = Modified(delivery_failed=True)
 
@@ -53,9 +53,9 @@ def rest(peer: Peer, queue: str, handle: int = 5, **fields: Any) -> list[tuple[i
 
 
 def notes(message: bytes) -> dict[str, object]:
-    place = scan(message).message_annotations
-    assert place is not None
-    section, _ = decode(message, *place)
+    area = scan(message).message_annotations
+    assert area is not None
+    section, _ = decode(message, *area)
     assert isinstance(section, Described)
     return {str(key): each for key, each in section.value.items()}
 
@@ -118,7 +118,7 @@ def test_3_4_3_rejected_goes_to_the_dead_letter_queue(begun: Peer, queue: str) -
     assert rest(begun, queue) == []
 
 
-def test_3_4_4_released_comes_back_in_its_place(begun: Peer, queue: str) -> None:
+def test_3_4_4_released_comes_back_to_its_position(begun: Peer, queue: str) -> None:
     fetched(begun, queue, 3)
     settle(begun, Released(), 1)
     settle(begun, Released(), 0)
@@ -170,7 +170,7 @@ def test_3_2_1_a_redelivered_header_keeps_what_it_said(begun: Peer, queue: str) 
 
 
 def test_4_an_outcome_in_an_unknown_transaction_detaches(begun: Peer, queue: str) -> None:
-    """There are no transactions yet: what was meant to be provisional must not happen."""
+    """What was meant to be provisional must not happen."""
     fetched(begun, queue)
     settle(begun, TransactionalState(txn_id=b"none", outcome=Accepted()))
     begun.error_of(Detach, "amqp:transaction:unknown-id")

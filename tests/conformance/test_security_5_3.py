@@ -18,8 +18,8 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.values import Symbol
 from lightrail.cli import admin
+from tests.support.amqp.frame_peer import AMQP, SASL, TLS, Peer, frame
 from tests.support.broker import Broker
-from tests.support.frame_peer import AMQP, SASL, TLS, Peer, frame
 
 OK, AUTH = 0, 1
 PASSWORD = "pencil"

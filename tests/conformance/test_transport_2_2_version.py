@@ -3,7 +3,7 @@
 import pytest
 
 from lightrail.amqp.performatives import Begin, Close, Open
-from tests.support.frame_peer import AMQP, SASL, TLS, Peer, frame
+from tests.support.amqp.frame_peer import AMQP, SASL, TLS, Peer, frame
 
 
 def test_2_2_the_header_is_echoed_before_open(peer: Peer) -> None:

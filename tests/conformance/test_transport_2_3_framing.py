@@ -7,7 +7,7 @@ import pytest
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.performatives import Begin, Close, Open, encode_performative
 from lightrail.amqp.values import Described, ULong
-from tests.support.frame_peer import AMQP, EMPTY, Peer, frame
+from tests.support.amqp.frame_peer import AMQP, EMPTY, Peer, frame
 
 BEGIN = encode_performative(Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1))
 

@@ -1,9 +1,12 @@
 """Connections (transport 2.4, 2.7.1, 2.7.9): open, close, and what they negotiate."""
 
+from typing import Any
+
 import pytest
 
 from lightrail.amqp.performatives import (
     AmqpError,
+    Attach,
     Begin,
     Close,
     Detach,
@@ -11,10 +14,12 @@ from lightrail.amqp.performatives import (
     End,
     Flow,
     Open,
+    Source,
+    Target,
     Transfer,
 )
 from lightrail.amqp.values import Symbol
-from tests.support.frame_peer import AMQP, EMPTY, Peer, frame, receiver, sender, transfers, value
+from tests.support.amqp.frame_peer import AMQP, EMPTY, Peer, frame, receiver, sender, transfers, value
 
 BEGIN = Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1)
 
@@ -83,6 +88,92 @@ def test_2_7_1_no_frame_is_larger_than_the_peer_takes(peer: Peer, queue: str) ->
 
 
 # --- channels --------------------------------------------------------------------------------------------
+
+
+def test_2_4_1_the_brokers_open_fits_into_what_every_peer_takes(peer: Peer) -> None:
+    """Before both opens have come a frame has 512 bytes at the most."""
+    container = "x" * 400
+    peer.send(AMQP, frame(Open(container_id=container, max_frame_size=512)))
+    assert peer.header() == AMQP
+    found = peer.read()
+    assert isinstance(found.body, Open)
+    assert found.size <= 512
+
+
+def test_2_7_1_every_frame_of_a_link_fits_into_the_smallest_max_frame_size(peer: Peer, queue: str) -> None:
+    peer.open(max_frame_size=512)
+    sizes: list[int] = []
+
+    def read_to(kind: type) -> Any:
+        """The next performative of a kind; the sizes of all frames up to it are noted."""
+        while True:
+            found = peer.read()
+            sizes.append(found.size)
+            if isinstance(found.body, kind):
+                return found.body
+
+    peer.begin()
+    source, target = Source(), Target(address=queue)
+    peer.write(Attach(name="s", handle=0, role=False, source=source, target=target, initial_delivery_count=0))
+    read_to(Flow)
+    for number in range(100):
+        peer.write(
+            Transfer(handle=0, delivery_id=number, delivery_tag=b"%d" % number, message_format=0),
+            value(b"x" * 400),
+        )
+    settled = 0
+    while settled < 100:
+        answer = read_to(Disposition)
+        settled += (answer.first if answer.last is None else answer.last) - answer.first + 1
+    peer.write(Detach(handle=0, closed=True))
+    read_to(Detach)
+    peer.write(Close())
+    read_to(Close)
+    assert max(sizes) <= 512
+
+
+def test_2_7_1_a_frame_of_exactly_the_brokers_size_is_taken(peer: Peer, queue: str) -> None:
+    most = peer.open().max_frame_size
+    peer.begin()
+    peer.attach_sender(queue)
+    transfer = Transfer(handle=0, delivery_id=0, delivery_tag=b"t", message_format=0, settled=False)
+    empty = len(frame(transfer, b""))
+    body = b"\x00\x53\x75\xb0" + (most - empty - 8).to_bytes(4) + b"x" * (most - empty - 8)
+    assert len(frame(transfer, body)) == most
+    peer.write(transfer, body)
+    peer.expect(Disposition)
+    peer.send(frame(transfer, body + b"x"))
+    peer.error_of(Close, "amqp:connection:framing-error")
+
+
+def test_2_7_1_the_larger_max_frame_size_of_a_peer_changes_nothing(peer: Peer, queue: str) -> None:
+    """A peer that takes 4 GiB gets frames of the broker's own size, so that links take turns."""
+    most = peer.open(max_frame_size=0xFFFFFFFF).max_frame_size
+    peer.begin()
+    message = value(b"x" * (most + 20_000))
+    peer.attach_sender(queue)
+    begun = Transfer(handle=0, delivery_id=0, delivery_tag=b"t", message_format=0, more=True)
+    peer.write(begun, message[:40_000])
+    peer.write(Transfer(handle=0), message[40_000:])
+    peer.expect(Disposition)
+    peer.attach_receiver(queue, handle=1)
+    peer.write(
+        Flow(
+            next_incoming_id=0,
+            incoming_window=100,
+            next_outgoing_id=7,
+            outgoing_window=100,
+            handle=1,
+            delivery_count=0,
+            link_credit=1,
+        )
+    )
+    arrived = b""
+    while len(arrived) < len(message):
+        found = peer.read()
+        assert found.size <= most
+        arrived += found.payload
+    assert arrived == message
 
 
 def test_2_7_1_channels_beyond_channel_max_close_with_framing_error(peer: Peer) -> None:

@@ -14,7 +14,7 @@ from lightrail.amqp.performatives import (
     Transfer,
 )
 from lightrail.amqp.values import Symbol
-from tests.support.frame_peer import Peer, frame, receiver, sender, transfers, value
+from tests.support.amqp.frame_peer import Peer, frame, receiver, sender, transfers, value
 
 BEGIN = Begin(next_outgoing_id=0, incoming_window=10, outgoing_window=10)
 

@@ -18,7 +18,7 @@ from lightrail.amqp.performatives import (
     TransactionalState,
     Transfer,
 )
-from tests.support.frame_peer import WINDOW, Peer, frame, sender, transfers, value
+from tests.support.amqp.frame_peer import WINDOW, Peer, frame, sender, transfers, value
 
 
 def settled(peer: Peer, count: int) -> list[int]:

@@ -24,7 +24,7 @@ from lightrail.cluster.map import Member, Move, Placed, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
-from tests.support.etcd import EtcdCluster, etcd
+from tests.support.deploy.etcd import EtcdCluster, etcd
 
 Check = Callable[[Coordinator], Awaitable[None]]
 Run = Callable[[Check], None]

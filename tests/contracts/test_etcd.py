@@ -26,9 +26,9 @@ from lightrail.cluster.entries import News
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
 from lightrail.cluster.etcd.coordinator import EtcdCoordinator
 from lightrail.model import limits
+from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.certificates import Authority
-from tests.support.cutting_proxy import CuttingProxy
-from tests.support.etcd import EtcdCluster, etcd
+from tests.support.deploy.etcd import EtcdCluster, etcd
 from tests.support.ports import free_ports
 from tests.support.wait import until
 

@@ -13,7 +13,7 @@ from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
 from lightrail.cluster.etcd.coordinator import EtcdCoordinator
 from lightrail.telemetry.metrics import registry
-from tests.support.etcd import EtcdCluster, etcd
+from tests.support.deploy.etcd import EtcdCluster, etcd
 from tests.support.wait import until
 
 TIMES = EtcdTimes(

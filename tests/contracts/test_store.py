@@ -11,9 +11,8 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreError, StoreRefusedError, needs_sync
-from lightrail.shard.queue.runs import Batch, Place, batch_of
-from tests.support.now import now
-from tests.support.stores import (
+from lightrail.shard.queue.runs import Batch, Location, batch_of
+from tests.contracts.stores import (
     DURABLE,
     STORES,
     Make,
@@ -25,6 +24,7 @@ from tests.support.stores import (
     send,
     sqlite,
 )
+from tests.support.now import now
 
 
 @STORES
@@ -65,13 +65,13 @@ def test_spilled_messages_need_no_sync(make: Make, tmp_path: Path) -> None:
     batch = batch_of(bodies(3))
     spilled = Append([(1, 0)], 0, 0, batch, 0, 3, 0, SPILLED)
     assert not needs_sync(spilled)
-    place = store.append(spilled, 1)
-    assert place is not None
+    location = store.append(spilled, 1)
+    assert location is not None
     begun = store.begin_commit()
     assert not begun.synced
     begun.perform()
     store.end_commit(begun)
-    assert messages(store.read(place, 1, 0, 3)) == bodies(3)
+    assert messages(store.read(location, 1, 0, 3)) == bodies(3)
     store.append(Settle(1, [(0, 1)], Outcome.ACCEPTED), 1)
     begun = store.begin_commit()
     assert begun.synced
@@ -93,7 +93,7 @@ def test_reads_find_what_is_gathered_in_flight_and_committed(make: Make, tmp_pat
     assert messages(store.read(first, 1, 0, 2)) == bodies(2)
     store.end_commit(begun)
     commit(store)
-    whole = Place(first.segment, first.offset, second.offset + second.length - first.offset)
+    whole = Location(first.segment, first.offset, second.offset + second.length - first.offset)
     runs = store.read(whole, 1, 1, 3)
     assert [(run.sequence, run.count) for run in runs] == [(1, 1), (2, 1)]
     assert messages(runs) == [bodies(2)[1], bodies(1, 3_000, 2)[0]]
@@ -108,7 +108,7 @@ def test_reads_give_a_sequence_as_it_was_written_last(make: Make, tmp_path: Path
     first = send(store, batch_of(bodies(5), durable=True), 0)
     last = send(store, batch_of([b"new"], durable=True), 2, flags=REWRITTEN, attempts=4)
     commit(store)
-    whole = Place(first.segment, first.offset, last.offset + last.length - first.offset)
+    whole = Location(first.segment, first.offset, last.offset + last.length - first.offset)
     runs = store.read(whole, 1, 0, 5)
     old = bodies(5)
     assert messages(runs) == [old[0], old[1], b"new", old[3], old[4]]
@@ -120,7 +120,7 @@ def test_reads_give_a_sequence_as_it_was_written_last(make: Make, tmp_path: Path
 def test_reads_of_what_is_not_there_say_so(make: Make, tmp_path: Path) -> None:
     store, _ = opened(make, tmp_path)
     with pytest.raises(StoreError):
-        store.read(Place(77, 5_000, 10), 1, 0, 1)
+        store.read(Location(77, 5_000, 10), 1, 0, 1)
     store.close()
 
 
@@ -185,7 +185,7 @@ def test_evicted_batches_can_not_be_appended(make: Make, tmp_path: Path) -> None
     store, _ = opened(make, tmp_path)
     declare(store, 1)
     with pytest.raises(ValueError, match="fetch it first"):
-        send(store, Batch(None, None, 3, 30, place=Place(1, 2, 3)), 0)
+        send(store, Batch(None, None, 3, 30, location=Location(1, 2, 3)), 0)
     store.close()
 
 
@@ -195,10 +195,10 @@ def test_a_batch_may_change_its_owner_after_append(make: Make, tmp_path: Path) -
     store, _ = opened(make, tmp_path)
     declare(store, 1)
     batch = batch_of(bodies(3, 2_000), durable=True)
-    place = send(store, batch, 0)
+    location = send(store, batch, 0)
     batch.data = batch.ends = None
     commit(store)
-    assert messages(store.read(place, 1, 0, 3)) == bodies(3, 2_000)
+    assert messages(store.read(location, 1, 0, 3)) == bodies(3, 2_000)
     store.close()
 
 

@@ -29,8 +29,7 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store
 from lightrail.shard.queue.runs import Batch, batch_of
-from tests.support.journal_writer import Writer, script, shown
-from tests.support.stores import (
+from tests.contracts.stores import (
     ALL,
     DURABLE,
     Make,
@@ -43,6 +42,7 @@ from tests.support.stores import (
     send,
     sqlite,
 )
+from tests.support.shard.journal_writer import Writer, script, shown
 
 
 @DURABLE
@@ -235,8 +235,8 @@ def test_memory_is_bounded_and_what_stays_on_disk_can_be_read(
     for run in recovered.queues[0].runs:
         if run.batch.evicted:
             evicted = True
-            assert run.batch.place is not None
-            got += messages(store.read(run.batch.place, 1, run.sequence, run.end))
+            assert run.batch.location is not None
+            got += messages(store.read(run.batch.location, 1, run.sequence, run.end))
         else:
             assert not evicted, "the head is in memory, the tail is not"
             got += messages([run])

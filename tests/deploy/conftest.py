@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import compose, images
-from tests.support.docker import Engine, NoEngineError, alone
+from tests.deploy import images
+from tests.support.deploy import compose
+from tests.support.deploy.docker import Engine, NoEngineError, alone
 
 
 @dataclass

@@ -13,8 +13,8 @@ from proton.utils import BlockingConnection
 
 from tests.deploy.conftest import Docker
 from tests.support import wait
-from tests.support.compose import Compose
-from tests.support.proton_blocking import connected, received
+from tests.support.amqp.proton_blocking import connected, received
+from tests.support.deploy.compose import Compose
 
 pytestmark = pytest.mark.timeout(900)
 PASSWORD = "chosen by the test"

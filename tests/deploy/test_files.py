@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.images import described
+from tests.deploy.images import described
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "deploy/compose"

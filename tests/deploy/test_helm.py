@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support import helm, kubernetes_schemas
-from tests.support.helm import CHART
-from tests.support.helm_values import (
+from tests.deploy import kubernetes_schemas
+from tests.support.deploy import helm
+from tests.support.deploy.helm import CHART
+from tests.support.deploy.helm_values import (
     FIXED,
     INSTALLATIONS,
     at,

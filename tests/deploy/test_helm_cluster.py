@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.support import helm, kubernetes_api
-from tests.support.helm import Manifest, of_kind
-from tests.support.helm_values import FIXED, merged
-from tests.support.kubernetes_api import released
+from tests.deploy import kubernetes_api
+from tests.deploy.kubernetes_api import released
+from tests.support.deploy import helm
+from tests.support.deploy.helm import Manifest, of_kind
+from tests.support.deploy.helm_values import FIXED, merged
 
 USERS = [{"name": name, "rights": "all", "prefix": "/"} for name in ("admin", "new")]
 

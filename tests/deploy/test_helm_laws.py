@@ -10,9 +10,9 @@ import yaml
 
 from lightrail.model.settings import Settings, names
 from scripts import helm_files
-from tests.support import helm
-from tests.support.helm import Manifest, containers, of_kind, pods, ports, selects
-from tests.support.helm_values import FIXED, INSTALLATIONS, merged, schema
+from tests.support.deploy import helm
+from tests.support.deploy.helm import Manifest, containers, of_kind, pods, ports, selects
+from tests.support.deploy.helm_values import FIXED, INSTALLATIONS, merged, schema
 
 OWN = ("frontend", "shard", "gateway")
 PORTS = {"amqp": 5672, "amqps": 5671, "http": 8080, "https": 8443, "wire": 5680, "metrics": 9464}

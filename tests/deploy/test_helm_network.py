@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import helm
-from tests.support.helm import Manifest, chosen, containers, of_kind, pods, ports, selects
-from tests.support.helm_values import FIXED, INSTALLATIONS, merged
+from tests.support.deploy import helm
+from tests.support.deploy.helm import Manifest, chosen, containers, of_kind, pods, ports, selects
+from tests.support.deploy.helm_values import FIXED, INSTALLATIONS, merged
 
 
 @pytest.fixture(scope="module", params=INSTALLATIONS)

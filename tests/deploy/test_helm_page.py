@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from lightrail.cli import admin
-from tests.support import helm
-from tests.support.helm_values import parts
+from tests.support.deploy import helm
+from tests.support.deploy.helm_values import parts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operate" / "helm.md").read_text()
 VALUES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

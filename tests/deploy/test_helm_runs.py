@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.support import helm, kubernetes_api
-from tests.support.helm_values import Values, merged
-from tests.support.kubelet import Node, Pod, node
-from tests.support.kubernetes_api import released
+from tests.deploy import kubernetes_api
+from tests.deploy.kubelet import Node, Pod, node
+from tests.deploy.kubernetes_api import released
+from tests.support.deploy import helm
+from tests.support.deploy.helm_values import Values, merged
 
 VALUES: Values = {
     "config": {"plain_without_tls": True, "memory_mark": "64MiB", "log_format": "plain"},

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import helm
 from tests.support.broker import ROOT, Broker
-from tests.support.helm_values import FIXED, merged
+from tests.support.deploy import helm
+from tests.support.deploy.helm_values import FIXED, merged
 
 USERS = [
     {"name": "admin", "rights": "all", "prefix": "/"},
@@ -35,11 +35,11 @@ def container(pod: str, name: str, **values: Any) -> helm.Manifest:
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A directory with the commands of the image, of this tree."""
-    place = tmp_path_factory.mktemp("bin")
+    folder = tmp_path_factory.mktemp("bin")
     for name, words in (("python", ""), ("lightrail-admin", "-m lightrail.cli.admin")):
-        (place / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
-        (place / name).chmod(0o755)
-    return str(place)
+        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        (folder / name).chmod(0o755)
+    return str(folder)
 
 
 def run(
@@ -56,28 +56,28 @@ def run(
 @pytest.fixture(scope="module")
 def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Secret of users, mounted."""
-    place = tmp_path_factory.mktemp("users")
+    folder = tmp_path_factory.mktemp("users")
     for user in USERS:
-        (place / user["name"]).write_text(f"password of {user['name']}")
-    return place
+        (folder / user["name"]).write_text(f"password of {user['name']}")
+    return folder
 
 
 @pytest.fixture(scope="module")
 def data(programs: str, users: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory in which the Job has defined the users."""
-    place = tmp_path_factory.mktemp("broker") / "data"
+    folder = tmp_path_factory.mktemp("broker") / "data"
     job = container("users/", "users", users={"create": USERS})
     done = subprocess.run(
-        [str(Path(programs, "lightrail-admin")), "--data", str(place), "user", "add", "else"],
+        [str(Path(programs, "lightrail-admin")), "--data", str(folder), "user", "add", "else"],
         input="else\n",
         env={"PYTHONPATH": str(ROOT)},
         text=True,
         check=True,
         capture_output=True,
     )
-    done = run(programs, job, {"/etc/lightrail/users": str(users)}, {"LIGHTRAIL_DATA": str(place)})
+    done = run(programs, job, {"/etc/lightrail/users": str(users)}, {"LIGHTRAIL_DATA": str(folder)})
     assert done.returncode == 0, done.stderr
-    return place
+    return folder
 
 
 def admin(programs: str, *words: str) -> Any:
@@ -122,11 +122,11 @@ def test_the_job_fails_where_it_can_not_define_a_user(programs: str, users: Path
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Secret with the certificate that the chart makes, mounted."""
-    place = tmp_path_factory.mktemp("tls")
+    folder = tmp_path_factory.mktemp("tls")
     generated = helm.render(merged(FIXED, {"tls": {"source": "generated", "secret": ""}}))
     for name, content in helm.of_kind(generated, "Secret")["rel-lightrail-tls"]["data"].items():
-        (place / name).write_bytes(base64.b64decode(content))
-    return place
+        (folder / name).write_bytes(base64.b64decode(content))
+    return folder
 
 
 @pytest.fixture(scope="module")

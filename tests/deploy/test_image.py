@@ -9,9 +9,9 @@ from proton import Message
 
 from tests.deploy.conftest import Docker
 from tests.support import wait
-from tests.support.compose import Compose
+from tests.support.amqp.proton_blocking import connected
+from tests.support.deploy.compose import Compose
 from tests.support.ports import free_ports
-from tests.support.proton_blocking import connected
 
 pytestmark = pytest.mark.timeout(900)
 PASSWORD = "a password of the tests"

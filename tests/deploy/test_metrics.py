@@ -18,12 +18,12 @@ from proton import Message
 from lightrail.cli import admin
 from scripts import dashboards, metrics_page
 from scripts.grafana.panels import COLUMNS
+from tests.deploy.promql import named
 from tests.support import wait
+from tests.support.amqp.proton_blocking import connected, received
 from tests.support.broker import ROOT, Broker
 from tests.support.certificates import Authority
-from tests.support.prometheus import Job, Prometheus
-from tests.support.promql import named
-from tests.support.proton_blocking import connected, received
+from tests.support.deploy.prometheus import Job, Prometheus
 
 RULES: Final = ROOT / "deploy" / "prometheus" / "lightrail.rules.yml"
 RULE_TESTS: Final = RULES.with_name("lightrail.rules.test.yml")
@@ -36,7 +36,7 @@ ABSENT_YET: Final = frozenset(
         "lightrail_shard_moves_failed_total",
         "lightrail_shard_move_bytes_total",
         "lightrail_shard_move_pause_seconds_bucket",
-        "lightrail_shard_queues_sealed",
+        "lightrail_shard_queues_frozen",
         "lightrail_shard_queues_copying",
         # Of readers of the archive, which somebody has to register.
         "lightrail_reader_behind_seconds",

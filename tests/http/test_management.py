@@ -19,18 +19,18 @@ def test_subscriptions_come_change_and_go(http: Http) -> None:
     http("POST", "/subs/q", {"role": "queue"})
     made = http("POST", "/subs/r/!subscriptions", {"target": "subs/q", "filter": {"subject": "a.#"}})
     assert made.status == 201
-    place = made.headers["location"]
-    assert place.startswith("/subs/r/!subscriptions/")
-    assert http("GET", place).json()["filter"] == {"subject": "a.#"}
-    changed = http("PUT", place, {"target": "subs/q"}, {"If-Match": made.headers["etag"]})
+    location = made.headers["location"]
+    assert location.startswith("/subs/r/!subscriptions/")
+    assert http("GET", location).json()["filter"] == {"subject": "a.#"}
+    changed = http("PUT", location, {"target": "subs/q"}, {"If-Match": made.headers["etag"]})
     assert changed.status == 200
     assert "filter" not in changed.json()
-    assert http("PUT", place, {"target": "subs/q"}, {"If-Match": made.headers["etag"]}).status == 412
+    assert http("PUT", location, {"target": "subs/q"}, {"If-Match": made.headers["etag"]}).status == 412
     listed = http("GET", "/subs/r/!subscriptions").json()["subscriptions"]
     assert [each["target"] for each in listed] == ["subs/q"]
-    assert http("DELETE", place).status == 204
-    assert http("DELETE", place).status == 404
-    assert http("GET", place).status == 404
+    assert http("DELETE", location).status == 204
+    assert http("DELETE", location).status == 404
+    assert http("GET", location).status == 404
 
 
 def test_bad_subscriptions_are_refused(http: Http) -> None:
@@ -119,8 +119,8 @@ def test_a_dead_letter_queue_stands_behind_its_queue_once_it_is_there(http: Http
     for name in ("dead/a", "dead/a b", "dead/b"):
         http("POST", f"/{name.replace(' ', '%20')}", {"role": "queue"})
     http("POST", "/dead/a", "message")
-    place = http("POST", "/dead/a/!head?timeout=20").headers["location"]
-    assert http("PUT", place, {"outcome": "rejected"}).status == 200
+    location = http("POST", "/dead/a/!head?timeout=20").headers["location"]
+    assert http("PUT", location, {"outcome": "rejected"}).status == 200
     seen = []
     after: str | None = ""
     while after is not None:

@@ -259,7 +259,7 @@ def test_a_shard_drains_to_empty_gets_nothing_and_is_revived(http: Http, queues:
         assert http("DELETE", f"/{name}/!head").body == b"hello"
 
 
-def test_a_place_that_was_left_behind_by_a_name_is_found_and_given_back(broker: Broker, http: Http) -> None:
+def test_a_placement_that_outlived_its_name_is_found_and_given_back(broker: Broker, http: Http) -> None:
     write(broker, "ghost", Placed.encode(1, 1))
     wait.until(lambda: where(http, "ghost") == 1, "the gateway has heard of it")
     (problem,) = http("GET", "/!verify").json()["problems"]

@@ -91,12 +91,12 @@ def test_after_kill_9_messages_policies_and_subscriptions_are_there_and_locks_ar
             http("POST", "/router", {"role": "router"})
             http("POST", "/router/!subscriptions", {"target": "kept"})
             assert http("POST", "/kept", "message").status == 201
-            place = http("POST", "/kept/!head?timeout=10").headers["location"]
+            location = http("POST", "/kept/!head?timeout=10").headers["location"]
         broker.kill_everything()
     with Broker(data) as broker, Http(broker.http) as http:
         assert http("GET", "/kept/!policy").json()["lock_duration"] == 600
         assert http("GET", "/router/!subscriptions").json()["subscriptions"][0]["target"] == "kept"
-        assert http("DELETE", place).status == 410
+        assert http("DELETE", location).status == 410
         assert http("DELETE", "/kept/!head?timeout=20").body == b"message"
 
 

@@ -90,3 +90,16 @@ def test_a_queue_that_is_made_again_gets_messages_again(http: Http) -> None:
     assert http("POST", "/again", "3").status == 201
     assert bodies(http, "again/a") == ["1", "2", "3"]
     assert bodies(http, "again/b") == ["3"]
+
+
+def test_a_subscription_may_have_an_id_of_its_own(http: Http) -> None:
+    http("POST", "/identified", {"role": "router"})
+    http("POST", "/identified/a", {"role": "queue"})
+    wanted = {"target": "identified/a", "id": "billing"}
+    made = http("POST", "/identified/!subscriptions", wanted)
+    assert (made.status, made.json()["id"]) == (201, "billing")
+    assert http("POST", "/identified/!subscriptions", wanted).status == 409
+    for bad in ("a/b", "", "$a", 7, "x" * 2000):
+        refused = http("POST", "/identified/!subscriptions", {"target": "identified/a", "id": bad})
+        assert (refused.status, refused.json()["field"]) == (422, "id")
+    assert http("PUT", "/identified/!subscriptions/billing", wanted).status == 422

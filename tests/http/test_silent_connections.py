@@ -1,4 +1,4 @@
-"""Connections that say nothing: they take neither the descriptors of a process nor others' places."""
+"""Connections that say nothing: they take neither the descriptors of a process nor others' slots."""
 
 import os
 import resource
@@ -35,7 +35,7 @@ def silent(address: str) -> list[socket.socket]:
 
 @pytest.mark.usefixtures("descriptors")
 @pytest.mark.parametrize("role", ["gateway", "shard", "frontend"])
-def test_they_leave_descriptors_and_places_to_others(tmp_path: Path, role: str) -> None:
+def test_they_leave_descriptors_and_slots_to_others(tmp_path: Path, role: str) -> None:
     with Broker(tmp_path / "data", "--shards", "1", "--frontends", "1", command=("-c", LIMITED)) as broker:
         (of_role,) = [each for each in broker.ready["processes"] if each["role"] == role]
         at = broker.http if role == "gateway" else of_role["metrics"]

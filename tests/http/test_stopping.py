@@ -31,6 +31,7 @@ class Receiver(MessagingHandler):
 
     def on_connection_remote_close(self, event: object) -> None:
         self.why = event.connection.remote_condition.name  # type: ignore[attr-defined]
+        event.connection.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -49,6 +50,7 @@ def test_clients_then_frontends_and_gateway_then_shards(tmp_path: Path, number: 
         broker.process.send_signal(number)
         assert broker.process.wait(wait.DEADLINE_S) == 0
         running.join(wait.DEADLINE_S)
+        assert not running.is_alive()
         assert client.why == "amqp:connection:forced"
         assert http.answer().status == 204
         lines = broker.said().removeprefix(before).splitlines()

@@ -12,7 +12,7 @@ JOBS = 12
 
 def test_audit_beside_load_balancing(http: Http) -> None:
     # All names exist; a policy posted to one gives it a role. The path becomes the tail of the queue, and two
-    # places come with it: the policy's and the head's.
+    # locations come with it: the policy's and the head's.
     audit = http("POST", "/story/audit", {"role": "queue", "lock_duration": 2})
     assert audit.status == 201
     assert audit.headers["location"] == "/story/audit/!policy"

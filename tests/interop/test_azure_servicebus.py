@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 
 from tests.interop.test_proton_management import token_of
 from tests.interop.test_proton_security import admin
+from tests.support.amqp.proton_blocking import connected
 from tests.support.broker import Broker
-from tests.support.proton_blocking import connected
+from tests.support.namespace import give, subscribe
 
 TAKEN_AT_ONCE = 100
 
@@ -86,6 +88,40 @@ def _two(receiver: Any) -> list[Any]:
         assert more, f"expected 2 messages, found {len(found)}"
         found += more
     return found
+
+
+def test_a_list_of_messages_becomes_single_messages(client: ServiceBusClient, queue: str) -> None:
+    with client.get_queue_sender(queue) as sender:
+        sender.send_messages([ServiceBusMessage(f"listed {number}") for number in range(5)])
+        batch = sender.create_message_batch()
+        for number in range(5):
+            lives = timedelta(minutes=number + 1)
+            batch.add_message(ServiceBusMessage(f"batched {number}", time_to_live=lives))
+        sender.send_messages(batch)
+    with client.get_queue_receiver(queue) as receiver:
+        found: list[str] = []
+        while len(found) < 10:
+            more = receiver.receive_messages(TAKEN_AT_ONCE, max_wait_time=10)
+            assert more, f"expected 10 messages, found {len(found)}"
+            found += bodies(more)
+            for message in more:
+                receiver.complete_message(message)
+    assert found == [f"{kind} {number}" for kind in ("listed", "batched") for number in range(5)]
+
+
+def test_a_batch_for_a_topic_reaches_each_subscription(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    queues = [f"{queue}/{name}" for name in ("left", "right")]
+    give(guarded.data, queue, role="router")
+    for each in queues:
+        give(guarded.data, each, role="queue")
+        subscribe(guarded.data, queue, each)
+    with client.get_topic_sender(queue) as sender:
+        sender.send_messages([ServiceBusMessage("one"), ServiceBusMessage("two")])
+    for each in queues:
+        with client.get_queue_receiver(each) as receiver:
+            assert sorted(bodies(_two(receiver))) == ["one", "two"]
 
 
 def test_its_messages_are_read_by_other_clients(

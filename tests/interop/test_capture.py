@@ -8,10 +8,10 @@ from proton import Delivery, Message
 
 from lightrail.amqp.messages import read_body
 from lightrail.shard.journal.files import RealFiles
+from tests.support.amqp.proton_blocking import connected, received, take
 from tests.support.broker import Broker
-from tests.support.captured import Event, broken_laws, read
 from tests.support.http_client import Http
-from tests.support.proton_blocking import connected, received, take
+from tests.support.shard.captured import Event, broken_laws, read
 
 
 def give(broker: Broker, name: str, **policy: Any) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.amqp.proton_blocking import connected, drain
 from tests.support.broker import ROOT, Broker
-from tests.support.proton_blocking import connected, drain
 
 FILES = (
     "/var/log/dpkg.log",

@@ -8,11 +8,11 @@ import pytest
 from proton import Delivery, Event, Message
 from proton.utils import BlockingConnection
 
+from tests.support.amqp.proton_blocking import connected, drain, take
+from tests.support.amqp.proton_reactor import Client
 from tests.support.broker import Broker
 from tests.support.http_client import Http
 from tests.support.moves import move
-from tests.support.proton_blocking import connected, drain, take
-from tests.support.proton_reactor import Client
 
 MOVES = 4
 

@@ -8,9 +8,9 @@ from proton.utils import BlockingConnection, BlockingSender, SendException
 
 from lightrail.model import limits
 from tests.interop.test_proton_names import alice, guarded
+from tests.support.amqp.proton_blocking import connected, received
 from tests.support.broker import Broker
 from tests.support.namespace import drop, give, named, permit
-from tests.support.proton_blocking import connected, received
 
 __all__ = ["alice", "guarded"]
 

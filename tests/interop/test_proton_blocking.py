@@ -8,9 +8,9 @@ from proton import Condition, Delivery, Link, Message, symbol, timestamp
 from proton.reactor import AtMostOnce, Copy
 from proton.utils import BlockingConnection, LinkDetached
 
+from tests.support.amqp.proton_blocking import SettleModes, connected, drain, received, take
+from tests.support.amqp.proton_messages import assert_equal, messages
 from tests.support.broker import Broker
-from tests.support.proton_blocking import SettleModes, connected, drain, received, take
-from tests.support.proton_messages import assert_equal, messages
 
 MAX_DELIVERY_COUNT = 10
 """The broker's default."""

@@ -11,9 +11,9 @@ import pytest
 from proton import Message
 
 from tests.support import wait
+from tests.support.amqp.proton_blocking import connected, received
+from tests.support.amqp.proton_reactor import Client
 from tests.support.broker import ROOT, Broker
-from tests.support.proton_blocking import connected, received
-from tests.support.proton_reactor import Client
 
 IDLE_S = 1.0
 """The shortest that the broker can be set to."""
@@ -49,7 +49,7 @@ def test_a_quiet_connection_stays(broker: Broker, heartbeat: float | None) -> No
 
 
 def test_a_silent_client_is_closed_and_its_message_comes_back(broker: Broker, queue: str) -> None:
-    script = Path(__file__).parents[1] / "support" / "proton_hold.py"
+    script = Path(__file__).with_name("proton_hold.py")
     with connected(broker.amqp) as connection:
         connection.create_sender(queue).send(Message(body="held"))
         client = subprocess.Popen(

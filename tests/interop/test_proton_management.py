@@ -12,12 +12,12 @@ import pytest
 from proton import Delivery, Message, uint
 from proton.utils import BlockingConnection, ConnectionClosed, LinkDetached, SyncRequestResponse
 
+from tests.interop.proton_management import Node
 from tests.interop.test_proton_security import admin
 from tests.support import wait
+from tests.support.amqp.proton_blocking import connected, received
 from tests.support.broker import Broker
 from tests.support.namespace import permit
-from tests.support.proton_blocking import connected, received
-from tests.support.proton_management import Node
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from proton.reactor import Selector
 from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender, LinkDetached
 
 from tests.interop.test_proton_security import admin
+from tests.support.amqp.proton_blocking import connected, drain, received
 from tests.support.broker import Broker
 from tests.support.namespace import change, drop, give, named, permit
-from tests.support.proton_blocking import connected, drain, received
 
 USER = "alice:secret"
 

@@ -8,10 +8,10 @@ from proton import Delivery, Event, Link, Message
 from proton.handlers import Reject, Release
 from proton.reactor import AtMostOnce, Copy
 
+from tests.support.amqp.proton_blocking import SettleModes
+from tests.support.amqp.proton_messages import assert_equal, messages
+from tests.support.amqp.proton_reactor import Client, Passage, RawPassage
 from tests.support.broker import Broker
-from tests.support.proton_blocking import SettleModes
-from tests.support.proton_messages import assert_equal, messages
-from tests.support.proton_reactor import Client, Passage, RawPassage
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one-of-each", "two-of-each"])

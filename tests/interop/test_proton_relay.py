@@ -9,9 +9,9 @@ import pytest
 from proton import Condition, Delivery, Message, symbol
 from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender, LinkDetached
 
+from tests.support.amqp.proton_blocking import connected, drain, received, take
 from tests.support.broker import Broker
 from tests.support.namespace import drop, give
-from tests.support.proton_blocking import connected, drain, received, take
 
 
 @pytest.fixture(params=[1, 2])

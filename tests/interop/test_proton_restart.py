@@ -6,10 +6,10 @@ import pytest
 from proton import ConnectionException, Delivery, Event, Message, symbol
 from proton.utils import BlockingConnection, ConnectionClosed
 
+from tests.support.amqp.proton_blocking import connected, drain, received, take
+from tests.support.amqp.proton_messages import assert_equal, messages
+from tests.support.amqp.proton_reactor import Client
 from tests.support.broker import Broker
-from tests.support.proton_blocking import connected, drain, received, take
-from tests.support.proton_messages import assert_equal, messages
-from tests.support.proton_reactor import Client
 
 
 def end(broker: Broker, how: str, connection: BlockingConnection) -> None:

@@ -13,9 +13,9 @@ from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached, Sen
 
 from lightrail.namespace.errors import ServiceError
 from tests.support import wait
+from tests.support.amqp.proton_blocking import connected, drain, received
 from tests.support.broker import Broker
 from tests.support.namespace import change, drop, give, named, subscribe, unsubscribe
-from tests.support.proton_blocking import connected, drain, received
 
 _numbers = itertools.count(1)
 
@@ -397,8 +397,8 @@ def test_receivers_compete_at_a_router_that_chooses(graph: Graph, broker: Broker
         for number in range(60):
             sender.send(Message(body=number))
         bodies: list[list[int]] = [[], []]
-        for place, receiver in enumerate(receivers):
-            bodies[place] = [message.body for message in drain(connection, receiver)]
+        for index, receiver in enumerate(receivers):
+            bodies[index] = [message.body for message in drain(connection, receiver)]
         assert sorted(bodies[0] + bodies[1]) == list(range(60))
         assert all(bodies)
 

@@ -11,9 +11,9 @@ from proton import ConnectionException, Message, SSLDomain
 from proton.utils import BlockingConnection
 
 from tests.support import wait
+from tests.support.amqp.proton_blocking import connected, received
 from tests.support.broker import ROOT, Broker
 from tests.support.certificates import Authority
-from tests.support.proton_blocking import connected, received
 
 PASSWORD = "pa\u00dfword with spaces"
 

@@ -26,10 +26,10 @@ from proton import (
 )
 
 from lightrail.cli import admin
+from tests.support.amqp.proton_blocking import connected, received
+from tests.support.amqp.proton_messages import messages, same
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
-from tests.support.proton_blocking import connected, received
-from tests.support.proton_messages import messages, same
 
 HERE = Path(__file__).parent
 

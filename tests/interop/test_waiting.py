@@ -7,8 +7,8 @@ from typing import Any
 
 from proton import Delivery, Event, Message
 
+from tests.support.amqp.proton_reactor import Client
 from tests.support.broker import Broker
-from tests.support.proton_reactor import Client
 from tests.support.wait import freeze, gone, until
 
 

@@ -16,8 +16,8 @@ from celery.canvas import Signature
 
 from tests.kombu import tasks
 from tests.support import wait
+from tests.support.amqp.returning_broker import ReturningBroker
 from tests.support.broker import ROOT, Broker
-from tests.support.returning_broker import ReturningBroker
 
 DEADLINE_S = 40.0
 READY_S = 40.0
@@ -67,10 +67,10 @@ class Worker:
 class Scene:
     """An application on a broker, in a virtual host of its own, and workers."""
 
-    def __init__(self, stack: ExitStack, place: Path, where: str, results: str) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, where: str, results: str) -> None:
         self.stack = stack
-        self.place = place
-        self.done = place / "done"
+        self.folder = folder
+        self.done = folder / "done"
         self.done.touch()
         self.environ = {
             "TASKS_BROKER": f"lightrail://{where}",
@@ -84,7 +84,7 @@ class Scene:
     def worker(self) -> Worker:
         """The one that runs, or another where it has ended; it is ready."""
         if not self.workers or self.workers[-1].ended:
-            worker = Worker(self.environ, self.place / f"worker{len(self.workers) + 1}.log")
+            worker = Worker(self.environ, self.folder / f"worker{len(self.workers) + 1}.log")
             self.stack.callback(worker.stop)
             self.workers.append(worker)
         self.workers[-1].until_ready()
@@ -101,18 +101,18 @@ class Scene:
 
 
 @contextmanager
-def playing(place: Path, where: str, results: str = "rpc://") -> Iterator[Scene]:
+def playing(folder: Path, where: str, results: str = "rpc://") -> Iterator[Scene]:
     with ExitStack() as stack:
-        yield Scene(stack, place, where, results)
+        yield Scene(stack, folder, where, results)
 
 
 @pytest.fixture(scope="module")
 def scene(shared_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """With results in files. Its worker is that of the test before, unless that has ended it."""
-    place = tmp_path_factory.mktemp("scene")
-    results = place / "results"
+    folder = tmp_path_factory.mktemp("scene")
+    results = folder / "results"
     results.mkdir()
-    with playing(place, f"{shared_broker.amqp}/scene", f"file://{results}") as found:
+    with playing(folder, f"{shared_broker.amqp}/scene", f"file://{results}") as found:
         yield found
 
 

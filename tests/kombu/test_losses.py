@@ -6,8 +6,8 @@ import pytest
 from kombu import Connection, Consumer, Exchange, Message, Queue
 
 from tests.support import wait
+from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.broker import Broker
-from tests.support.cutting_proxy import CuttingProxy
 
 DEADLINE_S = 20.0
 QUEUE = Queue("queue", Exchange("exchange"), "key")

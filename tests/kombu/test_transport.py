@@ -259,6 +259,23 @@ def test_a_channel_forgets_consumers_that_were_cancelled(connect: Connect) -> No
     assert len(channel._cancelled) == 1
 
 
+def test_a_queue_that_ended_since_it_was_declared_is_there_when_it_is_bound(connect: Connect) -> None:
+    """It was another process's, whose last consumer has left in between."""
+    connection = connect()
+    channel = connection.default_channel
+    exchange = Exchange("again", type="direct")
+    exchange(channel).declare()
+    queue = Queue("again", exchange, routing_key="again", auto_delete=True)
+    channel.queue_declare("again", auto_delete=True)
+    channel.queue_delete("again")
+    queue(channel).queue_bind()
+    connection.Producer(exchange=exchange, routing_key="again").publish("kept")
+    with connection.SimpleQueue(queue) as simple:
+        message = simple.get(timeout=10)
+        assert message.payload == "kept"
+        message.ack()
+
+
 def test_queues_of_one_consumer_and_their_bindings_end_with_it(connect: Connect) -> None:
     connection = connect()
     exchange = Exchange("ends", "fanout")

@@ -4,9 +4,9 @@ import errno
 
 import pytest
 
-from tests.support.archive_scene import ArchiveScene, archived, journalled, reader
-from tests.support.fake_files import Crash, FakeFiles
-from tests.support.journal_writer import Op, Writer, open_journal, script
+from tests.support.shard.archive_scene import ArchiveScene, archived, journalled, reader
+from tests.support.shard.fake_files import Crash, FakeFiles
+from tests.support.shard.journal_writer import Op, Writer, open_journal, script
 
 KEEP = ("some", "none", "all", "some")
 

@@ -39,7 +39,7 @@ from lightrail.shard.queue.effects import DeadLetter, Deliver, Effect, LockAnswe
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Run, batch_of
-from tests.support.histories import SOAK_S, checked, soak
+from tests.model.histories import SOAK_S, checked, soak
 
 SMALL_LIMITS = [
     (limits, "DELIVERY_SLICE_MESSAGES", 4),

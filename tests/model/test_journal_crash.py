@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightrail.journal.record import Outcome
-from tests.support.fake_files import Crash, FakeFiles
-from tests.support.journal_writer import Op, Writer, open_journal, script, shown
+from tests.support.shard.fake_files import Crash, FakeFiles
+from tests.support.shard.journal_writer import Op, Writer, open_journal, script, shown
 
 KEEP = ("some", "none", "all", "some")
 

@@ -11,8 +11,8 @@ import pytest
 
 from lightrail.shard.journal.extent import SLOT_BYTES, SLOTS
 from lightrail.shard.journal.store import StoreBrokenError, StoreFullError
-from tests.support.fake_files import FakeFiles, Fault
-from tests.support.journal_writer import Op, Writer, open_journal, script, shown
+from tests.support.shard.fake_files import FakeFiles, Fault
+from tests.support.shard.journal_writer import Op, Writer, open_journal, script, shown
 
 FAULTS = {
     "EIO": (errno.EIO, False),

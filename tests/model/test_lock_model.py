@@ -44,7 +44,7 @@ from lightrail.shard.queue.effects import (
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Run, batch_of
-from tests.support.histories import SOAK_S, checked, soak
+from tests.model.histories import SOAK_S, checked, soak
 
 COUNT_MAX = 3
 LENGTH_MAX = 12

@@ -2,7 +2,7 @@
 
 Machine and model are compared in full after every step: which messages are ready with which attempts, who
 holds which delivery, and that every byte can be found in memory or on the disk of the model
-(tests/support/modelled_queue.py).
+(tests/model/modelled_queue.py).
 """
 
 from collections.abc import Callable
@@ -44,8 +44,8 @@ from lightrail.shard.queue.effects import (
 )
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.runs import Run, batch_of
-from tests.support.histories import SOAK_S, checked, soak
-from tests.support.modelled_queue import (
+from tests.model.histories import SOAK_S, checked, soak
+from tests.model.modelled_queue import (
     POLICIES,
     SEGMENT_BYTES,
     Link,
@@ -100,14 +100,14 @@ class QueueModel(ModelledQueue):
         run = effect.run
         assert (run.batch, run.sequence, run.count) == (batch, self.next_sequence, len(payloads))
         if durable:
-            batch.place = self.write(batch.size)
+            batch.location = self.write(batch.size)
         for payload in payloads:
             message = Message(
                 self.next_sequence,
                 payload,
                 expires_at_ms,
                 durable,
-                batch.place,
+                batch.location,
                 priority=priority,
                 enqueued_at_ms=self.now,
             )
@@ -274,9 +274,9 @@ class QueueModel(ModelledQueue):
                 for sequence, payload in messages_of(effect.run):
                     assert replaced.pop(sequence) == payload
                 if effect.run.batch.durable:
-                    effect.run.batch.place = self.write(effect.run.size)
+                    effect.run.batch.location = self.write(effect.run.size)
                 for sequence in range(effect.run.sequence, effect.run.end):
-                    self.live[sequence].area = effect.run.batch.place
+                    self.live[sequence].area = effect.run.batch.location
         missing = [*removed, *dead, *returned, *replaced]
         assert not missing, "an effect is missing"
         if not self.building:
@@ -331,9 +331,9 @@ class QueueModel(ModelledQueue):
     def evict(self, wanted: int, spills: bool) -> None:
         if spills:
             for run in self.machine.contents.spill_candidates(wanted):
-                assert run.batch.place is None
-                run.batch.place = self.write(run.size)
-                self.journal(run, run.batch.place)
+                assert run.batch.location is None
+                run.batch.location = self.write(run.size)
+                self.journal(run, run.batch.location)
         machine = self.machine
         before, messages = machine.contents.resident_bytes, machine.contents.resident_message_bytes
         freed = machine.contents.evict(wanted)
@@ -348,13 +348,13 @@ class QueueModel(ModelledQueue):
     @rule(data=st.data(), fate=st.sampled_from(["read", "read", "read", "failed", "damaged"]))
     def fetched(self, data: st.DataObject, fate: str) -> None:
         asked = self.fetches.pop(data.draw(st.integers(0, len(self.fetches) - 1)))
-        place = asked.batch.place
-        assert place is not None
+        location = asked.batch.location
+        assert location is not None
         read: list[Run] = []
         for sequence in range(asked.sequence, asked.end):
             message = self.live.get(sequence)
-            # What was rewritten since is not found at the old place.
-            if message is None or message.area is None or message.area.segment != place.segment:
+            # What was rewritten since is not found at the old location.
+            if message is None or message.area is None or message.area.segment != location.segment:
                 continue
             if fate == "failed" or (fate == "damaged" and sequence % 3 == 0):
                 continue
@@ -364,7 +364,7 @@ class QueueModel(ModelledQueue):
                 priority=message.priority,
                 expires_at_ms=message.expires_at_ms,
                 enqueued_at_ms=message.enqueued_at_ms,
-                place=message.area,
+                location=message.area,
             )
             read.append(Run(one, 0, 1, sequence))
         effects = self.perform(
@@ -411,9 +411,9 @@ class QueueModel(ModelledQueue):
             if run.count > 1 and data.draw(st.booleans()):
                 pieces = list(run.split(data.draw(st.integers(1, run.count - 1))))
             for piece in pieces:
-                place = self.write(piece.size)
-                self.machine.contents.relocate(piece, place)
-                self.journal(piece, place)
+                location = self.write(piece.size)
+                self.machine.contents.relocate(piece, location)
+                self.journal(piece, location)
         assert not self.machine.contents.runs_in(segment)
 
     @precondition(lambda self: self.given < 2 and self.next_sequence)
@@ -438,7 +438,7 @@ class QueueModel(ModelledQueue):
                 priority=message.priority,
                 expires_at_ms=message.expires_at_ms,
                 enqueued_at_ms=message.enqueued_at_ms,
-                place=message.area,
+                location=message.area,
             )
             memory -= batch.size
             if memory < 0:
@@ -511,14 +511,14 @@ class QueueModel(ModelledQueue):
     @invariant()
     def everything_can_be_found(self) -> None:
         for run in self.machine.contents._all_runs():
-            place = run.batch.place
+            location = run.batch.location
             for sequence in range(run.sequence, run.end):
                 area = self.live[sequence].area
-                assert (place is None) == (area is None)
-                if place is not None and area is not None:
-                    assert place.segment == area.segment
-                    assert place.offset <= area.offset
-                    assert place.offset + place.length >= area.offset + area.length
+                assert (location is None) == (area is None)
+                if location is not None and area is not None:
+                    assert location.segment == area.segment
+                    assert location.offset <= area.offset
+                    assert location.offset + location.length >= area.offset + area.length
 
 
 def only(effect: Effect, message: Message) -> list[Effect]:

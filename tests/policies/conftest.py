@@ -13,8 +13,8 @@ pytest.register_assert_rewrite(
 )
 
 from tests.policies.driver import Names  # noqa: E402 - its assertions are told in full
+from tests.support.amqp.proton_blocking import connected  # noqa: E402
 from tests.support.broker import Broker  # noqa: E402
-from tests.support.proton_blocking import connected  # noqa: E402
 
 _numbers = itertools.count(1)
 

@@ -13,9 +13,9 @@ from proton.reactor import LinkOption
 from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender, LinkDetached
 
 from tests.support import wait
+from tests.support.amqp.proton_blocking import connected, drain, take
 from tests.support.broker import Broker
 from tests.support.http_client import Http, Response
-from tests.support.proton_blocking import connected, drain, take
 
 TIMEOUT_S = 20
 """How long a message that has to come is waited for."""
@@ -36,7 +36,7 @@ class Locked:
     """A message that was peek-locked over HTTP."""
 
     body: str
-    place: str
+    location: str
     """The path of its lock."""
     properties: dict[str, Any]
 
@@ -161,11 +161,11 @@ class Names:
 
     def complete(self, locked: Locked) -> int:
         """The status: 200, or 410 when the lock has run out."""
-        return self.http("DELETE", locked.place).status
+        return self.http("DELETE", locked.location).status
 
     def fail(self, locked: Locked) -> None:
         """Given back as a failed delivery."""
-        assert self.http("PUT", locked.place, {"outcome": "modified"}).status == 200
+        assert self.http("PUT", locked.location, {"outcome": "modified"}).status == 200
 
     def peek(self, name: str) -> list[dict[str, Any]]:
         """What is there, nothing of it taken."""

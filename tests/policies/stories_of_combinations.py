@@ -7,11 +7,11 @@ from proton import Delivery, Message
 from tests.policies.driver import Names, instant, listen, nothing, pumped, send, transferred
 from tests.policies.laws import survives
 from tests.support import wait
-from tests.support.proton_blocking import received, take
+from tests.support.amqp.proton_blocking import received, take
 
 
 @survives("delay", "priorities", "order", "groups")
-def delayed_messages_take_their_place_in_every_order(names: Names) -> Iterator[None]:
+def delayed_messages_take_their_position_in_every_order(names: Names) -> Iterator[None]:
     due = instant(1.0)
     by_priority = names.queue("priorities", delay=True, priorities=10)
     by_key = names.queue("sorted", delay=True, order="sorted", order_key="subject")
@@ -35,7 +35,7 @@ def delayed_messages_take_their_place_in_every_order(names: Names) -> Iterator[N
 
 
 @survives("priorities", "max_delivery_count")
-def what_failed_keeps_its_place_and_its_count(names: Names) -> Iterator[None]:
+def what_failed_keeps_its_position_and_its_count(names: Names) -> Iterator[None]:
     queue = names.queue(priorities=10, max_delivery_count=2)
     names.send(queue, "high", Priority=9)
     names.fail(names.lock(queue))

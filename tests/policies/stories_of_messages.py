@@ -7,7 +7,7 @@ from proton import Message
 from tests.policies.driver import Names, instant, listen, nothing, send
 from tests.policies.laws import survives
 from tests.support import wait
-from tests.support.proton_blocking import received
+from tests.support.amqp.proton_blocking import received
 
 
 def until_past(text: str) -> None:
@@ -74,7 +74,7 @@ def dead_letters_keep_their_story_and_more_of_them_go_where_the_policy_says(name
     queue = names.queue("queue", dead_letter=graves, max_delivery_count=1)
     said = {"outcome": "rejected", "condition": "app:bad", "description": "no such order"}
     names.send(queue, "before")
-    assert names.http("PUT", names.lock(queue).place, said).status == 200
+    assert names.http("PUT", names.lock(queue).location, said).status == 200
     names.until_figure(graves, "ready", 1)
     yield
     notes = names.receive(graves).properties["Annotations"]
@@ -156,14 +156,14 @@ def ids_are_still_known_also_of_messages_that_have_gone(names: Names) -> Iterato
 def delayed_messages_come_at_their_time_or_are_called_off(names: Names) -> Iterator[None]:
     queue, soon = names.queue(delay=True), names.queue("soon", delay=True)
     due = instant(0.5)
-    place = names.send(queue, "far", ScheduledEnqueueTimeUtc=instant(3600))
+    location = names.send(queue, "far", ScheduledEnqueueTimeUtc=instant(3600))
     names.send(soon, "came meanwhile", ScheduledEnqueueTimeUtc=due)
     (before,) = names.peek(queue)
     yield
     (after,) = names.peek(queue)
     assert (after["state"], after["due_at"]) == ("delayed", before["due_at"])
     assert names.rest(queue) == []
-    assert names.http("DELETE", place).status == 204
+    assert names.http("DELETE", location).status == 204
     assert names.peek(queue) == []
     until_past(due)
     assert names.take(soon) == ["came meanwhile"]

@@ -10,8 +10,8 @@ from proton.utils import BlockingConnection
 from tests.policies.driver import Names, listen, nothing, outcome, refused, send
 from tests.policies.laws import survives
 from tests.support import wait
+from tests.support.amqp.proton_blocking import received
 from tests.support.http_client import Http
-from tests.support.proton_blocking import received
 
 
 @survives("max_length", "overflow")

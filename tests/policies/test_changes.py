@@ -9,7 +9,7 @@ from proton.utils import BlockingConnection
 from tests.policies.driver import Names, detached, listen, outcome, pumped, refused, send
 from tests.policies.laws import checks
 from tests.support import wait
-from tests.support.proton_blocking import received
+from tests.support.amqp.proton_blocking import received
 
 FULL = "amqp:resource-limit-exceeded"
 

@@ -7,7 +7,7 @@ from proton.utils import BlockingConnection
 from tests.policies.driver import Names, listen, refused, send
 from tests.policies.laws import checks
 from tests.support import wait
-from tests.support.proton_blocking import connected, received
+from tests.support.amqp.proton_blocking import connected, received
 
 
 @checks("max_consumers")

@@ -83,10 +83,10 @@ def test_messages_come_in_the_order_of_their_times(names: Names) -> None:
 @checks("delay")
 def test_a_scheduled_message_can_be_called_off(names: Names) -> None:
     queue = names.queue(delay=True)
-    place = names.send(queue, "never", ScheduledEnqueueTimeUtc=instant(3600))
-    assert names.http("DELETE", f"{place}").status == 204
+    location = names.send(queue, "never", ScheduledEnqueueTimeUtc=instant(3600))
+    assert names.http("DELETE", f"{location}").status == 204
     assert names.peek(queue) == []
-    assert names.http("DELETE", f"{place}").status == 404
+    assert names.http("DELETE", f"{location}").status == 404
 
 
 @checks("delay")

@@ -18,10 +18,10 @@ from lightrail.namespace.records import Permission, Right
 from tests.policies.driver import Names, detached, instant, refused, seconds, send
 from tests.policies.laws import checks, survives
 from tests.support import wait
+from tests.support.amqp.proton_blocking import connected
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
 from tests.support.http_client import Http
-from tests.support.proton_blocking import connected
 
 ITERATIONS = 4_096
 

@@ -10,7 +10,7 @@ from proton.utils import BlockingConnection
 from tests.policies.driver import Names, listen, send
 from tests.policies.laws import checks
 from tests.support import wait
-from tests.support.proton_blocking import received
+from tests.support.amqp.proton_blocking import received
 
 LATE_S = 0.05
 ROUNDS = 5

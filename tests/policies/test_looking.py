@@ -5,7 +5,7 @@ from proton.reactor import Copy
 from proton.utils import BlockingConnection
 
 from tests.policies.driver import Names, listen, send, transferred
-from tests.support.proton_blocking import drain
+from tests.support.amqp.proton_blocking import drain
 
 
 def test_browsing_over_http_shows_everything_and_takes_nothing(names: Names) -> None:

@@ -8,7 +8,7 @@ from proton.utils import BlockingConnection, BlockingReceiver
 
 from tests.policies.driver import Names, listen, nothing, send
 from tests.policies.laws import checks
-from tests.support.proton_blocking import connected, received
+from tests.support.amqp.proton_blocking import connected, received
 
 
 def bodies(receiver: BlockingReceiver, count: int) -> list[str]:

@@ -13,11 +13,11 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Record
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Place
+from lightrail.shard.queue.runs import Location
 from lightrail.wire.frames import Kind
-from tests.support.fake_files import Crash, FakeFiles
-from tests.support.shard_life import QUEUE, QUEUE_OF, Id, Life, message
-from tests.support.shard_scene import Peer
+from tests.support.shard.fake_files import Crash, FakeFiles
+from tests.support.shard.life import QUEUE, QUEUE_OF, Id, Life, message
+from tests.support.shard.scene import Peer
 
 KEEP = ("some", "none", "all", "some")
 MARK = 1 << 30
@@ -177,7 +177,7 @@ def test_the_scripts_do_something(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Record] = []
     real = Journal.append
 
-    def append(journal: Journal, record: Record, now_ms: int = 0) -> Place | None:
+    def append(journal: Journal, record: Record, now_ms: int = 0) -> Location | None:
         written.append(record)
         return real(journal, record, now_ms)
 

@@ -11,9 +11,9 @@ import pytest
 
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
-from tests.support.captured import Reading, broken_laws, read
-from tests.support.fake_files import Crash, FakeFiles
-from tests.support.shard_life import QUEUE, STAY, Id, Life, id_of
+from tests.support.shard.captured import Reading, broken_laws, read
+from tests.support.shard.fake_files import Crash, FakeFiles
+from tests.support.shard.life import QUEUE, STAY, Id, Life, id_of
 
 KEEP = ("some", "none", "all", "some")
 MARKS = (1 << 30, 600, 1_500)

@@ -1,7 +1,7 @@
 """Shards, frontends, etcd and their network as a seed decides: nothing lost or twice, one owner, an end.
 
-The processes are real but for their sockets, clocks and disks (tests/support/sim_*.py). A seed that breaks a
-law is printed; `PYTHONHASHSEED=0 python -m tests.support.sim_run SCRIPT SEED 1` runs it again, and it belongs
+The processes are real but for their sockets, clocks and disks (tests/support/sim). A seed that breaks a
+law is printed; `PYTHONHASHSEED=0 python -m tests.simulation.run SCRIPT SEED 1` runs it again, and it belongs
 in FOUND once its cause is known.
 """
 
@@ -24,15 +24,14 @@ PARTS = [
 ]
 """The script, the first seed, how many."""
 FOUND = tuple(
-    ("faults", seed)
-    for seed in (1_026, 1_031, 1_033, 1_039, 100_232, 100_383, 100_443, 100_529, 100_566)
+    ("faults", seed) for seed in (1_026, 1_031, 1_033, 1_039, 100_232, 100_383, 100_443, 100_529, 100_566)
 )
 """Seeds that broke a law once: the script and the seed."""
 
 
 def run(script: str, first: int, count: int) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.sim_run", script, str(first), str(count)],
+        [sys.executable, "-m", "tests.simulation.run", script, str(first), str(count)],
         env=os.environ | {"PYTHONHASHSEED": "0"},
         cwd=ROOT,
         capture_output=True,

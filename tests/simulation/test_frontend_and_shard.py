@@ -21,15 +21,16 @@ from lightrail.amqp.sections import Header, encode_header
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import limits
+from lightrail.model.placement import Placement
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire import shards
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.owners import Owners
 from lightrail.wire.shards import ShardPeer, State
-from tests.support.fake_files import FakeFiles
-from tests.support.frontend_fakes import FakeConnection, FakeLink
-from tests.support.places import FixedPlaces
-from tests.support.shard_scene import Scene
+from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.resolvers import FixedResolver
+from tests.support.shard.scene import Scene
 
 HEAD = encode_header(Header(durable=True))
 QUEUE = "q"
@@ -217,10 +218,10 @@ class Play:
         self.connection.window_bytes = self.chance.choice((2_048, 40_000, limits.DELIVERY_WINDOW_BYTES))
         if self.chance.random() < 0.5:
             # As where messages are larger than those before them: only bytes hold the shard back.
-            monkeypatch.setattr(ConsumerLink, "_window", lambda link: limits.DELIVERY_WINDOW_MAX)
-        places = FixedPlaces()
-        owners = Owners(places, self.timers, now_ms=lambda: self.now_ms, shard_wait_ms=0)  # type: ignore[arg-type]
-        self.peer = places.peers[0] = ShardPeer(
+            monkeypatch.setattr(ConsumerLink, "_messages_ahead", lambda link: limits.DELIVERY_WINDOW_MAX)
+        resolver = FixedResolver()
+        owners = Owners(resolver, self.timers, now_ms=lambda: self.now_ms, shard_wait_ms=0)  # type: ignore[arg-type]
+        self.peer = resolver.peers[0] = ShardPeer(
             self.timers,  # type: ignore[arg-type]
             context,
             shard=0,
@@ -232,7 +233,7 @@ class Play:
             flush=lambda: None,
             watch=owners,
         )
-        self.owner = owners.at(QUEUE, (0, 1))
+        self.owner = owners.at(QUEUE, Placement(0, 1))
         context.term()
         self.wire: Wire = self.peer._socket  # type: ignore[assignment]
         self.start_shard()
@@ -252,11 +253,11 @@ class Play:
 
     def lose(self, link: Any, condition: str, description: str) -> None:
         """A link is detached by the broker: its client attaches again."""
-        for place, receiver in enumerate(self.receivers):
+        for index, receiver in enumerate(self.receivers):
             if receiver.link is link:
                 receiver.consumer.close()
                 self.former.append(receiver)
-                self.receivers[place] = self.receiver(self, next(self.numbers))
+                self.receivers[index] = self.receiver(self, next(self.numbers))
 
     # --- what may happen -------------------------------------------------------------------------------
 

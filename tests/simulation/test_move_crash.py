@@ -11,8 +11,8 @@ import pytest
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.model import limits
-from tests.support.moving_scene import Cluster, Frontend
-from tests.support.shard_scene import Peer
+from tests.support.shard.moving_scene import Cluster, Frontend
+from tests.support.shard.scene import Peer
 
 BACKLOG = 40
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.moving import Twins
+from tests.support.shard.moving import Twins
 
 POLICIES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -8,8 +8,8 @@ import pytest
 from lightrail.model.policy import Policy
 from lightrail.shard.declared import declared_of
 from lightrail.shard.journal.journal import Journal
-from tests.support.fake_files import Crash, FakeFiles
-from tests.support.moving import (
+from tests.support.shard.fake_files import Crash, FakeFiles
+from tests.support.shard.moving import (
     QUEUE,
     SEGMENT_BYTES,
     Answer,
@@ -21,7 +21,7 @@ from tests.support.moving import (
     queue_of,
     scene_of,
 )
-from tests.support.shard_scene import Scene
+from tests.support.shard.scene import Scene
 
 KEEP = ("some", "none", "all")
 POLICIES: dict[str, dict[str, Any]] = {

@@ -1,6 +1,6 @@
 """Queues that move between model shards under real links: each schedule is drawn from a seed.
 
-Frames wait as long as chance wants, in each direction and for each shard; queues are sealed, placed and
+Frames wait as long as chance wants, in each direction and for each shard; queues are frozen, placed and
 opened in every order that the protocol allows, or won back by their shard; links come, settle, drain and go
 meanwhile, and in some runs shards die. In the end every message was stored once and in order; where no shard
 died, every message was delivered and settled once.
@@ -14,8 +14,8 @@ import pytest
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
 from lightrail.model import limits
-from tests.support.model_shard import ModelQueue
-from tests.support.owner_scene import OwnerReceiver, OwnerScene, OwnerSender
+from tests.support.shard.model_shard import ModelQueue
+from tests.support.shard.owner_scene import OwnerReceiver, OwnerScene, OwnerSender
 
 QUEUES = ("a", "b")
 
@@ -27,7 +27,7 @@ class Moving:
         self.queue = queue
         self.source = source
         self.to = to
-        self.place: tuple[int, int] | None = None
+        self.placement: tuple[int, int] | None = None
         self.is_open = False
         self.is_known = False
 
@@ -65,7 +65,7 @@ class Play:
             self.credit,
             self.settle,
             self.settle,
-            self.seal,
+            self.freeze,
             self.go_on,
             self.go_on,
             self.tick,
@@ -114,13 +114,13 @@ class Play:
         receiver.settled |= set(range(first, last + 1))
         receiver.consumer.outcome(Outcome(receiver.link, first, last, state, True))  # type: ignore[arg-type]
 
-    def seal(self) -> None:
+    def freeze(self) -> None:
         name = self.chance.choice(QUEUES)
-        source = self.scene.places.places[name][0]
+        source = self.scene.resolver.placements[name][0]
         if name in self.moving or self.chance.random() < 0.5 or not self.scene.shards[source].up:
             return
         to = self.chance.choice([number for number in range(3) if number != source])
-        self.moving[name] = Moving(self.scene.shards[source].seal(name), source, to)
+        self.moving[name] = Moving(self.scene.shards[source].freeze(name), source, to)
         self.moves += 1
 
     def go_on(self) -> None:
@@ -129,14 +129,14 @@ class Play:
             if self.chance.random() < 0.5:
                 continue
             epoch = move.queue.epoch
-            if move.place is None:
+            if move.placement is None:
                 wins_back = self.chance.random() < 0.2
-                move.place = (move.source, epoch + 2) if wins_back else (move.to, epoch + 1)
+                move.placement = (move.source, epoch + 2) if wins_back else (move.to, epoch + 1)
             elif self.chance.random() < 0.5 and not move.is_known:
-                self.scene.placed(name, *move.place)
+                self.scene.placed(name, *move.placement)
                 move.is_known = True
-            elif not move.is_open and self.scene.shards[move.place[0]].up:
-                self.scene.shards[move.place[0]].open(move.queue, move.place[1])
+            elif not move.is_open and self.scene.shards[move.placement[0]].up:
+                self.scene.shards[move.placement[0]].open(move.queue, move.placement[1])
                 move.is_open = True
             if move.is_open and move.is_known:
                 del self.moving[name]
@@ -147,11 +147,11 @@ class Play:
     def replace_link(self) -> None:
         """A receiver goes with what it holds, and another comes."""
         if self.chance.random() < 0.2:
-            place = self.chance.randrange(len(self.receivers))
-            gone = self.receivers[place]
+            index = self.chance.randrange(len(self.receivers))
+            gone = self.receivers[index]
             gone.consumer.close()
             self.closed.append(gone)
-            self.receivers[place] = self.scene.receiver(gone.consumer._options.queue)
+            self.receivers[index] = self.scene.receiver(gone.consumer._options.queue)
 
     def refuse(self) -> None:
         if self.chance.random() < 0.2:
@@ -231,7 +231,8 @@ class Play:
                 if not self.died:
                     assert queue.delivered[body] == 1 + queue.returned[body]
         assert len(self.scene.owners) == len(QUEUES)
-        assert self.scene.owners._of_link.keys() == {link.number for link in (*self.senders, *self.receivers)}
+        numbers = {sender.number for sender in self.senders} | {each.number for each in self.receivers}
+        assert self.scene.owners._of_link.keys() == numbers
         assert not any(owner._held for owner in self.scene.owners._owners.values())
 
 

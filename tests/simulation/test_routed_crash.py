@@ -15,11 +15,11 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.tail import Tail
-from lightrail.shard.queue.runs import Place
+from lightrail.shard.queue.runs import Location
 from lightrail.wire.frames import Kind
-from tests.support.captured import broken_laws, read
-from tests.support.fake_files import Crash, FakeFiles
-from tests.support.shard_scene import Peer, Scene, batch
+from tests.support.shard.captured import broken_laws, read
+from tests.support.shard.fake_files import Crash, FakeFiles
+from tests.support.shard.scene import Peer, Scene, batch
 
 SEGMENT_BYTES = 1_500
 KEEP = ("some", "none", "all", "some")
@@ -208,7 +208,7 @@ def test_the_script_does_something(monkeypatch: pytest.MonkeyPatch) -> None:
     appended: list[Append] = []
     real = Tail.append
 
-    def append(tail: Tail, record: Append, now_ms: int) -> Place:
+    def append(tail: Tail, record: Append, now_ms: int) -> Location:
         appended.append(record)
         return real(tail, record, now_ms)
 

@@ -11,9 +11,9 @@ import pytest
 from lightrail.journal.record import REWRITTEN
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.tail import Tail
-from lightrail.shard.queue.runs import Place
-from tests.support.fake_files import Crash, FakeFiles
-from tests.support.shard_life import Life
+from lightrail.shard.queue.runs import Location
+from tests.support.shard.fake_files import Crash, FakeFiles
+from tests.support.shard.life import Life
 
 KEEP = ("some", "none", "all", "some")
 MARKS = (1 << 30, 600, 1_500)
@@ -55,7 +55,7 @@ def test_the_script_does_something(monkeypatch: pytest.MonkeyPatch) -> None:
     appended: list[Append] = []
     real = Tail.append
 
-    def append(tail: Tail, record: Append, now_ms: int) -> Place:
+    def append(tail: Tail, record: Append, now_ms: int) -> Location:
         appended.append(record)
         return real(tail, record, now_ms)
 

@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from tests.support.s3_server import environment
-from tests.support.spark import ROOT, SETTINGS
+from tests.spark.s3_server import environment
+from tests.support.spark.session import ROOT, SETTINGS
 
 
 @pytest.fixture(scope="session")
-def store_place() -> Iterator[socket.socket]:
+def store_socket() -> Iterator[socket.socket]:
     """Where the object store will be that a test starts: Spark is told when it starts."""
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        yield place
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield listener
 
 
 @pytest.fixture(scope="session")
-def spark_environment(store_place: socket.socket) -> dict[str, str]:
+def spark_environment(store_socket: socket.socket) -> dict[str, str]:
     """The environment in which a driver and its Python workers find this tree."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
-        **environment(store_place),
+        **environment(store_socket),
         "PYTHONPATH": os.pathsep.join(paths),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,

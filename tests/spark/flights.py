@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from proton import Event, Message
 
-from tests.support.proton_reactor import Client
+from tests.support.amqp.proton_reactor import Client
 
 
 class Flight(NamedTuple):

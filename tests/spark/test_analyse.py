@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from lightrail.spark.jobs import analyse
 from lightrail.spark.main import _parser, main
 from tests.spark import observed
-from tests.support.archives import JournalOf, damage
+from tests.support.spark.archives import JournalOf, damage
 
 Analysed = Callable[..., dict[str, list[dict[str, Any]]]]
 TABLES = ("minutes", "dead_letters", "shards", "queues")

@@ -18,9 +18,9 @@ from lightrail.spark.lake import stream
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.table import active_files, commit_batch
 from lightrail.spark.main import main
-from tests.support.killed_work import KilledWork
-from tests.support.lakes import Lake
-from tests.support.spark import ROOT, SETTINGS
+from tests.spark.killed_work import KilledWork
+from tests.support.spark.lakes import Lake
+from tests.support.spark.session import ROOT, SETTINGS
 from tests.support.wait import until
 
 pytestmark = pytest.mark.timeout(600)  # Most of it waits for Spark, which is slow where others work as well.

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes import Lake
-from tests.support.spark import ROOT
-from tests.support.spark_pods import SparkPods
+from tests.spark.pods import SparkPods
+from tests.support.spark.lakes import Lake
+from tests.support.spark.session import ROOT
 
 PAGE = ROOT / "docs" / "operate" / "spark-cluster.md"
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from lightrail.spark.main import main
-from tests.support.archives import JournalOf
 from tests.support.batches import message
 from tests.support.broker import Broker
 from tests.support.http_client import Http
+from tests.support.spark.archives import JournalOf
 
 pytestmark = pytest.mark.timeout(600)  # Most of it waits for Spark, which is slow where others work as well.
 

@@ -15,7 +15,7 @@ import pytest
 from tests.support.batches import texts
 from tests.support.broker import Broker
 from tests.support.http_client import Http
-from tests.support.spark import ROOT
+from tests.support.spark.session import ROOT
 from tests.support.wait import until
 
 pytestmark = pytest.mark.timeout(600)  # Most of it waits for Spark, which is slow where others work as well.

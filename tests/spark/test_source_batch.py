@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp.encoder import encode
-from tests.support.archives import JournalOf
+from tests.support.spark.archives import JournalOf
 
 COLUMNS = "queue,shard,sequence,lsn,event,reason,producer,message"
 BODY = b"\x00Su\xa0\x05"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.spark import ROOT
+from tests.support.spark.session import ROOT
 
 FEW, MANY = 2_000_000, 10_000_000
 CORE_BYTES_MAX = 1 << 30

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.archives import JournalOf
-from tests.support.standalone import Standalone, environment
+from tests.spark.standalone import Standalone, environment
+from tests.support.spark.archives import JournalOf
 
 DRIVER = """
 import os, sys

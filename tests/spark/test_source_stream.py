@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.archives import JournalOf
-from tests.support.spark import ROOT, SETTINGS
+from tests.support.spark.archives import JournalOf
+from tests.support.spark.session import ROOT, SETTINGS
 from tests.support.wait import until
 
 BODY = b"\x00Su\xa0\x05"

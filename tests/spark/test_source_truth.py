@@ -14,8 +14,8 @@ from lightrail.amqp.sections import Header, Properties
 from lightrail.journal.record import MOVED, MOVED_REASON, Outcome, Queue, QueueEvent
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.runs import batch_of
-from tests.support import amqp_strategies
-from tests.support.archives import JournalOf, damage
+from tests.support.amqp import strategies as amqp_strategies
+from tests.support.spark.archives import JournalOf, damage
 
 COLUMNS = "queue,shard,sequence,lsn,event,message"
 BODY = b"\x00Su\xa0\x60"
@@ -146,7 +146,7 @@ def test_a_queue_that_moves_is_enqueued_once_and_settled_once(
     # What the source settles while it is copied is settled in the copy as well.
     journal.settle("orders", 30, 40)
     target.settle("orders", 30, 40, Outcome.ACCEPTED, MOVED_REASON)
-    journal.append(Queue(QueueEvent.POLICY, 1, "orders", '{"epoch": 1, "capture": true, "sealed": true}'))
+    journal.append(Queue(QueueEvent.POLICY, 1, "orders", '{"epoch": 1, "capture": true, "frozen": true}'))
     target.sequences["orders"] = 100
     target.send("orders", [body(each) for each in range(100, 120)])
     target.settle("orders", 40, 120)

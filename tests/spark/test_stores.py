@@ -16,8 +16,8 @@ from lightrail.spark.lake.replacing import replace
 from lightrail.spark.lake.table import OrderError, commit_batch, open_table
 from lightrail.spark.main import main
 from lightrail.spark.stores import delta_options
-from tests.support.lakes import Lake, covered
-from tests.support.s3_server import BUCKET, SECRET, S3Server
+from tests.spark.s3_server import BUCKET, SECRET, S3Server
+from tests.support.spark.lakes import Lake, covered
 
 COLUMNS = ["journal", "lsn", "queue", "sequence", "event", "message"]
 
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture(scope="module")
 def server(
-    tmp_path_factory: pytest.TempPathFactory, store_place: socket.socket, spark_environment: dict[str, str]
+    tmp_path_factory: pytest.TempPathFactory, store_socket: socket.socket, spark_environment: dict[str, str]
 ) -> Iterator[S3Server]:
-    with S3Server(tmp_path_factory.mktemp("s3") / "asked", store_place) as server:
+    with S3Server(tmp_path_factory.mktemp("s3") / "asked", store_socket) as server:
         yield server
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lightrail.transport import Envelope, Received, StoreForwardTransport, transport_of
 from lightrail.transport.amqp import AmqpBroker
-from tests.support.returning_broker import ReturningBroker
+from tests.support.amqp.returning_broker import ReturningBroker
 
 TASKS = 100
 GROWTH_MAX_MB = 150

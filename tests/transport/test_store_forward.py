@@ -34,7 +34,7 @@ from tests.support.broker import ROOT, Broker
 from tests.transport.conftest import gathering, play
 
 numbers = itertools.count(1)
-DRIVER = [sys.executable, "-m", "tests.support.outbox_driver"]
+DRIVER = [sys.executable, "-m", "tests.transport.driver"]
 STEPS = ("append", "appended", "next", "send", "sent", "remove", "removed")
 
 

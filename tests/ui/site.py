@@ -16,7 +16,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.namespace.service import Service
 from lightrail.telemetry import exposition
-from tests.support.fake_views import FakeViews
+from tests.ui.fake_views import FakeViews
 
 SITE_CALLER = web.AppKey("site-caller", Caller)
 

@@ -8,9 +8,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.support import wait
+from tests.support.amqp.proton_blocking import connected
 from tests.support.broker import Broker
 from tests.support.http_client import Http
-from tests.support.proton_blocking import connected
 from tests.ui import browser
 
 DEADLINE_S = 30

@@ -7,7 +7,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from lightrail.spark.analysis import report
-from tests.support.figures import EVIL, shown
+from tests.support.spark.figures import EVIL, shown
 from tests.ui import browser
 from tests.ui.browser import complaints
 

@@ -61,6 +61,7 @@ def register(things: Subparsers) -> None:
         "--action", metavar="JSON", help='such as {"set": {"application-properties.seen": true}}'
     )
     command.add_argument("--expires-at", metavar="TIME", help="such as 2030-01-31T12:00:00Z")
+    command.add_argument("--id", metavar="ID", help="a name for it (default: one that the broker draws)")
     command = add(subscriptions, "remove", _unsubscribe, "end a subscription")
     command.add_argument("router", metavar="ROUTER")
     command.add_argument("id", metavar="ID")
@@ -257,6 +258,7 @@ def _subscribe(client: Client, parsed: argparse.Namespace) -> int:
         "filter": filter,
         "action": json_argument(parsed.action, "--action"),
         "expires_at": parsed.expires_at,
+        "id": parsed.id,
     }
     made = client.request(
         "POST",

@@ -206,10 +206,10 @@ def _set(client: Client, parsed: argparse.Namespace) -> int:
     if parsed.json:
         show_json(reader)
     else:
-        places = counted(len(reader["positions"]), "position")
+        count = counted(len(reader["positions"]), "position")
         what = "is there now" if answer.status == 201 else "is changed"
         print(
-            f"reader {printable(reader['name'])} {what}: {places}, holds {reader['hold_hours']:g} h and "
+            f"reader {printable(reader['name'])} {what}: {count}, holds {reader['hold_hours']:g} h and "
             f"{units.format_size(reader['hold_bytes'])} at most"
         )
     return 0

@@ -219,7 +219,7 @@ def _connections(client: Client, parsed: argparse.Namespace) -> int:
     if parsed.json:
         show_json(rows)
     else:
-        table(rows, ("id", "user", "peer", "container", "sessions", "links", "tls", "since"))
+        table(rows, ("id", "user", "peer", "container", "sessions", "links", "transport", "tls", "since"))
     return 0
 
 

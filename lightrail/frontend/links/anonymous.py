@@ -22,6 +22,7 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Hold
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.delaying import DelayingProducer, asks_for_delay, may_delay
 from lightrail.frontend.links.incoming import IncomingLink
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.transfers import ProducerLink
@@ -36,6 +37,7 @@ log = logging.getLogger("lightrail.frontend.links.anonymous")
 ANONYMOUS_RELAY: Final = "ANONYMOUS-RELAY"
 """Capability of a connection: links may send without a target (Anonymous Terminus for Message Routing)."""
 REJECTED: Final = Symbol("amqp:rejected:list")
+NO_DELAY: Final = "a router delays no messages: send a message with a delay to a queue"
 DELIVERY_TAG: Final = Symbol("delivery-tag")
 """Key in the info of an error: which delivery is meant (Anonymous Terminus 2.2.2)."""
 
@@ -69,7 +71,7 @@ class ToAddress(IncomingLink):
 
     def _lose(self, refusal: Refusal) -> None:
         self._closed = True
-        self.owner.gone(self)
+        self.owner.ended(self)
 
     def _take_back(self) -> None:
         """The link's credit is small; too many bytes keep the socket from being read."""
@@ -90,11 +92,18 @@ class AddressProducer(ToAddress, ProducerLink):
     def transfers(self, event: Transfers, now_ms: int) -> None:
         ProducerLink.transfers(self, event, now_ms)
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard refuses this producer, or has closed it: unanswered messages are rejected."""
-        for number in list(self._unanswered):
-            self.refused(number, refusal)
-        super().gone(refusal)
+        while self._window:
+            self.refused(self._window.first, refusal)
+        super().ended(refusal)
+
+
+class DelayingAddress(AddressProducer, DelayingProducer):
+    """To a queue, where messages may have a delay."""
+
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        DelayingProducer.transfers(self, event, now_ms)
 
 
 class AddressRouter(ToAddress, RouterLink):
@@ -123,6 +132,7 @@ class AnonymousLink(Bound):
         "_waiting",
         "connection",
         "link",
+        "may_delay",
     )
 
     def __init__(self, connection: LinkContext, link: "Link", open: Open) -> None:
@@ -139,6 +149,8 @@ class AnonymousLink(Bound):
         self._unresolved = 0
         """Messages that wait there."""
         self._can_reject = _lists_rejected(link.source)
+        self.may_delay = may_delay(link)
+        """Whether messages may have a delay, as the client's attach said."""
         link.keep_tags()
 
     # --- from the client -------------------------------------------------------------------------------
@@ -147,7 +159,7 @@ class AnonymousLink(Bound):
         """Sends a batch on, neighbours with one address together."""
         # Producers of names that were deleted, or deleted and made again, are retired first: see `retire`.
         self._frontend.poll()
-        for address, part in _runs(event):
+        for address, part in addressed(event):
             if self._closed and not event.settled:
                 # An earlier message ended the link. This one has no outcome, so the client sends it again.
                 break
@@ -173,12 +185,15 @@ class AnonymousLink(Bound):
         self._frontend.spawn(self._resolve(address))
 
     def _pass(self, producer: ToAddress, event: Transfers, now_ms: int) -> None:
-        if max(map(len, event.payloads)) <= producer.most:
+        no_delays = self.may_delay and isinstance(producer, AddressRouter) and asks_for_delay(event.payloads)
+        if max(map(len, event.payloads)) <= producer.most and not no_delays:
             producer.transfers(event, now_ms)
             return
         for index, payload in enumerate(event.payloads):
             part = _part(event, index, index + 1)
-            if len(payload) <= producer.most:
+            if no_delays and asks_for_delay(part.payloads):
+                self._reject(part, conditions.NOT_IMPLEMENTED, NO_DELAY)
+            elif len(payload) <= producer.most:
                 producer.transfers(part, now_ms)
             else:
                 self._reject(
@@ -267,7 +282,7 @@ class AnonymousLink(Bound):
             producer.close()
         self._top_up()
 
-    def gone(self, producer: ToAddress) -> None:
+    def ended(self, producer: ToAddress) -> None:
         """The shard has closed a producer."""
         self._retired.discard(producer)
         self._let_go(producer)
@@ -305,13 +320,18 @@ class AnonymousLink(Bound):
             self.connection.touch()
 
 
+def sends_delays(bound: Bound) -> bool:
+    """Whether messages of a sending client may have a delay, as the attach of their link said."""
+    return bound.may_delay if isinstance(bound, AnonymousLink) else isinstance(bound, DelayingProducer)
+
+
 def _lists_rejected(source: object) -> bool:
     """Whether rejected may be sent to a source; one that lists no outcomes takes any (messaging 3.5.3)."""
     outcomes = source.outcomes if isinstance(source, Source) else None
     return not outcomes or REJECTED in outcomes
 
 
-def _runs(event: Transfers) -> Iterator[tuple[str | ConditionError, Transfers]]:
+def addressed(event: Transfers) -> Iterator[tuple[str | ConditionError, Transfers]]:
     """The batch in parts of one address each, in order."""
     start = 0
     address = _address(event, 0)

@@ -16,19 +16,36 @@ from lightrail.amqp.windows import MAPPED
 from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links import dynamic, subscribing
-from lightrail.frontend.links.anonymous import AddressProducer, AddressRouter, AnonymousLink, ToAddress
+from lightrail.frontend.links.anonymous import (
+    AddressProducer,
+    AddressRouter,
+    AnonymousLink,
+    DelayingAddress,
+    ToAddress,
+)
 from lightrail.frontend.links.attach import Attach, right_of
 from lightrail.frontend.links.bound import Terms
+from lightrail.frontend.links.bus_deliveries import BusConsumerLink, is_bus_link, refuse_sessions
 from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.delaying import DELAYED_DELIVERY, DelayingProducer, may_delay
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.filters import source_filter
 from lightrail.frontend.links.jms import NODES, another_node, node_of, node_of_message
 from lightrail.frontend.links.relays import RelayLink
+from lightrail.frontend.links.resumable import ResumableLink
 from lightrail.frontend.links.routing import RouterLink
-from lightrail.frontend.links.terminus import consumer_options, label_of, name_of, terminus_of
+from lightrail.frontend.links.terminus import (
+    client_link_of,
+    consumer_options,
+    label_of,
+    name_of,
+    suspended_s,
+    terminus_of,
+)
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, names
 from lightrail.model.policy import InvalidPolicyError, Role
+from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_name
 from lightrail.namespace.errors import LimitExceededError, ServiceError
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.service import policy_at_first_use
@@ -37,9 +54,6 @@ if TYPE_CHECKING:
     from lightrail.wire.owner import Owner
 
 log = logging.getLogger("lightrail.frontend.links.attaching")
-
-DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
-"""Qpid JMS sends with a delivery delay only where this capability is offered."""
 
 
 async def attach(connection: LinkContext, link: Link) -> None:
@@ -108,6 +122,8 @@ async def _attach(connection: LinkContext, link: Link) -> None:
                 frontend.lifetimes.expire(record)
         return
     if terminus.address in (None, "") and not link.is_sender:
+        if may_delay(link):
+            terms.offered.append(DELAYED_DELIVERY)
         anonymous = AnonymousLink(connection, link, open_address)
         link.context = anonymous
         connection.links.bind(anonymous, terms)
@@ -143,6 +159,11 @@ async def resolve(
     directory = frontend.directory
     directory.refresh()
     record = directory.get(name)
+    if record.role is Role.NONE:
+        try:
+            record = directory.get(name := entity_name(directory, name))
+        except UnknownSubscriptionError as error:
+            raise ConditionError(conditions.NOT_FOUND, str(error)) from None
     if record.role is Role.NONE and not names.is_temporary(name):
         template = directory.template(names.owner(name))
         role = Role.ROUTER if expected is Role.ROUTER else Role.QUEUE
@@ -170,7 +191,7 @@ async def _to_nothing(attach: Attach) -> None:
 
 
 async def _to_metadata(attach: Attach) -> None:
-    """A reference to another place: the client is redirected (transport 2.8.18)."""
+    """A reference to another address: the client is redirected (transport 2.8.18)."""
     reference = attach.record.policy["reference"]
     info: dict[Symbol, Any] = {Symbol("address"): reference}
     try:
@@ -190,23 +211,46 @@ async def _to_queue(attach: Attach) -> None:
     if link.is_sender:
         await _consume(attach)
         return
-    if policy["delay"]:
+    # A link that may be resumed sends its messages as they come.
+    delays = may_delay(link) and suspended_s(link) is None
+    if policy["delay"] or delays:
         attach.terms.offered.append(DELAYED_DELIVERY)
     queue_owner = await _to_send(attach)
     if queue_owner is None:
         return
-    producer = ProducerLink(
-        attach.connection,
+    producer = _producer(attach, queue_owner, delays=delays)
+    link.take_pieces()
+    attach.bind(producer)
+    queue_owner.open_producer(producer)
+
+
+def _producer(attach: Attach, queue_owner: "Owner", *, delays: bool) -> ProducerLink:
+    """The object behind a link that sends to a queue."""
+    link, connection = attach.link, attach.connection
+    client_link = client_link_of(link, connection.client.user)
+    seconds = suspended_s(link) if client_link else None
+    if seconds is not None:
+        return ResumableLink(
+            connection,
+            link,
+            queue_owner,
+            number=attach.number,
+            queue=attach.record.name,
+            label=label_of(link),
+            client_link=client_link,
+            seconds=seconds,
+            terms=attach.terms,
+        )
+    link.mix_headers()
+    return (DelayingProducer if delays else ProducerLink)(
+        connection,
         link,
         queue_owner,
         number=attach.number,
         queue=attach.record.name,
         label=label_of(link),
+        client_link=client_link,
     )
-    link.mix_headers()
-    link.take_pieces()
-    attach.bind(producer)
-    queue_owner.open_producer(producer)
 
 
 async def _to_connection_point(attach: Attach) -> None:
@@ -259,13 +303,17 @@ def _bound_size(attach: Attach) -> None:
 
 async def _consume(attach: Attach, *, relay: bool = False) -> None:
     link = attach.link
+    refuse_sessions(link)
     options = consumer_options(link, attach.record.name)
     options.relay = relay
+    if not relay:
+        options.client_link = client_link_of(link, attach.connection.client.user)
     options.filter, attach.terms.filter = source_filter(link.source)
     queue_owner = await attach.place()
     if queue_owner is None:
         return
-    consumer = ConsumerLink(attach.connection, link, queue_owner, number=attach.number, options=options)
+    kind = BusConsumerLink if not relay and is_bus_link(link) else ConsumerLink
+    consumer = kind(attach.connection, link, queue_owner, number=attach.number, options=options)
     attach.bind(consumer)
     # Credit often comes with the attach, before the queue's shard is known.
     consumer.start(link.limit, link.drain)
@@ -295,7 +343,8 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
     name, number, label = record.name, frontend.next_link(), label_of(link)
     made: AddressProducer | AddressRouter
     if queue_owner is not None:
-        made = AddressProducer(connection, link, queue_owner, number=number, queue=name, label=label)
+        kind = DelayingAddress if sender.may_delay else AddressProducer
+        made = kind(connection, link, queue_owner, number=number, queue=name, label=label)
     elif record.role is Role.ROUTER:
         made = AddressRouter(connection, link, number=number, router=name, label=label)
     else:

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightrail.amqp.events import Resumed, SenderSettled
+from lightrail.amqp.link import SETTLE_FIRST
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.guard import Hold
 from lightrail.wire.bodies import Refusal
@@ -27,6 +29,15 @@ class Bound:
     def narrow(self) -> None:
         """Less may be sent ahead from now on."""
 
+    def closed_for_good(self) -> None:
+        """Before `close`: the client has closed the link, and will not resume it."""
+
+    def resumed(self, event: Resumed) -> None:
+        """The client has resumed a delivery of a former attach."""
+
+    def sender_settled(self, event: SenderSettled) -> None:
+        """The client has settled deliveries that it sent."""
+
     def delivered(self) -> int:
         """Messages that the link was sent from a queue, over its life."""
         return 0
@@ -48,6 +59,12 @@ class Terms:
     hold: Hold | None = None
     outlives: bool = False
     """The terminus stays when the link has ended: a durable subscription."""
+    rcv_settle_mode: int = SETTLE_FIRST
+    """Of a link on which the client sends."""
+    suspended_s: int = 0
+    """How long what is unsettled is kept after the link's end."""
+    unsettled: dict[bytes, Any] | None = None
+    """Deliveries of a former attach that are kept, and their states."""
     at_close: Callable[[], Awaitable[Refusal | None]] | None = None
     """Done when the client closes the link for good (detach with closed), which is answered afterwards, with
     the error that this returns. Has to be set before the link is bound."""

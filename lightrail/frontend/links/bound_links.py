@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Iterator
 from typing import Any, Final
 
 from lightrail.amqp.events import Detached
-from lightrail.amqp.link import ATTACHING, SETTLE_FIRST, Link
+from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.bound import Bound, Terms
@@ -45,15 +45,21 @@ class BoundLinks:
         self._connection.frontend.counts.links_opened += 1
 
     def accept_incoming(self, link: Link) -> None:
-        """Answers the attach of a link on which the client sends: receiver-settle-mode first (ADR 24)."""
+        """Answers the attach of a link on which the client sends: receiver-settle-mode first (ADR 24).
+
+        Where the client may resume the link, the mode is the client's, since what it has not settled is kept.
+        """
         target = link.target
         assert isinstance(target, Target)
         _forget_durability(target)
+        terms = self._terms_of(link)
+        target.timeout = terms.suspended_s
         link.accept(
             source=link.source,
             target=target,
-            rcv_settle_mode=SETTLE_FIRST,
-            offered_capabilities=self._terms_of(link).offered,
+            rcv_settle_mode=terms.rcv_settle_mode,
+            offered_capabilities=terms.offered,
+            unsettled=terms.unsettled,
         )
         self._connection.touch()
 
@@ -65,7 +71,14 @@ class BoundLinks:
         source.filter = terms.filter
         if not terms.outlives:
             _forget_durability(source)
-        link.accept(source=source, target=link.target, offered_capabilities=terms.offered)
+        resumes = link.attach is not None and link.attach.unsettled is not None
+        link.accept(
+            source=source,
+            target=link.target,
+            offered_capabilities=terms.offered,
+            # What a former attach received is settled, or was released when the link ended.
+            unsettled={} if resumes else None,
+        )
         self._connection.touch()
 
     def _terms_of(self, link: Link) -> Terms:
@@ -108,6 +121,8 @@ class BoundLinks:
     def detached(self, event: Detached) -> None:
         """A link was detached, by the client or by us."""
         terms = self._terms.get(event.link.context) if self._terms is not None else None
+        if event.closed and event.by_peer and event.link.context is not None:
+            event.link.context.closed_for_good()
         self.close(event.link)
         if terms is not None and terms.at_close is not None and event.closed and event.by_peer:
             self._connection.frontend.spawn(self._finish_close(event.link, terms.at_close()))

@@ -4,7 +4,7 @@ A link binds what it needs per batch once, when it is made.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lightrail.amqp.values import Symbol
@@ -15,6 +15,7 @@ from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.links.bound import Bound, Terms
 from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.outflow import Outflow, Receiver
+from lightrail.model.placement import Placement
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
@@ -41,6 +42,8 @@ class LinkFrontend(Protocol):
     guard: Guard
     routers: Routers
     shard_connections: "ShardConnections"
+    boot: int
+    """Drawn when the process starts."""
     stopping: bool
     """No more credit is granted: the process ends."""
 
@@ -60,7 +63,7 @@ class LinkFrontend(Protocol):
         """A number for a link, unique over the life of the process."""
 
     def poll(self) -> None:
-        """Applies changes of names, rights and places."""
+        """Applies changes of names, rights and placements."""
 
     async def first_use(self, name: str, client: str, role: Role) -> Name:
         """What a name is that is used for the first time; see `Service.first_use`."""
@@ -68,14 +71,14 @@ class LinkFrontend(Protocol):
     async def place(self, queue: str) -> "Owner":
         """The owner of a queue, for a link that is opened before the loop turns; a new queue is placed."""
 
-    async def find(self, queue: str) -> tuple[int, int]:
-        """The shard and the epoch of a queue; a new queue is placed by the coordinator."""
+    async def find(self, queue: str) -> Placement:
+        """Where a queue is; a new queue is placed by the coordinator."""
 
     def placed(self, queue: str) -> "ShardPeer | None":
         """The shard of a queue if both are known here, else None."""
 
     def forget_route(self, name: str) -> None:
-        """Discards what is known of a name's place."""
+        """Discards what is known of a name's placement."""
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
         """Sends a request to the shard of a queue. Raises ShardAway, ShardRefused."""
@@ -83,6 +86,9 @@ class LinkFrontend(Protocol):
 
 class LinkTable(Protocol):
     """The links of one connection: attaches are answered and links are ended here."""
+
+    def __iter__(self) -> Iterator[Bound]:
+        """The objects behind the links."""
 
     def bind(self, bound: Bound, terms: Terms) -> None:
         """A link is bound from now on, until it is detached or refused."""

@@ -19,7 +19,8 @@ from lightrail.frontend.links.settlements import Settlements
 from lightrail.model import limits
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, EXACT, HEADER_SIZE, MORE, Kind, frame
-from lightrail.wire.links import Consumer, MissingDeliveriesError
+from lightrail.wire.links import Consumer
+from lightrail.wire.receiving import ReceiveWindow
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -46,10 +47,9 @@ class ConsumerLink(Bound, Consumer):
         "_owner",
         "_presettled",
         "_reserved",
-        "_sent",
-        "_sent_limit",
         "_used_bytes",
         "_wanted",
+        "_window",
         "connection",
         "has_large",
         "settlements",
@@ -76,10 +76,10 @@ class ConsumerLink(Bound, Consumer):
         self._presettled = options.presettled
         self._attached = False
         self._closed = False
-        self._sent = 0
         self._limit = 0
-        self._sent_limit = 0
-        """The latest CREDIT lets the shard send deliveries below this number."""
+        """The client's credit: it accepts deliveries below this number."""
+        self._window = ReceiveWindow()
+        """The shard's credit: a part of the client's."""
         self._credit_bytes = 0
         """The same CREDIT is used up when so many bytes were sent."""
         self._used_bytes = 0
@@ -99,6 +99,16 @@ class ConsumerLink(Bound, Consumer):
         self._mean_size = 0.0
         """Of messages, in bytes; 0 before the first one."""
         connection.consumers += 1
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue."""
+        return self._options.queue
+
+    @property
+    def options(self) -> ConsumerOpen:
+        """What the source of the link asks for."""
+        return self._options
 
     # --- from the client -------------------------------------------------------------------------------
 
@@ -128,15 +138,16 @@ class ConsumerLink(Bound, Consumer):
         """
         if self._closed:
             return
-        self._options.first = self._sent
+        self._options.first = self._window.next
+        self._options.steals = not self._attached
         resumes = self._options.resume = self._owner.resumes(self.number)
         if not resumes:
-            self.settlements.forget(self._sent)
+            self.settlements.forget(self._window.next)
         self._owner.post(
             frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=self._options.encode())
         )
         self.settlements.repeat()
-        self._sent_limit = self._sent
+        self._window.withdraw()
         self._credit_bytes = self._used_bytes = 0
         self._draining = self._again = False
         self._wanted = 0
@@ -153,9 +164,7 @@ class ConsumerLink(Bound, Consumer):
         """Sends a slice of the queue to the client."""
         if self._closed:
             return
-        if number != self._sent:
-            queue = self._options.queue
-            raise MissingDeliveriesError(f"expected delivery {self._sent} of {queue}, found {number}")
+        self._window.advance(number, count, self._options.queue)
         _sequence, expires, _enqueued, attempts, message_format, base, size = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )
@@ -177,7 +186,6 @@ class ConsumerLink(Bound, Consumer):
                 now_ms=self._frontend.now_ms(),
                 presettled=self._presettled,
             )
-        self._sent = number + count
         # One byte more than received: the mean size of empty messages must not come near 0.
         mean = (size + 1) / count
         self._mean_size += (mean - self._mean_size) * 0.25 if self._mean_size else mean
@@ -194,7 +202,7 @@ class ConsumerLink(Bound, Consumer):
         self.connection.touch()
         if self._reserved and self._used_bytes >= self._credit_bytes >> 1:
             self._large_came()
-        if self._sent_limit < self._limit or self._used_bytes >= self._credit_bytes >> 1:
+        if self._window.limit < self._limit or self._used_bytes >= self._credit_bytes >> 1:
             self._send_credit()
 
     def larger(self, number: int, size: int) -> None:
@@ -206,7 +214,7 @@ class ConsumerLink(Bound, Consumer):
             # Smaller messages came instead, and used up a part of the room.
             self._large_came()
         self._wanted = size
-        self._sent_limit = self._sent
+        self._window.withdraw()
         if not self._draining:
             self._send_credit()
 
@@ -231,7 +239,7 @@ class ConsumerLink(Bound, Consumer):
         """There is room for the message that this link waits for: sends credit for it."""
         self._reserved = size
         self._send_credit()
-        if self._sent_limit <= self._sent:
+        if self._window.limit <= self._window.next:
             self._unreserve()
 
     @property
@@ -260,9 +268,9 @@ class ConsumerLink(Bound, Consumer):
         again, self._again = self._again, False
         # The shard had no credit left for more, of messages or of bytes.
         window_used_up = (
-            number >= self._sent_limit or self._used_bytes >= self._credit_bytes or self._wanted > 0
+            number >= self._window.limit or self._used_bytes >= self._credit_bytes or self._wanted > 0
         ) and number < self._limit
-        self._sent_limit = self._sent
+        self._window.withdraw()
         if window_used_up:
             # There may be more messages. A full socket's credit is sent when it is `writable`.
             self._send_credit()
@@ -270,7 +278,7 @@ class ConsumerLink(Bound, Consumer):
             self._send_credit(force=True)
         else:
             self._drain = False
-            self._limit = self._sent
+            self._limit = self._window.next
             self._link.drained()
             self.connection.touch()
 
@@ -279,7 +287,7 @@ class ConsumerLink(Bound, Consumer):
         if not self._closed:
             self.settlements.confirmed(number, count, is_certain)
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard refuses this consumer, or has closed it."""
         if not self._closed:
             self._leave()
@@ -293,7 +301,7 @@ class ConsumerLink(Bound, Consumer):
             return
         if self.has_large and not self.connection.paused and not self._link.backlog:
             self.large_was_read()
-        elif self._sent < self._limit:
+        elif self._window.next < self._limit:
             self._send_credit()
 
     def close(self) -> None:
@@ -313,14 +321,14 @@ class ConsumerLink(Bound, Consumer):
 
     def delivered(self) -> int:
         """Messages that the shard has sent, over the life of the link."""
-        return self._sent
+        return self._window.next
 
     def narrow(self) -> None:
         """The shard may send less ahead from now on: credit beyond that is taken back."""
-        if not self._closed and not self._drain and self._sent_limit > self._sent + self._window():
+        if not self._closed and not self._drain and self._window.credit > self._messages_ahead():
             self._send_credit(force=True)
 
-    def _window(self) -> int:
+    def _messages_ahead(self) -> int:
         """Messages that the shard may send ahead; the links of a connection share the connection's window."""
         whole = self.connection.window_bytes / self._mean_size if self._mean_size else 0.0
         share = (whole or limits.DELIVERY_WINDOW_FIRST) / self.connection.consumers
@@ -331,11 +339,11 @@ class ConsumerLink(Bound, Consumer):
         if self._draining:
             return
         connection = self.connection
-        window = self._window()
-        ahead = self._sent_limit - self._sent
+        most = self._messages_ahead()
+        sent, sent_limit = self._window.next, self._window.limit
         bytes_used = self._used_bytes >= self._credit_bytes >> 1
         starved = bool(self._link.backlog) or connection.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES
-        if ahead > window >> 1 and not (bytes_used or force or starved or connection.paused):
+        if sent_limit - sent > most >> 1 and not (bytes_used or force or starved or connection.paused):
             return
         # Runs are counted where credit is due, not with each slice.
         starved = starved or connection.has_too_much_unsettled()
@@ -346,18 +354,18 @@ class ConsumerLink(Bound, Consumer):
                 return
             # The client's socket is full: the shard keeps what is left of its latest credit.
             size = self._credit_bytes - self._used_bytes
-            limit = min(self._limit, max(self._sent_limit, self._sent) if size > 0 else self._sent)
+            limit = min(self._limit, max(sent_limit, sent) if size > 0 else sent)
         else:
-            is_short = not force and self._mean_size and self._sent + window < self._limit
+            is_short = not force and self._mean_size and sent + most < self._limit
             if is_short and self._outflow.grow(connection):
-                window = self._window()
+                most = self._messages_ahead()
             size = connection.window_bytes // connection.consumers
-            limit = min(self._limit, self._sent + window)
-            if limit == self._sent and (self._wanted or self._reserved):
+            limit = min(self._limit, sent + most)
+            if limit == sent and (self._wanted or self._reserved):
                 # The client wants nothing now.
                 self._wanted = 0
                 self._unreserve()
-            if not force and (limit == self._sent or (limit == self._sent_limit and not bytes_used)):
+            if not force and (limit == sent or (limit == sent_limit and not bytes_used)):
                 return
             if self._wanted > size:
                 if not self._reserved and not self._outflow.reservations.reserve(self, self._wanted):
@@ -370,7 +378,7 @@ class ConsumerLink(Bound, Consumer):
         self._post_credit(limit, max(1, size >> 10))
 
     def _post_credit(self, limit: int, kib: int) -> None:
-        self._sent_limit = limit
+        self._window.limit = limit
         self._credit_bytes = kib << 10
         self._used_bytes = 0
         self._draining = self._drain

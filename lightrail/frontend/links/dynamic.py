@@ -12,7 +12,7 @@ from lightrail.amqp.performatives import (
     Source,
     Target,
 )
-from lightrail.amqp.values import Symbol
+from lightrail.amqp.values import Array, Described, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.context import LinkContext, LinkFrontend
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 KEY_BYTES: Final = 16
 """Random bytes of a temporary name, so that it can't be guessed."""
 LIFETIME_POLICY: Final = Symbol("lifetime-policy")
+SUPPORTED_DIST_MODES: Final = Symbol("supported-dist-modes")
 BROKER: Final = Caller("broker", everything=True)
 """The broker itself makes and deletes these names: nobody needs a right for them."""
 
@@ -36,15 +37,17 @@ BROKER: Final = Caller("broker", everything=True)
 async def make(connection: LinkContext, link: "Link", terminus: Source | Target, owner: str) -> Name:
     """Makes the node that a link asks for, and enters its name and lifetime into the link's terminus.
 
-    Without a lifetime policy, and with delete-on-close, the node is deleted with the link `owner`. Only the
-    connection can receive from it, so with other policies it is deleted with the connection at the latest.
-    Raises ConditionError.
+    Without a lifetime policy, and with delete-on-close, the node is deleted with the link `owner`, and only
+    the connection can receive from it. With the other policies a queue is for whoever knows its name, and may
+    outlive the connection. A router keeps nothing, so that it is deleted with the connection. Raises
+    ConditionError.
     """
     frontend = connection.frontend
     if terminus.address not in (None, ""):
         description = "expected no address beside dynamic: the broker chooses it"
         raise ConditionError(conditions.INVALID_FIELD, description)
     lifetime = _lifetime(terminus)
+    _check_distribution_modes(terminus)
     if frontend.lifetimes.temporary_count(connection.client.owner) >= limits.TEMPORARY_NAMES_MAX:
         raise ConditionError(
             conditions.RESOURCE_LIMIT_EXCEEDED,
@@ -56,9 +59,10 @@ async def make(connection: LinkContext, link: "Link", terminus: Source | Target,
     else:
         policy = Policy(Role.QUEUE, {"lifetime": "link" if with_link else "connection"})
     name = names.temporary_name(secrets.token_urlsafe(KEY_BYTES).lstrip("-_").ljust(22, "0"))
-    owner = owner if with_link else connection.client.owner
-    record = await frontend.service.give(BROKER, name, policy, owner=owner)
-    frontend.lifetimes.follow(name, lifetime)
+    node_owner = owner if with_link else connection.client.owner
+    record = await frontend.service.give(BROKER, name, policy, owner=node_owner)
+    if policy.role is Role.QUEUE:
+        frontend.lifetimes.follow(name, lifetime, owner)
     terminus.address = name
     terminus.dynamic_node_properties = {LIFETIME_POLICY: lifetime}
     return record
@@ -85,8 +89,21 @@ def _lifetime(
         return DeleteOnClose()
     if isinstance(asked, DeleteOnClose | DeleteOnNoLinks | DeleteOnNoMessages | DeleteOnNoLinksOrMessages):
         return asked
+    # A described value may be a policy that nobody has defined yet; the field has no value of another type.
     raise ConditionError(
-        conditions.INVALID_FIELD,
+        conditions.INVALID_FIELD if isinstance(asked, Described) else conditions.DECODE_ERROR,
         "expected delete-on-close, delete-on-no-links, delete-on-no-messages or "
         "delete-on-no-links-or-messages as lifetime-policy, found another value",
     )
+
+
+def _check_distribution_modes(terminus: Source | Target) -> None:
+    """One or more symbols (messaging 3.5.9). Every node here can move its messages and copy them."""
+    properties: dict[Symbol, Any] = terminus.dynamic_node_properties or {}
+    modes = properties.get(SUPPORTED_DIST_MODES)
+    several = list(modes) if isinstance(modes, Array) else [modes]
+    if modes is not None and not all(isinstance(mode, Symbol) for mode in several):
+        raise ConditionError(
+            conditions.DECODE_ERROR,
+            f"expected one or more symbols as supported-dist-modes, found {modes!r:.100}",
+        )

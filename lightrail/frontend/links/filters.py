@@ -10,25 +10,35 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions
 
 NO_LOCAL: Final = frozenset({"apache.org:no-local-filter:list", 0x0000468C00000003})
-"""Leaving this one out, as 3.5.8 allows, would give JMS clients their own messages: they do not check."""
+"""Only subscriptions have it. Leaving it out elsewhere, as 3.5.8 allows, would give JMS clients their own
+messages: they do not check."""
 
 Applied = tuple[dict[str, Any] | None, dict[Symbol, Any] | None]
 
 
-def source_filter(source: Source) -> Applied:
+def no_local(source: Source) -> dict[Symbol, Any]:
+    """The filters of a source that ask for messages of other containers alone, by name."""
+    given = source.filter or {}
+    return {
+        name: value
+        for name, value in given.items()
+        if isinstance(value, Described) and value.descriptor in NO_LOCAL
+    }
+
+
+def source_filter(source: Source, *, subscribes: bool = False) -> Applied:
     """(the filter for the shard, the filter set of the answer) of a source; None for no filter.
 
-    Filters that are not supported are left out of both. Raises ConditionError for a supported one with an
-    error.
+    Filters that are not supported are left out of both, and no-local ones of those that `subscribes`: see
+    `no_local`. Raises ConditionError for a supported one with an error.
     """
     if not source.filter:
         return None, None
-    for value in source.filter.values():
-        if isinstance(value, Described) and value.descriptor in NO_LOCAL:
-            raise ConditionError(
-                conditions.NOT_IMPLEMENTED,
-                "no-local filters are not available in this version: subscribe without one",
-            )
+    if not subscribes and no_local(source):
+        raise ConditionError(
+            conditions.NOT_IMPLEMENTED,
+            "a no-local filter is for receivers at routers (topics): receive from a queue without one",
+        )
     try:
         found = from_amqp(source.filter)
     except FilterError as error:

@@ -44,21 +44,7 @@ def send_with_new_headers(
         if scanner.shorten_ttl(shortened, ends, base, left_ms):
             link.send(len(ends), ends, memoryview(shortened).toreadonly(), base, presettled)
             return
-    _send_one_by_one(link, part, blob_at, ends, base, attempts, expires, now_ms, presettled)
-
-
-def _send_one_by_one(
-    link: "Link",
-    part: bytes | memoryview,
-    blob_at: int,
-    ends: memoryview,
-    base: int,
-    attempts: int,
-    expires: int,
-    now_ms: int,
-    presettled: bool,
-) -> None:
-    """The same for messages in any encoding."""
+    # Other encodings than the usual one: message by message.
     start = blob_at
     for end in ends:
         stop = blob_at + end - base

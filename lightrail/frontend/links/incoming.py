@@ -1,15 +1,18 @@
-"""What every link on which a client sends has: its credit, and the messages that are not answered yet.
+"""Links on which a client sends: what all of them have, and the credit of those whose messages are stored.
 
 Backpressure is the sum of three numbers that never exceeds the window: credit that is out, messages that
 came and are not answered, and answered messages whose credit is held. A shard that is slow, full or away
 answers nothing, so nothing more is granted.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Transfers
 from lightrail.amqp.sections import decode_header
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.batched import Run, one_by_one, reject, runs
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
 from lightrail.model import conditions, limits
@@ -27,8 +30,30 @@ def header_attributes(head: bytes) -> tuple[bool, int, int | None]:
     return header.durable, header.priority, header.ttl
 
 
-class IncomingLink(Bound, Producer):
-    """One incoming link (the client sends), wherever its messages go."""
+def attributes_of(event: Transfers, now_ms: int) -> tuple[bool, int, int]:
+    """(durable, priority, when the last message expires or 0) of a batch; see SenderLink."""
+    durable, priority, ttl = header_attributes(bytes(event.head))
+    return durable, priority, expiry_of(event, ttl, now_ms)
+
+
+def expiry_of(event: Transfers, ttl: int | None, now_ms: int) -> int:
+    """When the last message of a batch expires, in ms since 1970; 0 for never.
+
+    The ttl and the absolute-expiry-time of an event are the latest of its messages, which are within
+    EXPIRY_SPAN_MS. So the earlier of both is no earlier than any message's end, and as near to it.
+    """
+    expires = 0
+    if ttl is not None:
+        expires = now_ms + ttl
+    if event.absolute_expiry_ms is not None:
+        # The earlier of both ends the message (messaging 3.2.1, 3.2.4).
+        expires = min(expires, event.absolute_expiry_ms) if expires else event.absolute_expiry_ms
+        expires = max(expires, 1)
+    return expires
+
+
+class SenderLink(Bound, Producer):
+    """One incoming link (the client sends), whether its messages are stored or passed on."""
 
     __slots__ = (
         "_attached",
@@ -38,17 +63,8 @@ class IncomingLink(Bound, Producer):
         "_frontend",
         "_head",
         "_head_attributes",
-        "_held_back",
-        "_held_messages",
-        "_held_since_ms",
-        "_held_timer",
         "_intake",
         "_link",
-        "_mean_size",
-        "_unanswered_batches",
-        "_unanswered_bytes",
-        "_unanswered_messages",
-        "_waits",
     )
 
     def __init__(self, connection: LinkContext, link: "Link", number: int) -> None:
@@ -60,6 +76,58 @@ class IncomingLink(Bound, Producer):
         self._link = link
         self._attached = False
         self._closed = False
+        self._head: bytes | None = None
+        self._head_attributes: tuple[bool, int, int | None] = (False, 4, None)
+
+    def _attributes(self, event: Transfers, now_ms: int) -> tuple[bool, int, int]:
+        """(durable, priority, when the last message expires or 0) of a batch."""
+        head = event.head
+        if head != self._head:
+            # Equal header sections have equal attributes; the engine has checked this one.
+            self._head = head
+            self._head_attributes = header_attributes(bytes(head))
+        durable, priority, ttl = self._head_attributes
+        if ttl is None and event.absolute_expiry_ms is None:
+            return durable, priority, 0
+        return durable, priority, expiry_of(event, ttl, now_ms)
+
+    def _unpacked(self, event: Transfers, now_ms: int, *, by_priority: bool) -> Iterator[list[Run]]:
+        """The messages of batched ones, transfer by transfer; one that can't be read is refused here."""
+        for id, payload in one_by_one(event):
+            if self._closed and not event.settled:
+                # An earlier transfer ended the link. The client sends this one again.
+                return
+            try:
+                yield runs(event, id, payload, now_ms, by_priority=by_priority)
+            except ConditionError as error:
+                self._counts.messages_refused += 1
+                reject(self._connection, self._link, event, id, error)
+                self.relieved()
+
+    def _lose(self, refusal: Refusal) -> None:
+        """Ends the link, whose queue, router or relay was deleted or refuses it."""
+        if not self._closed:
+            self._closed = True
+            self._connection.links.refuse(self._link, self._attached, refusal)
+
+
+class IncomingLink(SenderLink):
+    """One whose messages are stored: its credit is a window of messages without an answer."""
+
+    __slots__ = (
+        "_held_back",
+        "_held_messages",
+        "_held_since_ms",
+        "_held_timer",
+        "_mean_size",
+        "_unanswered_batches",
+        "_unanswered_bytes",
+        "_unanswered_messages",
+        "_waits",
+    )
+
+    def __init__(self, connection: LinkContext, link: "Link", number: int) -> None:
+        super().__init__(connection, link, number)
         self._held_back = False
         self._waits = False
         """Its shard is away for longer than senders wait."""
@@ -72,34 +140,11 @@ class IncomingLink(Bound, Producer):
         """Since when they are held, or since credit for some of them was freed."""
         self._held_timer = False
         self._mean_size = 1024.0
-        self._head: bytes | None = None
-        self._head_attributes: tuple[bool, int, int | None] = (False, 4, None)
 
     @property
     def unanswered(self) -> int:
         """Messages that came and have no answer yet."""
         return self._unanswered_messages
-
-    def _attributes(self, event: Transfers, now_ms: int) -> tuple[bool, int, int]:
-        """(durable, priority, when the last message expires or 0) of a batch.
-
-        The ttl and the absolute-expiry-time of an event are the latest of its messages, which are within
-        EXPIRY_SPAN_MS. So the earlier of both is no earlier than any message's end, and as near to it.
-        """
-        head = event.head
-        if head != self._head:
-            # Equal header sections have equal attributes; the engine has checked this one.
-            self._head = head
-            self._head_attributes = header_attributes(bytes(head))
-        durable, priority, ttl = self._head_attributes
-        expires = 0
-        if ttl is not None:
-            expires = now_ms + ttl
-        if event.absolute_expiry_ms is not None:
-            # The earlier of both ends the message (messaging 3.2.1, 3.2.4).
-            expires = min(expires, event.absolute_expiry_ms) if expires else event.absolute_expiry_ms
-            expires = max(expires, 1)
-        return durable, priority, expires
 
     def _take(self, count: int, size: int) -> None:
         """A batch came: its messages count until they are answered."""
@@ -213,12 +258,6 @@ class IncomingLink(Bound, Producer):
         self._intake.answered(self._connection, self._unanswered_bytes, self._unanswered_batches)
         self._unanswered_messages = self._unanswered_bytes = self._unanswered_batches = 0
         self._lose(refusal)
-
-    def _lose(self, refusal: Refusal) -> None:
-        """Ends the link, whose queue or router was deleted or refuses it."""
-        if not self._closed:
-            self._closed = True
-            self._connection.links.refuse(self._link, self._attached, refusal)
 
     def _top_up(self, least: int | None = None) -> None:
         """Grants credit when at least half of the window is free, or `least`: one flow for many messages."""

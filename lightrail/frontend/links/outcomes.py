@@ -44,7 +44,7 @@ def encode_outcome(state: object, options: ConsumerOpen) -> tuple[OutcomeCode, b
             annotations=annotations,
         ).encode()
     # Settled without an outcome: the source's default-outcome, else modified(delivery-failed) (3.5.3).
-    return OutcomeCode(options.default_outcome), SettleDetail(delivery_failed=options.default_failed).encode()
+    return OutcomeCode(options.default_outcome), SettleDetail.default_of(options).encode()
 
 
 def decode_outcome(code: int, detail: SettleDetail) -> Any:

@@ -1,8 +1,8 @@
 """A link that sends to a connection point: its messages are passed to a listener, and nothing is stored.
 
 Credit and outcomes are the listener's. The client's credit is the sum of what listeners have granted (GRANT),
-without a window of ours. When the shard is away, messages without an outcome are released: the listener may
-have received them, but its outcome will never come.
+without a window of the frontend. When the shard is away, messages without an outcome are released: the
+listener may have received them, but its outcome will never come.
 """
 
 from array import array
@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
-from lightrail.amqp.sections import decode_header
 from lightrail.amqp.values import Symbol
-from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.incoming import SenderLink
 from lightrail.frontend.links.outcomes import decode_outcome
 from lightrail.wire.bodies import ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, enqueue, frame
-from lightrail.wire.links import Producer
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -39,26 +37,10 @@ class Passing:
         """Messages without an outcome."""
 
 
-class RelayLink(Bound, Producer):
+class RelayLink(SenderLink):
     """One incoming link (the client sends) bound to a connection point."""
 
-    __slots__ = (
-        "_attached",
-        "_base",
-        "_closed",
-        "_connection",
-        "_counts",
-        "_frontend",
-        "_intake",
-        "_label",
-        "_limit",
-        "_link",
-        "_name",
-        "_next",
-        "_owner",
-        "_passing",
-        "_sent",
-    )
+    __slots__ = ("_base", "_label", "_limit", "_name", "_next", "_owner", "_passing", "_sent")
 
     def __init__(
         self,
@@ -70,17 +52,10 @@ class RelayLink(Bound, Producer):
         name: str,
         label: str = "",
     ) -> None:
-        self.number = number
-        self._connection = connection
-        self._frontend = connection.frontend
-        self._counts = connection.frontend.counts
-        self._intake = connection.frontend.intake
-        self._link = link
+        super().__init__(connection, link, number)
         self._owner = owner
         self._name = name
         self._label = label
-        self._attached = False
-        self._closed = False
         self._sent = 0
         """Messages that came, over the life of the link."""
         self._base = 0
@@ -95,7 +70,7 @@ class RelayLink(Bound, Producer):
         """Sends a batch to the shard as one frame."""
         payloads = event.payloads
         count = len(payloads)
-        header = decode_header(event.head)
+        durable, priority, expires = self._attributes(event, now_ms)
         ends = array("I", accumulate(map(len, payloads)))
         size = ends[-1]
         number = self._next
@@ -112,10 +87,10 @@ class RelayLink(Bound, Producer):
                 number,
                 ends.tobytes(),
                 payloads,
-                durable=header.durable,
+                durable=durable,
                 afresh=True,
-                priority=header.priority,
-                expires_at_ms=_expiry(header.ttl, event.absolute_expiry_ms, now_ms),
+                priority=priority,
+                expires_at_ms=expires,
                 message_format=event.message_format,
                 size=size,
             )
@@ -180,15 +155,13 @@ class RelayLink(Bound, Producer):
         error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
         self._end(number, Rejected(error=error))
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard refuses this relay, or has closed it."""
         for number in list(self._passing):
             self._end(number, RELEASED)
-        if not self._closed:
-            self._closed = True
-            self._connection.links.refuse(self._link, self._attached, refusal)
+        self._lose(refusal)
 
-    def give_up(self) -> None:
+    def timed_out(self) -> None:
         """The shard is away for too long: messages without an outcome are released."""
         for number in list(self._passing):
             self._end(number, RELEASED)
@@ -233,11 +206,3 @@ class RelayLink(Bound, Producer):
 
     def _answered(self, batch: Passing) -> None:
         self._intake.answered(self._connection, batch.size)
-
-
-def _expiry(ttl: int | None, absolute_ms: int | None, now_ms: int) -> int:
-    """The earlier of both ends of a message (messaging 3.2.1, 3.2.4), 0 for never."""
-    ends = [now_ms + ttl] if ttl is not None else []
-    if absolute_ms is not None:
-        ends.append(max(absolute_ms, 1))
-    return min(ends, default=0)

@@ -1,7 +1,7 @@
 """A batch that a client sent to a router, and the outcome of each of its messages so far."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
@@ -12,8 +12,11 @@ from lightrail.namespace.router_plan import Group, Walk
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.lanes import Attributes, Load
 
-AWAY: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is away, and can't have it")
-PERHAPS: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is away, and may have it")
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+
+NOT_STORED: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is away, and can't have it")
+MAYBE_STORED: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is away, and may have it")
 """Why messages are given up; they are released, or modified with delivery-failed, and not rejected."""
 
 
@@ -32,9 +35,17 @@ class RoutedBatch:
         "settled",
         "size",
         "walk",
+        "whole",
     )
 
-    def __init__(self, event: Transfers, size: int, attributes: Attributes, now_ms: int) -> None:
+    def __init__(
+        self,
+        event: Transfers,
+        size: int,
+        attributes: Attributes,
+        now_ms: int,
+        whole: "Whole | None" = None,
+    ) -> None:
         self.first_id = event.first_delivery_id
         self.settled = event.settled
         self.payloads = event.payloads
@@ -49,6 +60,8 @@ class RoutedBatch:
         """Reasons by index in the batch."""
         self.walk: Walk | None = None
         """The walk through the plan, where messages have to be looked into."""
+        self.whole = whole
+        """The batched message that these come from, which has one outcome (batched.py)."""
 
     def refuse(self, indices: Iterable[int], refusal: Refusal) -> None:
         """These messages are not stored in every queue that they are for; the first reason counts."""
@@ -69,40 +82,87 @@ class RoutedBatch:
     def outcomes(self) -> Iterator[tuple[int, int, Any]]:
         """Ranges of delivery-ids with one outcome each: first, last, state."""
         refused = self.refused or {}
+        if self.whole is not None:
+            yield from self.whole.ended(self, refused)
+            return
         start = 0
         for index in range(1, self.count + 1):
             refusal = refused.get(start)
             if index < self.count and refused.get(index) == refusal:
                 continue
-            yield self.first_id + start, self.first_id + index - 1, self._state(refusal)
+            yield self.first_id + start, self.first_id + index - 1, self.state_of(refusal)
             start = index
 
-    def _state(self, refusal: Refusal | None) -> Any:
+    def state_of(self, refusal: Refusal | None) -> Any:
         if refusal is None:
             return ACCEPTED
-        if refusal is AWAY:
+        if refusal is NOT_STORED:
             # A copy may be stored elsewhere; then the client may not conclude that nothing has happened.
             return FAILED if len(self.loads) > 1 else RELEASED
-        if refusal is PERHAPS:
+        if refusal is MAYBE_STORED:
             return FAILED
         return Rejected(error=AmqpError(condition=Symbol(refusal.condition), description=refusal.description))
 
 
+def settle(link: "Link", batches: Iterable[RoutedBatch]) -> None:
+    """Settles batches that have all their answers, neighbours in one range."""
+    first = last = -1
+    for batch in batches:
+        if batch.settled:
+            continue
+        if batch.refused is not None or batch.whole is not None:
+            for ids in batch.outcomes():
+                link.settle(*ids)
+            continue
+        if first >= 0 and batch.first_id == last + 1:
+            last += batch.count
+            continue
+        if first >= 0:
+            link.settle(first, last, ACCEPTED)
+        first = batch.first_id
+        last = first + batch.count - 1
+    if first >= 0:
+        link.settle(first, last, ACCEPTED)
+
+
+class Whole:
+    """The outcome of one batched message, whose messages may be several batches."""
+
+    __slots__ = ("_state", "outstanding")
+
+    def __init__(self, batches: int) -> None:
+        self.outstanding = batches
+        self._state: Any = ACCEPTED
+
+    def ended(self, batch: RoutedBatch, refused: Mapping[int, Refusal]) -> Iterator[tuple[int, int, Any]]:
+        """The delivery-id and the state to settle it with, once the last of the batches has its answers.
+
+        A single refused message makes the transfer one that was not accepted, for the first reason.
+        """
+        self.outstanding -= 1
+        if refused and self._state is ACCEPTED:
+            state = batch.state_of(next(iter(refused.values())))
+            # Other messages of the transfer may be stored: a release would claim that nothing has happened.
+            self._state = FAILED if state is RELEASED else state
+        if not self.outstanding:
+            yield batch.first_id, batch.first_id, self._state
+
+
 def left_over(
-    groups: Iterable[Group], places: Sequence[int], carried: Mapping[int, set[str]]
+    groups: Iterable[Group], positions: Sequence[int], carried: Mapping[int, set[str]]
 ) -> Iterator[tuple[frozenset[str], list[int], list[bytes]]]:
     """Messages for queues that no load carries them to yet: the queues, indices in the batch, and contents.
 
     Args:
-        places: for each message of the groups, its index in the batch.
+        positions: for each message of the groups, its index in the batch.
     """
     for group in groups:
         parts: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}
         for index, payload in zip(group.indices, group.payloads, strict=True):
-            left = group.queues - carried.get(places[index], frozenset())
+            left = group.queues - carried.get(positions[index], frozenset())
             if left:
                 indices, payloads = parts.setdefault(left, ([], []))
-                indices.append(places[index])
+                indices.append(positions[index])
                 payloads.append(payload)
         for queues, (indices, payloads) in parts.items():
             yield queues, indices, payloads

@@ -14,16 +14,18 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from lightrail.amqp.events import ACCEPTED, Transfers
+from lightrail.amqp.events import Transfers
+from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.incoming import IncomingLink
-from lightrail.frontend.links.routed import AWAY, PERHAPS, RoutedBatch, left_over
+from lightrail.frontend.links.own_messages import container_of, left_out
+from lightrail.frontend.links.routed import MAYBE_STORED, NOT_STORED, RoutedBatch, Whole, left_over, settle
 from lightrail.frontend.links.ways import Way, Ways
 from lightrail.model import conditions, limits
 from lightrail.namespace.router_plan import Plan, Routed
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
+from lightrail.wire.lanes import QUEUE_MISSING, Attributes, Lane, Load
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -74,8 +76,8 @@ class RouterLink(IncomingLink):
             stored=self._answered,
             refused=self._refused,
             displaced=self._displaced,
-            given_up=self._given_up,
-            returned=self._go_on_after_wait,
+            on_time_out=self._timed_out,
+            on_reconnect=self._go_on_after_wait,
         )
 
     def start(self) -> None:
@@ -86,10 +88,18 @@ class RouterLink(IncomingLink):
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
         """Distributes a batch as the plan says."""
-        durable, priority, expires = self._attributes(event, now_ms)
+        if event.message_format == BATCHED:
+            for found in self._unpacked(event, now_ms, by_priority=True):
+                whole = Whole(len(found))
+                for run in found:
+                    self._accept(run.event, now_ms, whole)
+            return
+        self._accept(event, now_ms)
+
+    def _accept(self, event: Transfers, now_ms: int, whole: Whole | None = None) -> None:
         size = sum(map(len, event.payloads))
-        attributes = Attributes(durable, priority, expires, event.message_format)
-        batch = RoutedBatch(event, size, attributes, now_ms)
+        attributes = Attributes(*self._attributes(event, now_ms), event.message_format)
+        batch = RoutedBatch(event, size, attributes, now_ms, whole)
         self._take(batch.count, size)
         if self._waiting or self._adrift or not self._route(batch, now_ms):
             self._waiting.append(batch)
@@ -129,7 +139,7 @@ class RouterLink(IncomingLink):
 
     def _distribute(self, batch: RoutedBatch, plan: Plan, routed: Routed) -> bool:
         """Sends the groups of a batch; False when the shard of a queue has to be looked up."""
-        groups, unroutable = routed
+        groups, unroutable = left_out(routed, plan, container_of(self._link)) if plan.no_local else routed
         ways, known = self._ways, self._ways.known
         unknown: list[str] = []
         found = [(group, known.get(group.queues) or ways.find(group.queues, unknown)) for group in groups]
@@ -183,12 +193,12 @@ class RouterLink(IncomingLink):
             return
         loads, self._adrift = self._adrift, []
         self._ways.follow()
-        for place, load in enumerate(loads):
+        for index, load in enumerate(loads):
             unknown: list[str] = []
             ways = self._ways.find(load.queues, unknown)
             if unknown:
                 # The shard of one has not been announced yet.
-                self._adrift = loads[place:]
+                self._adrift = loads[index:]
                 frontend.spawn(self._send_again())
                 return
             self._send_elsewhere(load, ways)
@@ -205,10 +215,10 @@ class RouterLink(IncomingLink):
         batch.loads.remove(load)
         self._stored([load])
 
-    def _given_up(self, loads: list[Load]) -> None:
+    def _timed_out(self, loads: list[Load]) -> None:
         """A shard is away for longer than senders wait: the client gets its messages back."""
         for load in loads:
-            load.batch.refuse(load.indices, PERHAPS if load.may_be_stored else AWAY)
+            load.batch.refuse(load.indices, MAYBE_STORED if load.may_be_stored else NOT_STORED)
         self._wait()
         self._stored(loads)
 
@@ -233,9 +243,9 @@ class RouterLink(IncomingLink):
     def _look_up(self, queues: list[str]) -> None:
         if not self._looking_up:
             self._looking_up = True
-            self._frontend.spawn(self._place(queues))
+            self._frontend.spawn(self._find(queues))
 
-    async def _place(self, queues: list[str]) -> None:
+    async def _find(self, queues: list[str]) -> None:
         """Looks up the shards of queues, then goes on with the batches that wait for them."""
         refusal: Refusal | None = None
         try:
@@ -246,7 +256,7 @@ class RouterLink(IncomingLink):
                     await self._ways.shard_connections.owners.change(limits.OWNER_RETRY_MS_MAX)
         except Exception:
             log.exception("the coordinator could not say where the queues of %s are", self.router)
-            refusal = Refusal(conditions.INTERNAL_ERROR, "the place of a queue is not known; try again")
+            refusal = Refusal(conditions.INTERNAL_ERROR, "the shard of a queue is not known; try again")
         self._looking_up = False
         if refusal is not None and self._waiting:
             self._give_up(self._waiting.popleft(), refusal)
@@ -283,7 +293,7 @@ class RouterLink(IncomingLink):
             self._frontend.later(0, self.go_on)
 
     def _refused(self, load: Load, refusal: Refusal) -> None:
-        if refusal.condition in QUEUE_AWAY and not load.is_repeated and not refusal.accepted:
+        if refusal.condition in QUEUE_MISSING and not load.is_repeated and not refusal.accepted:
             self._frontend.spawn(self._repeat(load, refusal))
             return
         self._fail(load, refusal)
@@ -324,18 +334,18 @@ class RouterLink(IncomingLink):
         """Sends messages of a load to the queues that no other load of the batch has for them."""
         batch: RoutedBatch = load.batch
         carried = batch.carried_beside(load)
-        places = sorted(set(load.indices))
-        walk = plan.begin([batch.payloads[place] for place in places], self._routers.looks)
+        positions = sorted(set(load.indices))
+        walk = plan.begin([batch.payloads[index] for index in positions], self._routers.looks)
         while not walk.go_on():
             await self._routers.turn()
         assert walk.routed is not None
         groups, unroutable = walk.routed
         if unroutable:
-            self._unroutable(batch, [each for i in unroutable if (each := places[i]) not in carried], plan)
+            self._unroutable(batch, [each for i in unroutable if (each := positions[i]) not in carried], plan)
         for group in groups:
             for queue in group.queues:
                 await self._frontend.find(queue)
-        for queues, indices, payloads in left_over(groups, places, carried):
+        for queues, indices, payloads in left_over(groups, positions, carried):
             for way in self._ways.find(queues, []):
                 way.send(batch, indices, payloads, is_repeated=True)
         if self._closed:
@@ -359,10 +369,9 @@ class RouterLink(IncomingLink):
         self._lose(refusal)
 
     def _finish(self, batches: list[RoutedBatch]) -> None:
-        """Settles batches that have all their answers, neighbours in one range."""
+        """These batches have all their answers."""
         counts = self._counts
         count = size = 0
-        first = last = -1
         for batch in batches:
             count += batch.count
             size += batch.size
@@ -370,21 +379,8 @@ class RouterLink(IncomingLink):
             if batch.refused is not None:
                 counts.messages_accepted -= len(batch.refused)
                 counts.messages_refused += len(batch.refused)
-            if batch.settled or self._closed:
-                continue
-            if batch.refused is not None:
-                for ids in batch.outcomes():
-                    self._link.settle(*ids)
-                continue
-            if first >= 0 and batch.first_id == last + 1:
-                last += batch.count
-                continue
-            if first >= 0:
-                self._link.settle(first, last, ACCEPTED)
-            first = batch.first_id
-            last = first + batch.count - 1
-        if first >= 0:
-            self._link.settle(first, last, ACCEPTED)
+        if not self._closed:
+            settle(self._link, batches)
         self._give(len(batches), count, size)
         if self._closed and not self._unanswered_messages:
             self._ways.close()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Outcome
 from lightrail.amqp.link import SETTLE_SECOND
+from lightrail.amqp.performatives import Rejected
 from lightrail.frontend.links.context import LinkContext
-from lightrail.frontend.links.outcomes import OUTCOMES, encode_outcome
+from lightrail.frontend.links.outcomes import FAILED, OUTCOMES, encode_outcome
 from lightrail.frontend.links.unconfirmed import UNCONFIRMED, Unconfirmed
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen
@@ -30,14 +31,15 @@ class Settlements:
         "_connection",
         "_counts",
         "_frontend",
-        "_is_closed",
         "_link",
         "_number",
         "_options",
         "_owner",
         "_presettled",
         "_unconfirmed",
+        "confirms_plainly",
         "count",
+        "is_closed",
     )
 
     def __init__(
@@ -51,11 +53,14 @@ class Settlements:
         self._number = number
         self._options = options
         self._presettled = options.presettled
-        self._is_closed = False
+        self.is_closed = False
+        """The link has ended."""
         self._base = 0
         """Deliveries numbered below it came from a shard process that has ended since."""
         self._unconfirmed: Unconfirmed | None = None
         """Made when the client first waits for us to settle."""
+        self.confirms_plainly = False
+        """A confirmed rejected outcome is settled without the error that the client gave."""
         self.count = 0
         """Messages that the client has not settled."""
         self._bytes = 0
@@ -118,6 +123,32 @@ class Settlements:
         )
         return code
 
+    # --- in transactions -------------------------------------------------------------------------------
+
+    def retire(self, first: int, last: int, *, settled: bool) -> int:
+        """A transaction is to settle a range of deliveries, which the client itself may have `settled`.
+
+        Returns the first one that is there: those before came from a shard process that has ended since.
+        """
+        if settled:
+            self._remove(last - first + 1)
+        return max(first, self._base)
+
+    def retired(self, first: int, last: int, state: object, *, settled: bool) -> None:
+        """The transaction is committed: where the client waits for that, it gets the settlement."""
+        code, _ = encode_outcome(state, self._options)
+        self._counts.outcomes[code] += last - first + 1
+        if not settled and not self.is_closed:
+            self._remove(last - first + 1)
+            self._link.settle_sent(first, last, state)
+            self._connection.touch()
+
+    def give_back(self, first: int, last: int) -> None:
+        """The transaction is rolled back: deliveries that the client settled in it have failed."""
+        first = max(first, self._base)
+        if first <= last and not self.is_closed:
+            self._post(first, last, FAILED, 0)
+
     async def renew_locks(self, tags: Sequence[bytes]) -> list[int | None]:
         """Locks deliveries with these delivery-tags anew, where the shard ends locks by time.
 
@@ -164,13 +195,15 @@ class Settlements:
         if found and not is_certain:
             self._can_not_confirm()
             return
-        for each in found:
-            self._link.settle_sent(*each)
+        for first, last, state in found:
+            if self.confirms_plainly and isinstance(state, Rejected):
+                state = Rejected()
+            self._link.settle_sent(first, last, state)
             self._connection.touch()
 
     def close(self) -> None:
         """The link has ended."""
-        self._is_closed = True
+        self.is_closed = True
         self._remove(self.count)
 
     def _can_not_confirm(self) -> None:
@@ -179,7 +212,7 @@ class Settlements:
             self._frontend.later(0, self._detach)
 
     def _detach(self) -> None:
-        if not self._is_closed:
+        if not self.is_closed:
             self._connection.links.detach(self._link, conditions.DETACH_FORCED, UNCONFIRMED)
 
     def _remove(self, count: int) -> None:

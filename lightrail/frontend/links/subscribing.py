@@ -6,7 +6,8 @@
   of all container-ids; where it is not durable it ends with the last of them.
 - Any other receiver has a subscription of its own, which ends with the link.
 
-The source's filters are the subscription's: messages that don't match are not stored. Distribution-mode copy,
+The source's filters are the subscription's: messages that don't match are not stored, nor with a no-local
+filter those of the client's own container. Distribution-mode copy,
 with which Qpid JMS asks for a durable subscription, means that others get the messages, too: at a router it
 does not mean browsing. A receiver without a source finds the durable subscription of its name again, which is
 how Qpid JMS unsubscribes.
@@ -31,8 +32,9 @@ from lightrail.frontend.links.attach import Attach
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkFrontend
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.frontend.links.filters import source_filter
+from lightrail.frontend.links.filters import no_local, source_filter
 from lightrail.frontend.links.jms import node_of, symbols
+from lightrail.frontend.links.own_messages import container_of
 from lightrail.frontend.links.terminus import consumer_options, label_of
 from lightrail.model import conditions, limits, names
 from lightrail.model.policy import Policy, Role
@@ -95,8 +97,9 @@ async def subscribe(attach: Attach) -> None:
     source = link.source
     assert isinstance(source, Source)
     asked = wanted(link, source)
-    spec, attach.terms.filter = source_filter(source)
-    record = await _ensure(attach, asked, spec)
+    spec, attach.terms.filter = source_filter(source, subscribes=True)
+    local = _no_local(attach, source, asked)
+    record = await _ensure(attach, asked, spec, local)
     opened = False
     try:
         opened = await _open(attach, asked, record)
@@ -108,7 +111,30 @@ async def subscribe(attach: Attach) -> None:
             frontend.spawn(_forget_unused(frontend, record))
 
 
-async def _ensure(attach: Attach, asked: Wanted, spec: dict[str, Any] | None) -> Name:
+def _no_local(attach: Attach, source: Source, asked: Wanted) -> str:
+    """The container-id whose messages the subscription does not get, or "". Raises ConditionError."""
+    given = no_local(source)
+    if not given:
+        return ""
+    if asked.shared:
+        raise ConditionError(
+            conditions.NOT_ALLOWED, "a shared subscription is of several clients and has no no-local filter"
+        )
+    if attach.record.policy["distribution"] == "one":
+        raise ConditionError(
+            conditions.NOT_IMPLEMENTED,
+            f"{attach.record.name} sends each message to one subscription: a no-local filter would lose some",
+        )
+    container = container_of(attach.link)
+    if not container:
+        raise ConditionError(
+            conditions.NOT_ALLOWED, "a no-local filter needs a container-id in the client's open, found none"
+        )
+    attach.terms.filter = (attach.terms.filter or {}) | given
+    return container
+
+
+async def _ensure(attach: Attach, asked: Wanted, spec: dict[str, Any] | None, local: str) -> Name:
     """Creates the queue of a subscription and the subscription that feeds it, unless they exist."""
     service, directory = attach.frontend.service, attach.frontend.directory
     router = attach.record.name
@@ -116,7 +142,7 @@ async def _ensure(attach: Attach, asked: Wanted, spec: dict[str, Any] | None) ->
     if asked.durable and node_of(attach.link.source) is Role.ROUTER:
         await _leave_other_topics(attach, asked)
     found = directory.subscription(router, asked.key)
-    if found is not None and found.filter != spec:
+    if found is not None and (found.filter != spec or found.no_local != local):
         if asked.shared:
             raise ConditionError(
                 conditions.NOT_ALLOWED,
@@ -133,7 +159,14 @@ async def _ensure(attach: Attach, asked: Wanted, spec: dict[str, Any] | None) ->
     if found is None:
         try:
             await service.subscribe(
-                ANYBODY, router, queue, filter=spec, id=asked.key, owner=owner, replace_it=not asked.of_link
+                ANYBODY,
+                router,
+                queue,
+                filter=spec,
+                id=asked.key,
+                owner=owner,
+                replace_it=not asked.of_link,
+                no_local=local,
             )
         except BaseException:
             if asked.of_link:

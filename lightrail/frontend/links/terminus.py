@@ -1,8 +1,10 @@
 """What a link's terminus asks for: the name that it addresses, and options of a consumer."""
 
+import hashlib
+import json
 from typing import TYPE_CHECKING
 
-from lightrail.amqp.performatives import Coordinator, Modified, Source, Target
+from lightrail.amqp.performatives import Modified, Source, Target
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, queue_name
@@ -17,20 +19,31 @@ def terminus_of(link: "Link") -> Source | Target:
     """The terminus on our side: the source of a link that receives, the target of one that sends.
 
     Raises:
-        ConditionError: there is none, it is a transaction coordinator, or the link is to be resumed.
+        ConditionError: there is none, or a receiver comes with an incomplete unsettled map.
     """
     terminus = link.source if link.is_sender else link.target
-    if isinstance(terminus, Coordinator):
-        raise ConditionError(conditions.NOT_IMPLEMENTED, "transactions are not available in this version")
     if not isinstance(terminus, (Source, Target)):
         side = "source" if link.is_sender else "target"
         raise ConditionError(conditions.INVALID_FIELD, f"expected a {side} with an address, none came")
-    if link.attach is not None and link.attach.unsettled:
+    if link.is_sender and link.attach is not None and link.attach.incomplete_unsettled:
         raise ConditionError(
             conditions.NOT_IMPLEMENTED,
-            "links are not resumed in this version; attach with an empty unsettled map",
+            "links on which the broker sends are not resumed in this version, and nothing new may be sent to"
+            " a receiver whose unsettled map is incomplete; attach with a complete map",
         )
     return terminus
+
+
+def suspended_s(link: "Link") -> int | None:
+    """How long a link on which the client sends is suspended after its end; None where it is not resumable.
+
+    The client asks by the timeout of its target or by an expiry-policy of never, or resumes the link now.
+    """
+    target, attach = link.target, link.attach
+    assert isinstance(target, Target)
+    most = limits.TERMINUS_TIMEOUT_S_MAX
+    wanted = most if str(target.expiry_policy) == "never" else min(target.timeout, most)
+    return wanted if wanted or (attach is not None and attach.unsettled is not None) else None
 
 
 def name_of(address: object) -> str:
@@ -55,6 +68,19 @@ def label_of(link: "Link") -> str:
     return f"{container[: half - 1]}/{link.name[:half]}"
 
 
+def client_link_of(link: "Link", user: str | None) -> str:
+    """What a link of a client is known by at the shard of its queue (2.6.1): digits of what names it.
+
+    The same for each attach of the link, on any connection of its container and user; empty for a container
+    without an id, whose links are known to nobody.
+    """
+    peer = link.session.connection.peer_open
+    if peer is None or not peer.container_id:
+        return ""
+    named = json.dumps([peer.container_id, link.name, link.is_sender, user])
+    return hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
+
+
 def consumer_options(link: "Link", queue: str) -> ConsumerOpen:
     """The consumer that the source of a receiving link asks for (messaging 3.5.3)."""
     source = link.source
@@ -72,4 +98,5 @@ def consumer_options(link: "Link", queue: str) -> ConsumerOpen:
     }
     options.default_outcome = int(codes.get(name, OutcomeCode.MODIFIED))
     options.default_failed = bool(default.delivery_failed) if isinstance(default, Modified) else True
+    options.default_undeliverable = isinstance(default, Modified) and bool(default.undeliverable_here)
     return options

@@ -9,12 +9,14 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import Symbol
+from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.incoming import IncomingLink, header_attributes
 from lightrail.frontend.links.outcomes import FAILED
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, enqueue, frame
+from lightrail.wire.sending import SendWindow
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -24,20 +26,29 @@ if TYPE_CHECKING:
 class Batch:
     """Messages that were sent to the shard in one frame and are not answered yet."""
 
-    __slots__ = ("count", "first_id", "part", "settled", "size")
+    __slots__ = ("count", "first_id", "ids", "part", "settled", "size")
 
-    def __init__(self, part: bytes, first_id: int, count: int, size: int, settled: bool) -> None:
+    def __init__(self, part: bytes, first_id: int, count: int, size: int, settled: bool, ids: int) -> None:
         self.part = part
         self.first_id = first_id
         self.count = count
+        self.ids = ids
+        """Delivery-ids from `first_id` on that get the outcome of these messages: as many as messages, or of
+        a batched message (batched.py) one, and none where later ones of the same transfer follow."""
         self.size = size
         self.settled = settled
+
+
+class TransferPart(Batch):
+    """Messages of one transfer that is several frames: others of it may be stored."""
+
+    __slots__ = ()
 
 
 class ProducerLink(IncomingLink):
     """One incoming link (the client sends) bound to a queue."""
 
-    __slots__ = ("_directory", "_is_held", "_label", "_next", "_owner", "_sent_below", "_unanswered", "queue")
+    __slots__ = ("_client_link", "_directory", "_is_held", "_label", "_owner", "_window", "queue")
 
     def __init__(
         self,
@@ -48,30 +59,42 @@ class ProducerLink(IncomingLink):
         number: int,
         queue: str,
         label: str = "",
+        client_link: str = "",
     ) -> None:
         super().__init__(connection, link, number)
         self.queue = queue
+        self._client_link = client_link
         self._label = label
         self._owner = owner
         self._directory = connection.frontend.directory
-        self._next = 1
+        self._window: SendWindow[Batch] = SendWindow()
         self._is_held = False
         """The credit for the next answered batches is held."""
-        self._sent_below = 0
-        """Batches numbered below it may have reached a shard; only used while no shard is connected."""
-        self._unanswered: dict[int, Batch] = {}
 
     # --- from the client -------------------------------------------------------------------------------
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
         """Sends a batch to the shard as one frame, or one per priority where the queue orders by it."""
-        if event.mixed and self._directory.get(self.queue).policy["priorities"] > 1:
+        if event.message_format == BATCHED:
+            self._unpack(event, now_ms)
+        elif event.mixed and self._directory.get(self.queue).policy["priorities"] > 1:
             for part in _by_priority(event):
                 self._send(part, now_ms)
         else:
             self._send(event, now_ms)
 
-    def _send(self, event: Transfers, now_ms: int) -> None:
+    def _unpack(self, event: Transfers, now_ms: int) -> None:
+        """Sends the messages of batched ones, each transfer as one frame that is stored whole.
+
+        One whose messages differ in durability, expiry or priority is several frames. A shard that refused
+        one refuses those behind it, so that the outcome of the last frame is that of the transfer.
+        """
+        by_priority = self._directory.get(self.queue).policy["priorities"] > 1
+        for found in self._unpacked(event, now_ms, by_priority=by_priority):
+            for run in found:
+                self._send(run.event, now_ms, int(run.is_last), Batch if len(found) == 1 else TransferPart)
+
+    def _send(self, event: Transfers, now_ms: int, ids: int | None = None, kind: type[Batch] = Batch) -> None:
         blob: Sequence[bytes | memoryview]
         if event.pieces is None:
             blob = event.payloads
@@ -82,22 +105,23 @@ class ProducerLink(IncomingLink):
         count = len(ends)
         durable, priority, expires = self._attributes(event, now_ms)
         size = ends[-1]
-        number = self._next
-        self._next = number + 1
+        window = self._window
         part = enqueue(
             self.number,
             self._owner.epoch,
-            number,
+            window.next,
             ends.tobytes(),
             blob,
             durable=durable,
-            afresh=not self._unanswered,
+            afresh=not window,
             priority=PRIORITY_MIXED if event.mixed else priority,
             expires_at_ms=expires,
             message_format=event.message_format,
             size=size,
+            whole=ids is not None,
         )
-        self._unanswered[number] = Batch(part, event.first_delivery_id, count, size, event.settled)
+        ids = count if ids is None else ids
+        window.add(window.next, kind(part, event.first_delivery_id, count, size, event.settled, ids))
         self._owner.post(part)
         self._take(count, size)
 
@@ -110,17 +134,27 @@ class ProducerLink(IncomingLink):
                 Kind.PRODUCER_OPEN,
                 link=self.number,
                 epoch=self._owner.epoch,
-                number=self._next,
-                body=ProducerOpen(self.queue, label=self._label).encode(),
+                number=self._window.next,
+                body=self._opening().encode(),
             )
         )
-        for batch in self._unanswered.values():
-            self._owner.post(batch.part)
+        for batch in self._window:
+            self._repeat(batch)
         if self._closed:
             self._abandon()
-        self._sent_below = self._next
+        self._window.mark_sent()
         self._free_credit()
-        self._counts.batches_repeated += len(self._unanswered)
+        self._counts.batches_repeated += len(self._window)
+
+    def _opening(self) -> ProducerOpen:
+        """What this producer is opened with."""
+        return ProducerOpen(
+            self.queue, label=self._label, client_link=self._client_link, steals=not self._attached
+        )
+
+    def _repeat(self, batch: Batch) -> None:
+        """Sends an unanswered batch again."""
+        self._owner.post(batch.part)
 
     def ready(self) -> None:
         """The shard has opened the producer: the client's attach is answered, with the first credit."""
@@ -128,33 +162,29 @@ class ProducerLink(IncomingLink):
 
     def answered(self, number: int, count: int) -> None:
         """The batches number .. number+count-1 are stored: accepted."""
-        unanswered = self._unanswered
-        before = len(unanswered)
+        batches = self._window.answer_run(number, count)
         accepted = 0
         size = 0
         first = last = -1
-        for key in range(number, number + count):
-            batch = unanswered.pop(key, None)
-            if batch is None:
-                continue
+        for batch in batches:
             accepted += batch.count
             size += batch.size
-            if batch.settled or self._closed:
+            if batch.settled or self._closed or not batch.ids:
                 continue
             if first >= 0 and batch.first_id == last + 1:
-                last = last + batch.count
+                last = last + batch.ids
                 continue
             if first >= 0:
                 self._link.settle(first, last, ACCEPTED)
             first = batch.first_id
-            last = first + batch.count - 1
+            last = first + batch.ids - 1
         if first >= 0:
             self._link.settle(first, last, ACCEPTED)
         self._counts.messages_accepted += accepted
         if self._is_held:
             self._is_held = False
             self._keep_credit(accepted)
-        self._done(before - len(unanswered), accepted, size)
+        self._done(len(batches), accepted, size)
 
     def credit_held(self) -> None:
         """See Producer."""
@@ -166,13 +196,14 @@ class ProducerLink(IncomingLink):
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """A batch could not be stored, or only its first messages: the others are rejected."""
-        batch = self._unanswered.pop(number, None)
+        batch = self._window.answer(number)
         if batch is None:
             return
         accepted = min(refusal.accepted, batch.count)
         if not batch.settled and not self._closed:
-            first, end = batch.first_id + accepted, batch.first_id + batch.count
-            if accepted:
+            done = accepted if batch.ids == batch.count else 0
+            first, end = batch.first_id + done, batch.first_id + batch.ids
+            if done:
                 self._link.settle(batch.first_id, first - 1, ACCEPTED)
             if first < end:
                 error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
@@ -182,18 +213,18 @@ class ProducerLink(IncomingLink):
         self._hold_back(refusal)
         self._done(1, batch.count, batch.size)
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard refuses this producer, or has closed it."""
-        self._unanswered.clear()
+        self._window.clear()
         self._end(refusal)
 
     # --- while no shard is there -----------------------------------------------------------------------
 
-    def away(self) -> None:
+    def disconnected(self) -> None:
         """See Producer."""
-        self._sent_below = self._next
+        self._window.mark_sent()
 
-    def give_up(self) -> None:
+    def timed_out(self) -> None:
         """Unanswered messages go back to the client: released where no shard can have stored them.
 
         There is no credit until the shard is back. Messages that came settled still wait, since they have no
@@ -201,22 +232,22 @@ class ProducerLink(IncomingLink):
         """
         if self._closed:
             return
+        window = self._window
         batches = count = size = 0
-        for number, batch in list(self._unanswered.items()):
-            if batch.settled:
-                continue
-            del self._unanswered[number]
+        for number, batch in window.take(lambda batch: not batch.settled):
             batches += 1
             count += batch.count
             size += batch.size
-            state = FAILED if number < self._sent_below else RELEASED
-            self._link.settle(batch.first_id, batch.first_id + batch.count - 1, state)
+            unknown = window.may_be_stored(number) or isinstance(batch, TransferPart)
+            if batch.ids:
+                last = batch.first_id + batch.ids - 1
+                self._link.settle(batch.first_id, last, FAILED if unknown else RELEASED)
         self._counts.messages_refused += count
         self._wait()
         if batches:
             self._done(batches, count, size)
 
-    def back(self) -> None:
+    def reconnected(self) -> None:
         """See Producer."""
         self._go_on_after_wait()
 
@@ -228,7 +259,7 @@ class ProducerLink(IncomingLink):
         They are stored if there is room: without a link, nobody could be told of an outcome later.
         """
         self._closed = True
-        if self._unanswered:
+        if self._window:
             self._abandon()
         else:
             self._owner.close_producer(self.number)
@@ -238,7 +269,7 @@ class ProducerLink(IncomingLink):
 
     def _done(self, batches: int, count: int, size: int) -> None:
         self._give(batches, count, size)
-        if self._closed and not self._unanswered:
+        if self._closed and not self._window:
             self._owner.close_producer(self.number)
 
 

@@ -113,9 +113,9 @@ class Ways:
             for lane in self._lanes.values()
             if not lane.is_idle
             and any(
-                place is not None and place[0] != lane.peer.shard
+                placement is not None and placement.shard != lane.peer.shard
                 for queues in lane.sets_under_way()
-                for place in map(shard_connections.where, queues)
+                for placement in map(shard_connections.placement, queues)
             )
         ]
 

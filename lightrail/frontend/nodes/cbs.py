@@ -3,7 +3,8 @@
 There are two ways. `put-token`, of the working drafts and of Azure's clients, is a request with the token in
 its body and the audience as the property name, answered with status-code. `set-token`, of the committee
 draft that the capability AMQP_CBS_V1_0 stands for, is answered by its outcome alone, and its token is for
-every name. Tokens are JSON web tokens that POST /!tokens issues (namespace/tokens.py).
+every name. Tokens are JSON web tokens that POST /!tokens issues (namespace/tokens.py), or shared access
+signatures that clients of Azure Service Bus make with a key of a user (namespace/signatures.py).
 """
 
 import logging
@@ -12,6 +13,7 @@ from typing import Any, Final
 from lightrail.amqp.messages import Message, read_message
 from lightrail.amqp.sections import decode_properties
 from lightrail.amqp.values import DecodeError, Int, Symbol
+from lightrail.cluster.access_keys import keys_of
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.claims import Claim, Claims, TooManyTokensError
@@ -19,7 +21,8 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.nodes.links import NodeContext
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, queue_name
-from lightrail.namespace import tokens
+from lightrail.namespace import signatures, tokens
+from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_name
 from lightrail.namespace.rights import Caller
 
 log = logging.getLogger("lightrail.frontend.nodes.cbs")
@@ -27,7 +30,9 @@ log = logging.getLogger("lightrail.frontend.nodes.cbs")
 ADDRESS: Final = "$cbs"
 CAPABILITY: Final = "AMQP_CBS_V1_0"
 SET_TOKEN: Final = "set-token"
-TYPES: Final = frozenset({"jwt", "amqp:jwt"})
+TYPES: Final = frozenset({"jwt", "amqp:jwt", "servicebus.windows.net:sastoken"})
+MANAGEMENT_SUFFIX: Final = "/$management"
+"""Of an audience that is the management node of a name: the token is for the name."""
 SCHEMES: Final = frozenset({"amqp", "amqps", "sb", "http", "https"})
 """Of audiences that are URIs; only their path counts."""
 CONDITION_OF: Final = {
@@ -79,19 +84,23 @@ class Cbs:
     async def _operate(self, connection: NodeContext, message: Message) -> Message:
         operation = message.application.get("operation")
         audience = _audience(message.application.get("name"))
+        claimed = _claimed(connection, audience)
         if operation == "put-token":
-            await self._put(connection, audience, message.application.get("type"), message.body)
+            await self._put(connection, audience, message.application.get("type"), message.body, claimed)
             return _reply(202, "Accepted")
         if operation == "delete-token":
             claims = connection.client.claims
-            if claims is None or not claims.delete(audience):
+            if claims is None or not claims.delete(claimed):
                 raise _TokenError(404, f"no token was put for {audience!a:.200}")
             return _reply(202, "Accepted")
         raise _TokenError(501, f"operation is {operation!r:.80}; expected put-token or delete-token")
 
-    async def _put(self, connection: NodeContext, audience: str, kind: Any, body: Any) -> None:
+    async def _put(
+        self, connection: NodeContext, audience: str, kind: Any, body: Any, claimed: str = ""
+    ) -> None:
         if not isinstance(kind, str) or kind.lower() not in TYPES:
-            raise _TokenError(400, f"the type of the token is {kind!r:.80}; expected jwt")
+            expected = "jwt or servicebus.windows.net:sastoken"
+            raise _TokenError(400, f"the type of the token is {kind!r:.80}; expected {expected}")
         if isinstance(body, bytes):
             body = body.decode("ascii", "replace")
         if not isinstance(body, str):
@@ -105,15 +114,14 @@ class Cbs:
                 "tokens are accepted beyond this machine over TLS only; connect by amqps, or set "
                 "plain_without_tls where something else protects the line",
             )
+        # Some clients send either kind under the type jwt.
+        check = self._signature if signatures.is_signature(str(body)) else self._token
         try:
-            token = tokens.read(self._authenticator.secret, str(body), frontend.now_ms())
-            record = await self._authenticator.coordinator.user(token.user)
+            token = await check(str(body), audience, frontend.now_ms())
         except tokens.InvalidTokenError as error:
             raise _TokenError(401, str(error)) from None
         except CoordinatorError as error:
             raise _TokenError(503, str(error)) from None
-        if record is None or tokens.key_digest(record) != token.key_digest:
-            raise _TokenError(401, "the token's user no longer exists, or has another password now")
         if not connection.is_open:
             # The connection closed while the token was being checked; discard the result.
             return
@@ -121,13 +129,38 @@ class Cbs:
         if client.claims is None:
             client.claims = Claims(frontend, lambda: frontend.guard.recheck(client))
         try:
-            client.claims.put(audience, Claim(caller, token.expires_s * 1000))
+            client.claims.put(claimed, Claim(caller, token.expires_s * 1000))
         except TooManyTokensError:
             raise _TokenError(
                 400,
                 f"this connection has tokens for {limits.CBS_TOKENS_MAX} audiences, which is the most",
             ) from None
         log.info("%s acts as user %a at %a from now on", client.peer, token.user, audience or "all names")
+
+    async def _token(self, text: str, audience: str, now_ms: int) -> tokens.Claims:
+        """The claims of a JSON web token. Raises InvalidTokenError, CoordinatorError."""
+        token = tokens.read(self._authenticator.secret, text, now_ms)
+        record = await self._authenticator.coordinator.user(token.user)
+        if record is None or tokens.key_digest(record) != token.key_digest:
+            raise tokens.InvalidTokenError("the token's user no longer exists, or has another password now")
+        return token
+
+    async def _signature(self, text: str, audience: str, now_ms: int) -> tokens.Claims:
+        """The claims of a shared access signature. Raises InvalidTokenError, CoordinatorError."""
+        found = signatures.read(text, now_ms)
+        resource = _audience(found.resource)
+        if resource and not f"{audience}/".startswith(f"{resource}/"):
+            raise tokens.InvalidTokenError(
+                f"the signature is for {resource!a:.200} and what is below, and not for {audience!a:.200}"
+            )
+        record = await self._authenticator.coordinator.user(found.user)
+        keys = () if record is None else keys_of(self._authenticator.secret, record)
+        if not any(found.verify(key.text) for key in keys):
+            raise tokens.InvalidTokenError(
+                f"no user {found.user!a:.80} has an access key that made this signature; `lightrail-admin "
+                "key list` shows who has keys"
+            )
+        return tokens.Claims(found.user, "", found.expires_s)
 
 
 def _read(payload: bytes) -> Message:
@@ -147,13 +180,21 @@ def _audience(value: Any) -> str:
     scheme, separator, rest = path.partition("://")
     if separator and scheme.lower() in SCHEMES:
         path = rest.partition("/")[2]
-    path = path.strip("/")
+    path = path.strip("/").removesuffix(MANAGEMENT_SUFFIX)
     if not path:
         return ""
     try:
         return queue_name("/" + path)
     except InvalidNameError as error:
         raise _TokenError(400, f"the audience can't be used: {error}") from None
+
+
+def _claimed(connection: NodeContext, audience: str) -> str:
+    """The name whose rights a token for an audience is for."""
+    try:
+        return entity_name(connection.frontend.directory, audience)
+    except UnknownSubscriptionError:
+        return audience
 
 
 def _reply(status: int, description: str) -> Message:

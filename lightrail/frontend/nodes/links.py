@@ -2,7 +2,8 @@
 
 A client attaches a sender to the node, and names in each request's reply-to the destination of its answer:
 
-- a receiver of the same connection whose source is the node and whose target address is the reply-to;
+- a receiver of the same connection whose source is the node and whose target address is the reply-to, or
+  without one its link's name (Azure's clients for JavaScript);
 - with no reply-to, the node's own address, or `$me`: the receiver with the request link's name, else the only
   receiver of the node on the connection;
 - else the queue of that name, such as the dynamic source of a receiver.
@@ -15,6 +16,7 @@ client. A request that can't be answered anywhere is rejected and not executed.
 import asyncio
 import logging
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome, Transfers
@@ -83,6 +85,13 @@ class NodeLinks:
         self.waiting_bytes = 0
         """Of answers that wait for credit, or for the socket."""
 
+    def nodes(self) -> "Iterator[tuple[str, Node]]":
+        """The addresses of the nodes that links are open to, and these."""
+        for request in self.requests:
+            yield request.path, request.node
+        for answers in self.replies:
+            yield answers.path, answers.node
+
     def relieved(self) -> None:
         """Fewer answers wait: grants credit for new requests."""
         for each in self.requests:
@@ -100,9 +109,9 @@ class RequestLink(Bound):
         "_frontend",
         "_line",
         "_link",
-        "_node",
         "_node_links",
         "_postings",
+        "node",
     )
 
     def __init__(
@@ -117,18 +126,23 @@ class RequestLink(Bound):
         self._frontend = connection.frontend
         self._node_links = node_links
         self._link = link
-        self._node = node
+        self.node = node
         self._address = address
         self._line: deque[_Waiting] = deque()
         self._busy = False
         self._closed = False
         self._postings: OrderedDict[str, Posting] = OrderedDict()
 
+    @property
+    def path(self) -> str:
+        """The address of the node."""
+        return self._address
+
     def transfers(self, event: Transfers, now_ms: int) -> None:
         """Requests of the client."""
-        for place, payload in enumerate(event.payloads):
+        for index, payload in enumerate(event.payloads):
             self._line.append(
-                _Waiting(event.first_delivery_id + place, payload, event.settled, event.message_format)
+                _Waiting(event.first_delivery_id + index, payload, event.settled, event.message_format)
             )
         if not self._busy:
             self._busy = True
@@ -190,15 +204,15 @@ class RequestLink(Bound):
         return None
 
     async def _execute(self, payload: bytes) -> None:
-        if self._node.silent(payload):
-            await self._node.answer(self._connection, payload)
+        if self.node.silent(payload):
+            await self.node.answer(self._connection, payload)
             return
         properties = decode_properties(payload)
         reply_to = properties.reply_to
         if reply_to is not None and not isinstance(reply_to, str):
             raise ConditionError(conditions.INVALID_FIELD, "expected a string as reply-to")
         to = self._reply_link(reply_to) or await self._posting(str(reply_to))
-        answer = await self._node.answer(self._connection, payload)
+        answer = await self.node.answer(self._connection, payload)
         if answer is None:
             return
         answer.properties.to = reply_to
@@ -217,10 +231,10 @@ class RequestLink(Bound):
 
     def _reply_link(self, reply_to: str | None) -> "ReplyLink | None":
         """The receiver of this connection that the answer is for; None where the reply-to is a queue."""
-        here = [each for each in self._node_links.replies if each.node is self._node]
+        here = [each for each in self._node_links.replies if each.node is self.node]
         if reply_to is not None:
             for each in here:
-                if each.address == reply_to:
+                if each.address == reply_to or (each.address is None and each.name == reply_to):
                     return each
             if reply_to != PAIRED and path_of(reply_to) != self._address:
                 return None
@@ -263,10 +277,13 @@ class RequestLink(Bound):
 class ReplyLink(Bound):
     """The client's link from a node: answers that wait for its credit."""
 
-    __slots__ = ("_connection", "_drain", "_line", "_link", "_node_links", "_settled", "node")
+    __slots__ = ("_connection", "_drain", "_line", "_link", "_node_links", "_settled", "node", "path")
 
-    def __init__(self, connection: NodeContext, node_links: NodeLinks, link: "Link", node: Node) -> None:
+    def __init__(
+        self, connection: NodeContext, node_links: NodeLinks, link: "Link", node: Node, path: str
+    ) -> None:
         self.node = node
+        self.path = path
         self._connection = connection
         self._node_links = node_links
         self._link = link

@@ -6,6 +6,7 @@ from lightrail.amqp.link import SETTLE_FIRST, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.bound import Terms
+from lightrail.frontend.nodes.entity_management import EntityManagement, is_entity_management
 from lightrail.frontend.nodes.links import Node, NodeContext, NodeLinks, ReplyLink, RequestLink, path_of
 from lightrail.model import conditions, limits
 
@@ -30,7 +31,7 @@ class Nodes:
             return False
         path = path_of(address)
         node = self._by_address.get(path)
-        if node is None:
+        if node is None and not is_entity_management(path):
             return False
         node_links = connection.node_links
         if node_links is None:
@@ -42,6 +43,10 @@ class Nodes:
                 f"this connection has {limits.NODE_LINKS_MAX} links to {path} and its like, the most",
             )
             return True
+        if node is None:
+            # Requests and answers of one name meet at one node.
+            found = (each for address, each in node_links.nodes() if address == path)
+            node = next(found, None) or EntityManagement(path)
         terminus.durable, terminus.timeout = 0, 0
         terminus.expiry_policy = Symbol("link-detach")
         number = connection.frontend.next_link()
@@ -49,7 +54,7 @@ class Nodes:
         if isinstance(terminus, Source):
             terminus.filter = None
             link.accept()
-            reply = ReplyLink(connection, node_links, link, node)
+            reply = ReplyLink(connection, node_links, link, node, path)
             node_links.replies.append(reply)
             link.context = reply
             connection.links.bind(reply, terms)

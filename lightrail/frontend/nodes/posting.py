@@ -1,4 +1,4 @@
-"""A posting: sends single transient messages of the frontend to a queue, and waits for each to be stored."""
+"""A posting: sends single messages of the frontend to a queue, and waits for each to be stored."""
 
 import asyncio
 from array import array
@@ -11,7 +11,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Right
 from lightrail.wire.bodies import ProducerOpen, Refusal
-from lightrail.wire.frames import Kind, enqueue, frame
+from lightrail.wire.frames import UNKNOWN_SEQUENCE, Kind, enqueue, frame
 from lightrail.wire.links import Producer
 
 if TYPE_CHECKING:
@@ -27,11 +27,27 @@ class PostingError(Exception):
 
 
 class Posting(Producer):
-    """A producer of one queue for one message at a time."""
+    """A producer of one queue for one message at a time.
 
-    __slots__ = ("_answer", "_frontend", "_next", "_owner", "_part", "closed", "queue")
+    Args:
+        sequences: the shard answers with the sequence of each message, which `post` returns.
+    """
 
-    def __init__(self, frontend: LinkFrontend, owner: "Owner", queue: str) -> None:
+    __slots__ = (
+        "_answer",
+        "_frontend",
+        "_next",
+        "_owner",
+        "_part",
+        "_sequences",
+        "closed",
+        "queue",
+        "sequence",
+    )
+
+    def __init__(
+        self, frontend: LinkFrontend, owner: "Owner", queue: str, *, sequences: bool = False
+    ) -> None:
         self.number = frontend.next_link()
         self.queue = queue
         self.closed = False
@@ -39,10 +55,13 @@ class Posting(Producer):
         self._owner = owner
         self._next = 0
         self._part = b""
+        self._sequences = sequences
+        self.sequence = UNKNOWN_SEQUENCE
+        """Of the message that was stored last, where the shard says it."""
         self._answer: asyncio.Future[Refusal | None] | None = None
 
     @classmethod
-    async def open(cls, connection: LinkContext, queue: str) -> Self:
+    async def open(cls, connection: LinkContext, queue: str, *, sequences: bool = False) -> Self:
         """Opens a queue for messages on behalf of a client, which must have the right to send there.
 
         Raises:
@@ -55,12 +74,14 @@ class Posting(Producer):
             raise PostingError(error.condition, error.description) from None
         if record.role is not Role.QUEUE:
             raise PostingError(conditions.NOT_FOUND, f"{queue} has role {record.role}; expected a queue")
-        owner = await frontend.place(queue)
-        posting = cls(frontend, owner, queue)
+        owner = await frontend.place(record.name)
+        posting = cls(frontend, owner, record.name, sequences=sequences)
         owner.open_producer(posting)
         return posting
 
-    async def post(self, message: bytes) -> None:
+    async def post(
+        self, message: bytes, *, durable: bool = False, priority: int = 4, expires_at_ms: int = 0
+    ) -> None:
         """Stores one message in the queue. Raises PostingError: the shard refused it, or does not answer."""
         if self.closed:
             raise PostingError(conditions.RESOURCE_DELETED, f"{self.queue} is not open any more")
@@ -72,10 +93,10 @@ class Posting(Producer):
             self._next,
             array("I", [len(message)]).tobytes(),
             [message],
-            durable=False,
+            durable=durable,
             afresh=True,
-            priority=4,
-            expires_at_ms=0,
+            priority=priority,
+            expires_at_ms=expires_at_ms,
             message_format=0,
             size=len(message),
         )
@@ -103,7 +124,7 @@ class Posting(Producer):
 
     def reopen(self) -> None:
         """Opens the producer at the shard, and repeats a message without an answer."""
-        opening = ProducerOpen(self.queue).encode()
+        opening = ProducerOpen(self.queue, sequences=self._sequences).encode()
         self._owner.post(
             frame(
                 Kind.PRODUCER_OPEN,
@@ -124,12 +145,18 @@ class Posting(Producer):
         if number + count > self._next:
             self._settle(None)
 
+    def stored(self, number: int, sequence: int) -> None:
+        """The message is stored under this sequence."""
+        if number == self._next:
+            self.sequence = sequence
+            self._settle(None)
+
     def refused(self, number: int, refusal: Refusal) -> None:
         """The message could not be stored."""
         if number == self._next:
             self._settle(refusal)
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard refuses this producer, or has closed it."""
         self.closed = True
         self._settle(refusal)

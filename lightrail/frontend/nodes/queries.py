@@ -95,8 +95,8 @@ class Queries:
         """The entities of a type, or of its subtypes, that the caller may see: names, then subscriptions."""
         directory = self._directory
         if wanted in (*EVERYTHING, NAME) or wanted in ROLE_OF:
-            for place, key in enumerate(self._sorted.keys()):
-                if place % limits.MANAGEMENT_TURN == limits.MANAGEMENT_TURN - 1:
+            for index, key in enumerate(self._sorted.keys()):
+                if index % limits.MANAGEMENT_TURN == limits.MANAGEMENT_TURN - 1:
                     await asyncio.sleep(0)
                 name = key.replace("\0", "/")
                 record = directory.find(name)
@@ -108,8 +108,8 @@ class Queries:
                     yield record
         if wanted in (*EVERYTHING, SUBSCRIPTION):
             everything = sorted(directory.every_subscription(), key=lambda each: (each.router, each.id))
-            for place, each in enumerate(everything):
-                if place % limits.MANAGEMENT_TURN == limits.MANAGEMENT_TURN - 1:
+            for index, each in enumerate(everything):
+                if index % limits.MANAGEMENT_TURN == limits.MANAGEMENT_TURN - 1:
                     await asyncio.sleep(0)
                 router = directory.get(each.router)
                 if may(directory, request.caller_for(each.router), Right.MANAGE, router):
@@ -159,11 +159,11 @@ class Sorted:
             return
         for name in changes.names:
             key = _key(name)
-            place = bisect_left(keys, key)
-            there = place < len(keys) and keys[place] == key
+            index = bisect_left(keys, key)
+            there = index < len(keys) and keys[index] == key
             if self._directory.find(name) is None:
                 if there:
-                    del keys[place]
+                    del keys[index]
             elif not there:
                 insort(keys, key)
 

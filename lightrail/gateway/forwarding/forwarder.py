@@ -1,6 +1,6 @@
 """Forwarder: consumes one queue for as long as the namespace asks for it, with a task per message.
 
-A message whose task waits, for a full target or an endpoint that is down, keeps its place in the window, so a
+A message whose task waits, for a full target or an endpoint that is down, stays in the window, so a
 target that refuses messages delays its own queue and no other. An idle forwarder is a consumer with credit;
 it has no task and no timer.
 """
@@ -84,7 +84,7 @@ class Forwarder:
     def drained(self, is_empty: bool) -> None:
         """Not used: forwarders never drain."""
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The roster decides whether this forwarder is opened again."""
         log.info("%s: %s", self.queue, refusal.description or refusal.condition)
         self._leave()

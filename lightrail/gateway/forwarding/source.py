@@ -5,9 +5,10 @@ from typing import Protocol
 
 from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.wire.bodies import Answer, ConsumerOpen, Refusal, SettleDetail
-from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
-from lightrail.wire.links import Consumer, MissingDeliveriesError
+from lightrail.wire.frames import DRAIN, Kind, OutcomeCode, frame
+from lightrail.wire.links import Consumer
 from lightrail.wire.owner import Owner
+from lightrail.wire.receiving import ReceiveWindow, decode_slice
 
 
 class Links(Protocol):
@@ -45,7 +46,7 @@ class Listener(Protocol):
         """Answers a grant with drain: the queue is empty, or the whole grant was delivered."""
         ...
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard refused or closed this consumer; its unsettled deliveries are back in the queue."""
         ...
 
@@ -57,7 +58,7 @@ class Source(Consumer):
         options: of the consumer; its queue, browsing, filter, label.
     """
 
-    __slots__ = ("_drains", "_is_closed", "_limit", "_listener", "_next", "_options", "_owner", "generation")
+    __slots__ = ("_drains", "_is_closed", "_listener", "_options", "_owner", "_window", "generation")
 
     def __init__(self, number: int, owner: Owner, options: ConsumerOpen, listener: Listener) -> None:
         self.number = number
@@ -67,8 +68,7 @@ class Source(Consumer):
         self._options.default_outcome = OutcomeCode.RELEASED
         self._options.default_failed = False
         self._listener = listener
-        self._next = 0
-        self._limit = 0
+        self._window = ReceiveWindow()
         self._drains = False
         """The last grant had the drain flag and is not answered."""
         self._is_closed = False
@@ -79,23 +79,30 @@ class Source(Consumer):
 
     def grant(self, count: int, *, drain: bool = False) -> None:
         """Grants credit for so many messages beyond those that have arrived; credit is never withdrawn."""
-        limit = max(self._next + count, self._limit)
-        if self._is_closed or (limit == self._limit and not drain):
+        window = self._window
+        limit = max(window.next + count, window.limit)
+        if self._is_closed or (limit == window.limit and not drain):
             return
-        self._limit = limit
+        window.limit = limit
         self._drains = drain
         self._post_credit()
 
     def _post_credit(self) -> None:
         flags = DRAIN if self._drains else 0
         self._owner.post(
-            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._owner.epoch, number=self._limit)
+            frame(
+                Kind.CREDIT,
+                flags=flags,
+                link=self.number,
+                epoch=self._owner.epoch,
+                number=self._window.limit,
+            )
         )
 
     @property
     def granted(self) -> int:
         """Messages that may still arrive."""
-        return self._limit - self._next
+        return self._window.credit
 
     def settle(
         self, deliveries: Iterable[Delivery], code: OutcomeCode, detail: SettleDetail | None = None
@@ -141,16 +148,16 @@ class Source(Consumer):
     def reopen(self) -> None:
         """Opens the consumer. Its unsettled deliveries are in the queue again, unless the queue has moved."""
         resumes = self._options.resume = self._owner.resumes(self.number) and self.generation > 0
-        self._options.first = self._next
+        self._options.first = self._window.next
         self._owner.post(
             frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=self._options.encode())
         )
         if resumes:
-            if self._drains or self._limit > self._next:
+            if self._drains or self._window.credit:
                 self._post_credit()
             return
         self.generation += 1
-        self._limit = self._next
+        self._window.withdraw()
         self._drains = False
         self._listener.opened(self.generation)
 
@@ -161,41 +168,34 @@ class Source(Consumer):
         """A slice of messages."""
         if self._is_closed:
             return
-        if number != self._next:
-            raise MissingDeliveriesError(f"expected delivery {self._next}, found {number}")
-        sequence, expires, enqueued, attempts, message_format, base, _ = DELIVER_COLUMNS.unpack_from(
-            part, HEADER_SIZE
-        )
-        blob_at = start = DELIVER_ENDS + 4 * count
-        self._next = number + count
-        arrived = []
-        for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
-            stop = blob_at + end - base
-            arrived.append(
+        self._window.advance(number, count, self._options.queue)
+        found = decode_slice(part, count)
+        self._listener.arrived(
+            [
                 Delivery(
                     self.generation,
                     number + index,
-                    sequence + index,
-                    attempts,
-                    expires,
-                    enqueued,
-                    message_format,
-                    bytes(part[start:stop]),
+                    found.sequence + index,
+                    found.attempts,
+                    found.expires_at_ms,
+                    found.enqueued_at_ms,
+                    found.message_format,
+                    message,
                 )
-            )
-            start = stop
-        self._listener.arrived(arrived)
+                for index, message in enumerate(found.messages)
+            ]
+        )
 
     def drained(self, number: int) -> None:
         """The shard has used or dropped all credit."""
         if not self._is_closed:
             self._drains = False
-            is_empty = self._next < self._limit
-            self._limit = self._next
+            is_empty = self._window.credit > 0
+            self._window.withdraw()
             self._listener.drained(is_empty)
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard refused or closed this consumer."""
         if not self._is_closed:
             self._is_closed = True
-            self._listener.gone(refusal)
+            self._listener.ended(refusal)

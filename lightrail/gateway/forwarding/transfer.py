@@ -71,7 +71,7 @@ class Task:
 
 
 class Transfer:
-    """One transfer; `start` it, then look at `state`, `moved`, `total`, `error`, or wait for `ended`."""
+    """One transfer; `start` it, then look at `state`, `moved`, `total`, `error`, or wait for `done`."""
 
     def __init__(self, id: str, task: Task, links: Links, sink: Sink, counts: ForwardingCounts) -> None:
         self.id = id
@@ -88,7 +88,7 @@ class Transfer:
         self._sink = sink
         self._counts = counts
         self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.done: asyncio.Future[None] = self._loop.create_future()
         self._source: Source | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._end_sequence = 1 << 63
@@ -218,7 +218,7 @@ class Transfer:
             self._is_over = self._is_over or is_empty
             self._go_on()
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The queue was deleted, or refuses (another) consumer."""
         self._end(State.FAILED, f"{self.task.source}: {refusal.description or refusal.condition}")
 
@@ -254,26 +254,26 @@ class Transfer:
         ]
         if task.target is not None:
             return await self._send_to(task.target, messages)
-        places: dict[str, list[int]] = {}
+        by_name: dict[str, list[int]] = {}
         results: list[NotSentError | None] = [None] * len(deliveries)
-        for place, delivery in enumerate(deliveries):
+        for index, delivery in enumerate(deliveries):
             name = dead_letter_source(delivery)
             if name is None:
-                results[place] = NotSentError(
+                results[index] = NotSentError(
                     conditions.NOT_FOUND, "the message does not name the queue of its origin; name one in to"
                 )
             else:
-                places.setdefault(name, []).append(place)
-        for name, problem in ((name, self._problem(name)) for name in list(places)):
+                by_name.setdefault(name, []).append(index)
+        for name, problem in ((name, self._problem(name)) for name in list(by_name)):
             if problem is not None:
-                for place in places.pop(name):
-                    results[place] = problem
+                for index in by_name.pop(name):
+                    results[index] = problem
         answers = await asyncio.gather(
-            *(self._send_to(name, [messages[place] for place in found]) for name, found in places.items())
+            *(self._send_to(name, [messages[index] for index in found]) for name, found in by_name.items())
         )
-        for found, answer in zip(places.values(), answers, strict=True):
-            for place, result in zip(found, answer, strict=True):
-                results[place] = result
+        for found, answer in zip(by_name.values(), answers, strict=True):
+            for index, result in zip(found, answer, strict=True):
+                results[index] = result
         return results
 
     async def _send_to(self, name: str, messages: list[Outgoing]) -> Sequence[NotSentError | None]:
@@ -364,7 +364,7 @@ class Transfer:
             self.moved,
             f", {error}" if error else "",
         )
-        self.ended.set_result(None)
+        self.done.set_result(None)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -91,7 +91,7 @@ class Transfers:
         """
         transfer = self.find(caller, id)
         transfer.cancel()
-        await asyncio.wait({transfer.ended}, timeout=limits.TRANSFER_CANCEL_MS / 1000)
+        await asyncio.wait({transfer.done}, timeout=limits.TRANSFER_CANCEL_MS / 1000)
         return transfer
 
     def close(self) -> None:

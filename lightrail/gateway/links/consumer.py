@@ -21,18 +21,10 @@ from lightrail.model import limits
 from lightrail.model.policy import LOCK_SECONDS_DEFAULT, Policy
 from lightrail.namespace.records import Name
 from lightrail.wire.bodies import ConsumerOpen, Refusal
-from lightrail.wire.frames import (
-    DELIVER_COLUMNS,
-    DELIVER_ENDS,
-    DRAIN,
-    HEADER_SIZE,
-    Kind,
-    OutcomeCode,
-    delivered_at,
-    frame,
-)
-from lightrail.wire.links import Consumer, MissingDeliveriesError
+from lightrail.wire.frames import DRAIN, Kind, OutcomeCode, delivered_at, frame
+from lightrail.wire.links import Consumer
 from lightrail.wire.owner import Owner
+from lightrail.wire.receiving import ReceiveWindow, decode_slice
 
 log = logging.getLogger("lightrail.gateway.links.consumer")
 
@@ -98,13 +90,12 @@ class QueueConsumer(Consumer):
         "_idle_since",
         "_idle_timer",
         "_key",
-        "_limit",
         "_line",
         "_lock_ms",
         "_loop",
-        "_next",
         "_owner",
         "_posting",
+        "_window",
         "closed",
         "created",
         "queue",
@@ -124,10 +115,8 @@ class QueueConsumer(Consumer):
         """An open consumer may keep others out, so it is closed as soon as no request waits."""
         self._read(record.policy)
         self._key = ""
-        self._next = 0
-        """Number of the next delivery under this key."""
-        self._limit = 0
-        """Credit: deliveries numbered below it may arrive."""
+        self._window = ReceiveWindow()
+        """Of deliveries under this key."""
         self._posting = False
         self._line: WaitingLine[Delivery] = WaitingLine(self._loop, self._left)
         self._at_once: list[Waiter] = []
@@ -140,7 +129,7 @@ class QueueConsumer(Consumer):
         self._idle_timer: asyncio.TimerHandle | None = None
 
     @property
-    def away(self) -> bool:
+    def disconnected(self) -> bool:
         """Whether the shard is not connected, so that a drain has no answer now."""
         return not self._owner.is_there
 
@@ -151,7 +140,7 @@ class QueueConsumer(Consumer):
     # --- from requests ---------------------------------------------------------------------------------
 
     def wait(self, wait_ms: int) -> Waiter:
-        """A place in the line; its result is a delivery, or None after `wait_ms`."""
+        """A waiter in the line; its result is a delivery, or None after `wait_ms`."""
         waiter = self._line.join(wait_ms)
         self._host.waiting += 1
         if not wait_ms:
@@ -198,7 +187,7 @@ class QueueConsumer(Consumer):
 
     def close(self) -> None:
         """The gateway ends, or nobody has waited for a while."""
-        for waiter in self._ended():
+        for waiter in self._end():
             waiter.set_result(None)
         self._owner.close_consumer(self.number)
 
@@ -212,8 +201,9 @@ class QueueConsumer(Consumer):
         resumes = self._owner.resumes(self.number) and bool(self._key)
         if not resumes:
             self._key = secrets.token_hex(16)
-            self._next = self._handed_out = 0
-        self._limit = self._next
+            self._window = ReceiveWindow()
+            self._handed_out = 0
+        self._window.withdraw()
         self._at_once += self._drain_waiters
         self._drain_waiters = []
         self._draining = False
@@ -224,7 +214,7 @@ class QueueConsumer(Consumer):
             lock_ms=self._lock_ms,
             lock_key=self._key,
             label="http",
-            first=self._next,
+            first=self._window.next,
             resume=resumes,
         ).encode()
         self._owner.post(frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=body))
@@ -235,21 +225,15 @@ class QueueConsumer(Consumer):
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         """Gives messages to the requests that have waited longest."""
-        if number != self._next:
-            raise MissingDeliveriesError(f"expected delivery {self._next} of {self.queue}, found {number}")
-        sequence, expires, enqueued, attempts, message_format, base, _ = DELIVER_COLUMNS.unpack_from(
-            part, HEADER_SIZE
-        )
-        start = blob_at = DELIVER_ENDS + 4 * count
+        self._window.advance(number, count, self.queue)
+        found = decode_slice(part, count)
         # From the time of delivery: a late gateway must not promise a longer lock than the shard keeps.
         until_ms = delivered_at(part, self._host.shards.now_ms()) + self._lock_ms
-        self._next = number + count
-        for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
+        for index, message in enumerate(found.messages):
             waiter = self._line.pop()
             if waiter is None:
                 self._post_settle(number + index, count - index, OutcomeCode.RELEASED)
                 break
-            stop = blob_at + end - base
             self._handed_out += 1
             self._left()
             waiter.set_result(
@@ -257,16 +241,15 @@ class QueueConsumer(Consumer):
                     self,
                     self._key,
                     number + index,
-                    sequence + index,
-                    bytes(part[start:stop]),
-                    expires,
-                    enqueued,
-                    attempts,
-                    message_format,
+                    found.sequence + index,
+                    message,
+                    found.expires_at_ms,
+                    found.enqueued_at_ms,
+                    found.attempts,
+                    found.message_format,
                     until_ms,
                 )
             )
-            start = stop
         self._changed()
 
     def drained(self, number: int) -> None:
@@ -274,7 +257,7 @@ class QueueConsumer(Consumer):
         if not self._draining:
             return
         self._draining = False
-        self._limit = self._next
+        self._window.withdraw()
         waiters, self._drain_waiters = self._drain_waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -282,15 +265,15 @@ class QueueConsumer(Consumer):
                 self._left()
         self._post_credit()
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard refused or closed this consumer."""
         problem = refused(refusal.condition, refusal.description)
-        for waiter in self._ended():
+        for waiter in self._end():
             waiter.set_exception(problem)
 
     # --- inside ----------------------------------------------------------------------------------------
 
-    def _ended(self) -> list[Waiter]:
+    def _end(self) -> list[Waiter]:
         """Ends this consumer; the requests that still need an answer."""
         self.closed = True
         if self._idle_timer is not None:
@@ -319,15 +302,15 @@ class QueueConsumer(Consumer):
             self._idle()
         if self._draining or not self._key:
             return
-        limit = self._next + self._line.count
+        limit = self._window.next + self._line.count
         waiters = [waiter for waiter in self._at_once if not waiter.done()]
         self._at_once = []
-        if limit == self._limit and not waiters:
+        if limit == self._window.limit and not waiters:
             return
         if waiters:
             self._draining = True
             self._drain_waiters = waiters
-        self._limit = limit
+        self._window.limit = limit
         flags = DRAIN if waiters else 0
         self._owner.post(
             frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._owner.epoch, number=limit)

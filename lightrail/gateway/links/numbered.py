@@ -5,7 +5,7 @@ is not a link but a name chosen by the client, per queue and user, so the same b
 any gateway. Batches of one producer are sent one after the other, with rising numbers.
 
 Messages that differ in durability, priority or time to live go in frames of their own, in order. The number
-of a frame is (batch + 1) << 16 | place, so the same batch is always the same frames.
+of a frame is (batch + 1) << 16 | index, so the same batch is always the same frames.
 """
 
 import asyncio
@@ -21,8 +21,9 @@ from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import IDENTITY, UNKNOWN_SEQUENCE, Kind, enqueue, frame
 from lightrail.wire.links import Producer
 from lightrail.wire.owner import Owner
+from lightrail.wire.sending import SendWindow
 
-_PLACE_BITS: Final = 16
+_INDEX_BITS: Final = 16
 
 
 class Message(NamedTuple):
@@ -73,7 +74,7 @@ class NumberedProducer(Producer):
         number: of the link; unique over the life of this process.
     """
 
-    __slots__ = ("_answer", "_batch", "_loop", "_new", "_owner", "_refusal", "_settled", "_unanswered")
+    __slots__ = ("_answer", "_batch", "_loop", "_new", "_owner", "_refusal", "_settled", "_window")
 
     def __init__(self, owner: Owner, number: int, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
         self.number = number
@@ -81,7 +82,7 @@ class NumberedProducer(Producer):
         self._batch = batch
         self._loop = loop
         self._answer: asyncio.Future[Stored] = loop.create_future()
-        self._unanswered: dict[int, _Run] = {}
+        self._window: SendWindow[_Run] = SendWindow()
         self._new = 0
         """Messages stored by this request."""
         self._settled = 0
@@ -93,9 +94,9 @@ class NumberedProducer(Producer):
 
         Raises ProblemError: only a part of it is stored, or there was no answer in time.
         """
-        for place, (part, count) in enumerate(self._frames(now_ms)):
-            number = self._batch.number + 1 << _PLACE_BITS | place
-            self._unanswered[number] = _Run(part, count)
+        for index, (part, count) in enumerate(self._frames(now_ms)):
+            number = self._batch.number + 1 << _INDEX_BITS | index
+            self._window.add(number, _Run(part, count))
         self._owner.open_producer(self)
         timer = self._loop.call_later(wait_ms / 1000, self._late)
         try:
@@ -105,7 +106,7 @@ class NumberedProducer(Producer):
             self._owner.close_producer(self.number)
 
     def _frames(self, now_ms: int) -> Iterator[tuple[bytes, int]]:
-        for place, (shared, run) in enumerate(groupby(self._batch.messages, key=_shared)):
+        for index, (shared, run) in enumerate(groupby(self._batch.messages, key=_shared)):
             durable, priority, ttl_ms, expires = shared
             found = [message.data for message in run]
             ends = array("I", accumulate(map(len, found)))
@@ -115,11 +116,11 @@ class NumberedProducer(Producer):
             part = enqueue(
                 self.number,
                 self._owner.epoch,
-                self._batch.number + 1 << _PLACE_BITS | place,
+                self._batch.number + 1 << _INDEX_BITS | index,
                 ends.tobytes(),
                 found,
                 durable=durable,
-                afresh=not place,
+                afresh=not index,
                 priority=priority,
                 expires_at_ms=expires_at_ms,
                 message_format=0,
@@ -134,7 +135,7 @@ class NumberedProducer(Producer):
         queue = self._owner.queue
         opened = ProducerOpen(queue, True, label="http batch", identity=self._batch.identity(queue))
         # Frames of one batch have no gap, unless one was refused; the shard refuses later ones, too.
-        first = next(iter(self._unanswered), 0) if self._refusal is None else 0
+        first = self._window.first if self._refusal is None else 0
         self._owner.post(
             frame(
                 Kind.PRODUCER_OPEN,
@@ -144,7 +145,7 @@ class NumberedProducer(Producer):
                 body=opened.encode(),
             )
         )
-        for run in self._unanswered.values():
+        for run in self._window:
             self._owner.post(run.part)
 
     def ready(self) -> None:
@@ -152,7 +153,7 @@ class NumberedProducer(Producer):
 
     def stored(self, number: int, sequence: int) -> None:
         """One frame is stored; without a sequence it was stored before."""
-        run = self._unanswered.pop(number, None)
+        run = self._window.answer(number)
         if run is not None:
             self._settled += run.messages
             if sequence != UNKNOWN_SEQUENCE:
@@ -166,13 +167,13 @@ class NumberedProducer(Producer):
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """One frame is not stored, or only a part of it; later ones are not stored."""
-        run = self._unanswered.pop(number, None)
+        run = self._window.answer(number)
         if run is not None and self._refusal is None:
             self._refusal = refusal
             self._settled += refusal.accepted
         self._turn()
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard refused or closed this producer."""
         if refusal.condition == conditions.STOLEN:
             self._fail(
@@ -188,7 +189,7 @@ class NumberedProducer(Producer):
             self._fail(refused(refusal.condition, refusal.description))
 
     def _turn(self) -> None:
-        if self._unanswered or self._answer.done():
+        if self._window or self._answer.done():
             return
         if self._refusal is None:
             self._answer.set_result(Stored(self._new))

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
-from lightrail.gateway.errors import ProblemError, away, refused, unknown
+from lightrail.gateway.errors import ProblemError, not_sent, refused, unknown
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.namespace.records import Name
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, enqueue, frame
 from lightrail.wire.links import Producer
 from lightrail.wire.owner import Owner
+from lightrail.wire.sending import SendWindow
 
 Stored = int | None
 """Sequence of a stored message, or None from a shard that does not report it."""
@@ -44,14 +45,12 @@ class QueueProducer(Producer):
     __slots__ = (
         "_ended",
         "_loop",
-        "_next",
         "_owner",
-        "_posted_to",
         "_refused",
         "_retired",
         "_revision",
-        "_unanswered",
         "_waiting",
+        "_window",
         "idle_since",
         "queue",
     )
@@ -72,10 +71,7 @@ class QueueProducer(Producer):
         self._ended = ended
         self._owner = owner
         self._loop = loop
-        self._next = 1
-        self._posted_to = 0
-        """Messages numbered below it may have reached a shard; used only while no shard is connected."""
-        self._unanswered: dict[int, _Batch] = {}
+        self._window: SendWindow[_Batch] = SendWindow()
         self._waiting: deque[_Batch] = deque()
         """Messages to send once all others are answered: until then the shard refuses what is not afresh."""
         self._refused = False
@@ -103,7 +99,7 @@ class QueueProducer(Producer):
             return await batch.answer
         finally:
             timer.cancel()
-            if self._unanswered.pop(batch.number, None) is not None:
+            if self._window.answer(batch.number) is not None:
                 # The caller gave up: the message is not sent again if the shard restarts.
                 self._go_on()
 
@@ -112,8 +108,7 @@ class QueueProducer(Producer):
             return
         message = batch.message
         size = len(message.message)
-        number = batch.number = self._next
-        self._next = number + 1
+        number = batch.number = self._window.next
         batch.part = enqueue(
             self.number,
             self._owner.epoch,
@@ -121,13 +116,13 @@ class QueueProducer(Producer):
             array("I", (size,)).tobytes(),
             (message.message,),
             durable=message.durable,
-            afresh=not self._unanswered,
+            afresh=not self._window,
             priority=message.priority,
             expires_at_ms=message.expires_at_ms,
             message_format=message.message_format,
             size=size,
         )
-        self._unanswered[number] = batch
+        self._window.add(number, batch)
         self._owner.post(batch.part)
 
     # --- from the shard --------------------------------------------------------------------------------
@@ -140,39 +135,38 @@ class QueueProducer(Producer):
                 Kind.PRODUCER_OPEN,
                 link=self.number,
                 epoch=self._owner.epoch,
-                number=self._next,
+                number=self._window.next,
                 body=body,
             )
         )
-        for batch in self._unanswered.values():
+        for batch in self._window:
             self._owner.post(batch.part)
-        self._posted_to = self._next
+        self._window.mark_sent()
 
-    def away(self) -> None:
+    def disconnected(self) -> None:
         """The shard is disconnected (see Producer)."""
-        self._posted_to = self._next
+        self._window.mark_sent()
 
     def ready(self) -> None:
         """Nothing waits for this: frames are handled in order."""
 
     def stored(self, number: int, sequence: int) -> None:
         """One message is stored as its policy wants it."""
-        batch = self._unanswered.pop(number, None)
+        batch = self._window.answer(number)
         if batch is not None and not batch.answer.done():
             batch.answer.set_result(sequence)
         self._go_on()
 
     def answered(self, number: int, count: int) -> None:
         """Messages are stored, by a shard that does not report sequences."""
-        for each in range(number, number + count):
-            batch = self._unanswered.pop(each, None)
-            if batch is not None and not batch.answer.done():
+        for batch in self._window.answer_run(number, count):
+            if not batch.answer.done():
                 batch.answer.set_result(None)
         self._go_on()
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """One message is not stored; later ones are refused as well, and are sent again."""
-        batch = self._unanswered.pop(number, None)
+        batch = self._window.answer(number)
         if batch is not None and not batch.answer.done():
             if self._refused:
                 self._waiting.append(batch)
@@ -181,7 +175,7 @@ class QueueProducer(Producer):
         self._refused = True
         self._go_on()
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         """The shard refused or closed this producer."""
         self._ended(self)
         self._fail(refused(refusal.condition, refusal.description))
@@ -194,25 +188,26 @@ class QueueProducer(Producer):
 
     def _go_on(self) -> None:
         """Once all messages are answered, sends those that wait, the first of them afresh."""
-        if self._unanswered:
+        if self._window:
             return
         self._refused = False
         waiting, self._waiting = self._waiting, deque()
         for batch in waiting:
             self._post(batch)
-        if not self._unanswered:
+        if not self._window:
             self.idle_since = monotonic()
             if self._retired:
                 self._owner.close_producer(self.number)
 
     def _fail(self, problem: ProblemError) -> None:
-        for batch in (*self._unanswered.values(), *self._waiting):
+        for batch in (*self._window.clear(), *self._waiting):
             if not batch.answer.done():
                 batch.answer.set_exception(problem)
-        self._unanswered.clear()
         self._waiting.clear()
 
     def _late(self, batch: _Batch) -> None:
         if not batch.answer.done():
-            never_posted = not batch.number or (not self._owner.is_there and batch.number >= self._posted_to)
-            batch.answer.set_exception(away(self.queue) if never_posted else unknown(self.queue))
+            never_posted = not batch.number or (
+                not self._owner.is_there and not self._window.may_be_stored(batch.number)
+            )
+            batch.answer.set_exception(not_sent(self.queue) if never_posted else unknown(self.queue))

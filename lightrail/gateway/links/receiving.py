@@ -35,7 +35,7 @@ class Receivers:
         consumer = self._consumers.get(record.name)
         if consumer is None or consumer.created != record.created:
             consumer = await self._open(record)
-        if not wait_ms and consumer.away:
+        if not wait_ms and consumer.disconnected:
             raise ProblemError(503, f"the shard of {record.name} is not there now; try again", headers=AGAIN)
         waiter = consumer.wait(wait_ms)
         try:

@@ -13,7 +13,7 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.router_plan import Group, Plan, Routed, Walk
 from lightrail.namespace.routing import UNROUTABLE, Routing
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
+from lightrail.wire.lanes import QUEUE_MISSING, Attributes, Lane, Load
 from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer
 
@@ -66,7 +66,7 @@ class RouterSender:
                 await self._shards.shard_connections.owners.change(pause_ms)
                 pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
                 continue
-            if refusal.condition not in QUEUE_AWAY or is_repeated:
+            if refusal.condition not in QUEUE_MISSING or is_repeated:
                 break
             is_repeated = True
             # A queue was deleted: the message is routed once more, to the queues that there are now.

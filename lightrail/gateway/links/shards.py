@@ -9,10 +9,12 @@ from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
+from lightrail.model.placement import Placement
 from lightrail.wire.bodies import Answer
-from lightrail.wire.bulk import BulkPeers
+from lightrail.wire.bulk import BulkPeer
 from lightrail.wire.keys import WireKey
 from lightrail.wire.owner import Owner
+from lightrail.wire.pool import Pool
 from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer
 
@@ -55,7 +57,16 @@ class Shards:
             key=key,
         )
         self.peers: dict[int, ShardPeer] = self.shard_connections.peers
-        self.bulk = BulkPeers(loop, name=name, boot=boot, address=self._address, now_ms=self.now_ms, key=key)
+        self.bulk = Pool(
+            loop,
+            name=f"{name}/bulk",
+            boot=boot,
+            address=self._address,
+            now_ms=self.now_ms,
+            idle_ms=limits.BULK_IDLE_MS,
+            key=key,
+            make=BulkPeer,
+        )
         """Connections for answers of megabytes."""
         self._loop = loop
         self._turns: dict[str, _Turn] = {}
@@ -91,9 +102,9 @@ class Shards:
         """
         return self.shard_connections.owners.at(name, await self.find(name))
 
-    async def find(self, name: str) -> tuple[int, int]:
-        """Shard and epoch of a queue or relay, which is placed if it was not. Raises CoordinatorError."""
-        known = self.shard_connections.where(name)
+    async def find(self, name: str) -> Placement:
+        """Where a queue or relay is; it is placed if it was not. Raises CoordinatorError."""
+        known = self.shard_connections.placement(name)
         if known is None or name in self._turns:
             known = await self._look_up(name)
         return known
@@ -102,7 +113,7 @@ class Shards:
         """Whether callers look up a name now; to keep the order, later ones have to wait behind them."""
         return name in self._turns
 
-    async def _look_up(self, name: str) -> tuple[int, int]:
+    async def _look_up(self, name: str) -> Placement:
         """Callers continue in the order of their calls, so that messages don't overtake one another."""
         turn = self._turns.setdefault(name, _Turn())
         turn.users += 1
@@ -121,7 +132,7 @@ class Shards:
 
     async def request(self, name: str, op: str, fields: dict[str, Any]) -> Answer:
         """Sends a request to the shard of a queue. Raises ShardDownError, ShardRefused, CoordinatorError."""
-        return await self.shard_connections.request(name, op, fields)
+        return await self.shard_connections.owners.request(name, op, fields)
 
     async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
         """Sends a request to all shards; answers by shard, without silent ones. Raises ShardRefused."""

@@ -32,7 +32,7 @@ class WaitingLine(Generic[Answer]):
         self._timer_at = 0.0
 
     def join(self, wait_ms: int) -> "asyncio.Future[Answer | None]":
-        """A place at the end of the line; without a time-out for 0."""
+        """A waiter at the end of the line; without a time-out for 0."""
         waiter: asyncio.Future[Answer | None] = self._loop.create_future()
         self._waiters.append(waiter)
         self.count += 1

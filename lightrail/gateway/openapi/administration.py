@@ -47,6 +47,8 @@ _CONNECTION: Final[Object] = {
     "since": TIME,
     "since_ms": WHOLE,
     "tls": FLAG,
+    "transport": {"enum": ["tcp", "websocket"]},
+    "forwarded": FLAG,
     "state": TEXT,
     "sessions": WHOLE,
     "session_list": {"type": "array", "items": object_of(_SESSION, "channel", "links")},

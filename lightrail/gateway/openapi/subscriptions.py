@@ -44,14 +44,16 @@ PATHS: Final[Paths] = {
             "change filter, action, target or expiry",
             {200: ("the subscription", content(ref("Subscription")))},
             (IF_MATCH,),
-            content(ref("NewSubscription")),
+            content(ref("ChangedSubscription")),
         ),
         "delete": Operation("unsubscribe", "end a subscription", {204: ("removed", None)}),
     },
 }
 
 SCHEMAS: Final[Object] = {
-    "NewSubscription": object_of(_SUBSCRIPTION, "target") | {"additionalProperties": False},
+    "NewSubscription": object_of({**_SUBSCRIPTION, "id": {"type": ["string", "null"]}}, "target")
+    | {"additionalProperties": False},
+    "ChangedSubscription": object_of(_SUBSCRIPTION, "target") | {"additionalProperties": False},
     "Subscription": object_of(
         {"id": TEXT, "router": TEXT, **_SUBSCRIPTION, "secret": TEXT}, "id", "router", "target"
     ),

@@ -65,23 +65,23 @@ def draw(
                 if not each.push and role(each.target) is Role.ROUTER:
                     waiting.append(each.target)
     rows: dict[int, int] = {}
-    places: dict[str, Box] = {}
+    boxes: dict[str, Box] = {}
     for name, x in column.items():
         y = rows.get(x, 0)
         rows[x] = y + 1
         kind = "push" if name.startswith(("http://", "https://")) else str(role(name))
-        places[name] = Box(name, kind, MARGIN + x * COLUMN, MARGIN + y * ROW)
+        boxes[name] = Box(name, kind, MARGIN + x * COLUMN, MARGIN + y * ROW)
     unique = {(each.router, each.id): each for each in edges}
     lines = [
         Line(
-            places[each.router].x + BOX_WIDTH,
-            places[each.router].y + BOX_HEIGHT // 2,
-            places[each.target].x,
-            places[each.target].y + BOX_HEIGHT // 2,
+            boxes[each.router].x + BOX_WIDTH,
+            boxes[each.router].y + BOX_HEIGHT // 2,
+            boxes[each.target].x,
+            boxes[each.target].y + BOX_HEIGHT // 2,
             "filter" if each.filter else "",
         )
         for each in unique.values()
     ]
     width = 2 * MARGIN + max(column.values()) * COLUMN + BOX_WIDTH
     height = 2 * MARGIN + (max(rows.values()) - 1) * ROW + BOX_HEIGHT
-    return Picture(width, height, list(places.values()), lines, left_out)
+    return Picture(width, height, list(boxes.values()), lines, left_out)

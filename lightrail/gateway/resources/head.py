@@ -86,8 +86,8 @@ def _shown(request: Request, delivery: Delivery, *, locked: bool) -> web.Respons
     if locked:
         properties["LockToken"] = delivery.lock
         properties["LockedUntilUtc"] = rfc3339(delivery.locked_until_ms)
-        place = path_of(request.name, "!messages", str(delivery.sequence), delivery.lock)
-        headers.append(("Location", place))
+        path = path_of(request.name, "!messages", str(delivery.sequence), delivery.lock)
+        headers.append(("Location", path))
     headers.append(("BrokerProperties", json.dumps(properties)))
     headers.append(("Content-Type", content_type))
     return web.Response(status=201 if locked else 200, headers=headers, body=body)

@@ -41,7 +41,7 @@ async def list_all(request: Request) -> web.Response:
 async def index(request: Request) -> web.Response:
     """GET /!journals/DISK/SEGMENT/index: roughly where its records are."""
     request.manager()
-    disk, number = _place(request)
+    disk, number = _segment_id(request)
     if request.rest[2] != INDEX:
         raise ProblemError(404, f"{request.rest[2][:80]!a} is no part of a segment; expected {INDEX}")
     cluster = await request.services.coordinator.cluster_id()
@@ -56,7 +56,7 @@ async def index(request: Request) -> web.Response:
 async def read(request: Request) -> web.StreamResponse:
     """GET /!journals/DISK/SEGMENT?from=A&to=B: its bytes A to before B, as they are on disk."""
     request.manager()
-    disk, number = _place(request)
+    disk, number = _segment_id(request)
     start = request.whole("from", 0, 0, OFFSET_MAX)
     journals = request.services.journals
     cluster = await request.services.coordinator.cluster_id()
@@ -146,7 +146,7 @@ def _checked(piece: memoryview, expected: int) -> memoryview:
     return piece
 
 
-def _place(request: Request) -> tuple[str, int]:
+def _segment_id(request: Request) -> tuple[str, int]:
     """Journal and segment in the path."""
     disk, number = request.rest[:2]
     _check(disk)

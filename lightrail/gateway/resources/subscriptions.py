@@ -7,6 +7,7 @@ from aiohttp import web
 from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request
+from lightrail.model.names import InvalidNameError, check
 from lightrail.model.policy import Role
 from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Right, Subscription
@@ -23,7 +24,9 @@ async def list_all(request: Request) -> web.Response:
 
 async def subscribe(request: Request) -> web.Response:
     """POST /router/!subscriptions: 201, with the secret of a push, shown this once."""
-    made = await request.services.namespace.subscribe(request.caller, request.name, **await _wanted(request))
+    wanted = await _wanted(request, "id")
+    id = _id(wanted.pop("id"))
+    made = await request.services.namespace.subscribe(request.caller, request.name, **wanted, id=id)
     headers = _tag(made) | {"Location": path_of(made.router, "!subscriptions", made.id)}
     shown = made.shown() | ({"secret": made.secret} if made.secret else {})
     return web.json_response(shown, status=201, headers=headers)
@@ -56,8 +59,8 @@ async def unsubscribe(request: Request) -> web.Response:
     return web.Response(status=204)
 
 
-async def _wanted(request: Request) -> dict[str, Any]:
-    value = await request.json_object(*MEMBERS)
+async def _wanted(request: Request, *more: str) -> dict[str, Any]:
+    value = await request.json_object(*MEMBERS, *more)
     target = value.get("target")
     if not isinstance(target, str) or not target:
         allowed = "the name of a queue or router, or a URL that begins with http:// or https://"
@@ -69,7 +72,20 @@ async def _wanted(request: Request) -> dict[str, Any]:
         raise ProblemError(
             422, "expires_at is no text; expected a time such as 2030-01-31T12:00:00Z", field="expires_at"
         )
-    return {key: value.get(key) for key in MEMBERS}
+    return {key: value.get(key) for key in (*MEMBERS, *more)}
+
+
+def _id(value: object) -> str:
+    """The id that a new subscription is to have; empty for one that the broker draws."""
+    if value is None:
+        return ""
+    try:
+        if not isinstance(value, str) or "/" in value:
+            raise InvalidNameError("it is no text of one segment")
+        check(value)
+    except InvalidNameError as error:
+        raise invalid("id", value, f"one segment of a name, or null: {error}") from None
+    return value
 
 
 def _router(request: Request) -> None:

@@ -24,8 +24,8 @@ class Kept(NamedTuple):
     last_ms: int
 
 
-Place = tuple[str, int]
-"""(disk, segment)"""
+SegmentId = tuple[str, int]
+"""The id of a disk and the number of a segment in its journal."""
 
 
 class Holder(Protocol):
@@ -63,7 +63,7 @@ class Standing:
     unread_bytes: int = 0
     held_bytes: int = 0
     """Segments that are kept only for it."""
-    passed: list[Place] = field(default_factory=list)
+    passed: list[SegmentId] = field(default_factory=list)
     """Segments that are removed now and that it has not read."""
 
 
@@ -71,7 +71,7 @@ class Standing:
 class Verdict:
     """The verdict on the segments of an archive."""
 
-    go: list[Place] = field(default_factory=list)
+    go: list[SegmentId] = field(default_factory=list)
     """The oldest first."""
     spare: list[tuple[str, Kept]] = field(default_factory=list)
     """Segments that may be removed on a full disk: held by no reader, the oldest first."""
@@ -85,7 +85,7 @@ def judge(
     line = _by_age(kept)
     wanted = _not_wanted_any_more(line, rule, now_ms)
     verdict = Verdict()
-    held: set[Place] = set()
+    held: set[SegmentId] = set()
     unread_by: dict[str, list[tuple[int, str, Kept]]] = {}
     for name, reader in readers.items():
         unread = unread_by[name] = [
@@ -97,16 +97,16 @@ def judge(
         for age_ms, disk, each in reversed(unread):
             standing.unread_bytes += each.end
             if standing.unread_bytes <= reader.hold_bytes and now_ms - age_ms <= reader.hold_hours * HOUR_MS:
-                place = (disk, each.segment)
-                held.add(place)
-                if place in wanted:
+                segment = (disk, each.segment)
+                held.add(segment)
+                if segment in wanted:
                     standing.held_bytes += each.end
     for _, disk, each in line:
-        place = (disk, each.segment)
-        if place in held:
+        segment = (disk, each.segment)
+        if segment in held:
             continue
-        if place in wanted:
-            verdict.go.append(place)
+        if segment in wanted:
+            verdict.go.append(segment)
         else:
             verdict.spare.append((disk, each))
     going = set(verdict.go)
@@ -134,7 +134,7 @@ def _by_age(kept: Mapping[str, Iterable[Kept]]) -> list[tuple[int, str, Kept]]:
     return line
 
 
-def _not_wanted_any_more(line: list[tuple[int, str, Kept]], rule: Rule, now_ms: int) -> set[Place]:
+def _not_wanted_any_more(line: list[tuple[int, str, Kept]], rule: Rule, now_ms: int) -> set[SegmentId]:
     surplus = sum(each.end for _, _, each in line) - rule.bytes if rule.bytes else 0
     found = set()
     for age_ms, disk, each in line:

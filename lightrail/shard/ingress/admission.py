@@ -10,14 +10,14 @@ the rest of it is neither lost nor stored twice when it is sent again after a cr
 """
 
 import logging
-from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
 from lightrail.model import conditions, limits
+from lightrail.shard.answers import Answers
 from lightrail.shard.ingress.parking import Parked, Parking
-from lightrail.shard.ingress.refusals import index_full, queue_full, too_large
+from lightrail.shard.ingress.refusals import index_full, never_fits, queue_full, too_large
 from lightrail.shard.ingress.selection import Chosen, conform
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
@@ -26,7 +26,7 @@ from lightrail.shard.peers import Producer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import bounds, commands
 from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Batch, Place
+from lightrail.shard.queue.runs import Batch, Location
 from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal
@@ -37,10 +37,6 @@ ADMITTED: Final = 8
 """Units of work (queue/work.py) for admitting a batch."""
 EXAMINED: Final = 12
 """Units for each of its messages that is read, beyond that."""
-Answer = Callable[[Producer, int, bool], None]
-"""Accepts a batch (producer, number, durable): at once, or with the commit that holds its records."""
-Refuse = Callable[[Producer, int, Refusal, bool], None]
-"""Refuses a batch; `durable` if some of its messages are in records that wait for a commit."""
 
 
 class Progress(Enum):
@@ -60,26 +56,25 @@ class Admission:
     __slots__ = ("_answer", "_counts", "_memory", "_parking", "_performer", "_refuse", "_store", "unfinished")
 
     def __init__(
-        self,
-        store: Store,
-        performer: Performer,
-        memory: Memory,
-        counts: ShardCounts,
-        answer: Answer,
-        refuse: Refuse,
+        self, store: Store, performer: Performer, memory: Memory, counts: ShardCounts, answers: Answers
     ) -> None:
         self._store = store
         self._memory = memory
         self._parking = Parking(memory)
         self._performer = performer
         self._counts = counts
-        self._answer = answer
-        self._refuse = refuse
+        self._answer = answers.accept
+        self._refuse = answers.refuse
         self.unfinished: dict[Queue, None] = {}
         """Queues with room for parked batches that wait for the next step, as this one's work is used up."""
 
-    def enqueue(self, producer: Producer, number: int, batch: Batch, now_ms: int) -> bool:
+    def enqueue(
+        self, producer: Producer, number: int, batch: Batch, now_ms: int, *, whole: bool = False
+    ) -> bool:
         """Admits a batch, parks it or refuses it; one that was stored in part goes on where it stopped.
+
+        Args:
+            whole: the batch is stored as a whole or not at all.
 
         Returns:
             Whether the caller has to repeat the call in the next turn, for the rest of the batch.
@@ -88,7 +83,7 @@ class Admission:
         policy = queue.machine.contents.policy
         conform(policy, batch, now_ms)
         done = producer.part if number == producer.last_number else 0
-        entry = Parked(producer, number, batch, done, waits_until(policy, now_ms))
+        entry = Parked(producer, number, batch, done, waits_until(policy, now_ms), whole=whole)
         is_back = done and not (producer.goes_on or producer.is_named)
         if is_back and bounds.refuses(policy) and _acts_at_once(policy):
             # It was refused before the connection was lost, or was about to be. A producer that attaches
@@ -168,8 +163,11 @@ class Admission:
         batch = entry.batch
         waits = entry.waits(now_ms)
         large = bounds.too_large(policy, batch, entry.done)
+        if entry.whole and large is not None:
+            self._turn_away(queue, entry, entry.done, too_large(queue, batch, large))
+            return Progress.DONE
         end = batch.count if large is None else large
-        if policy.examines:
+        if policy.examines and not entry.whole:
             end = min(end, entry.done + limits.LOOKED_INTO_AT_ONCE)
         chosen = Chosen(queue, batch, entry.done, end, now_ms)
         wanted = fits = chosen.stop - chosen.first
@@ -177,6 +175,14 @@ class Admission:
             fits = bounds.room(policy, contents.held, contents.held_bytes, chosen.source, chosen.first)
             fits = min(fits, wanted)
         dropped = 0
+        if entry.whole and fits < wanted and policy.overflow != bounds.DISCARD_INCOMING:
+            refusal = (
+                never_fits(queue, chosen.source, chosen.first, wanted) if bounds.refuses(policy) else None
+            )
+            if refusal is not None or not waits:
+                self._turn_away(queue, entry, entry.done, refusal or queue_full(queue))
+                return Progress.DONE
+            return Progress.WAITS
         if fits < wanted and not waits and policy.overflow == bounds.DISCARD_INCOMING:
             dropped = wanted - fits
         done = end if dropped else chosen.after(fits, end)
@@ -232,15 +238,15 @@ class Admission:
                 if not whole:
                     records.append(Taken(producer.id, number, done))
                 try:
-                    batch.place = self._append(records, now_ms)
+                    batch.location = self._append(records, now_ms)
                 except (StoreError, ValueError) as error:
                     return error
                 self._performer.messages_unsynced += count
             elif queue.captured:
-                place = (queue.id, contents.next_sequence)
+                target = (queue.id, contents.next_sequence)
                 try:
-                    batch.place = self._store.append(
-                        Append([place], producer.id, number, batch, 0, count, 0, SPILLED), now_ms
+                    batch.location = self._store.append(
+                        Append([target], producer.id, number, batch, 0, count, 0, SPILLED), now_ms
                     )
                 except (StoreError, ValueError) as error:
                     return error
@@ -256,11 +262,11 @@ class Admission:
             producer.part = 0 if whole else done
         return None
 
-    def _append(self, records: list[Record], now_ms: int) -> Place | None:
-        """One group, whole or not at all after a crash. Returns the place of its Append, the first."""
+    def _append(self, records: list[Record], now_ms: int) -> Location | None:
+        """One group, whole or not at all after a crash. Returns the location of its Append, the first."""
         for record in records[:-1]:
             record.flags |= CONTINUED
-        place = self._store.append(records[0], now_ms)
+        location = self._store.append(records[0], now_ms)
         for record in records[1:]:
             try:
                 self._store.append(record, now_ms)
@@ -268,7 +274,7 @@ class Admission:
                 # The messages are stored; only a crash would make a difference.
                 self._counts.store_failures += 1
                 log.error("the message-ids or the progress of a batch could not be written: %s", error)
-        return place
+        return location
 
     def _turn_away(self, queue: Queue, entry: Parked, done: int, refusal: Refusal) -> None:
         """Refuses the rest of a batch, and all later batches of its producer that are parked."""

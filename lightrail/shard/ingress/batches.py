@@ -14,7 +14,7 @@ from lightrail.shard.queue.runs import Batch
 from lightrail.shard.relaying.relays import Relays
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
+from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, WHOLE
 
 
 class Batches:
@@ -63,18 +63,9 @@ class Batches:
         # `batch_in`, written out: the call would cost 1 % of the shard's CPU for batches of one message.
         expires, message_format, size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
         base = ENQUEUE_ENDS + 4 * count
+        ends = memoryview(part)[ENQUEUE_ENDS:base].cast("I")
         batch = Batch(
-            part,
-            memoryview(part)[ENQUEUE_ENDS:base].cast("I"),
-            count,
-            size,
-            base,
-            durable,
-            priority,
-            expires or None,
-            now_ms,
-            None,
-            message_format,
+            part, ends, count, size, base, durable, priority, expires or None, now_ms, None, message_format
         )
         special = contents.special
         if (
@@ -87,7 +78,7 @@ class Batches:
                 and (count > limits.LOOKED_INTO_AT_ONCE or self._memory.index_is_full)
             )
         ):
-            if self._admission.enqueue(producer, number, batch, now_ms):
+            if self._admission.enqueue(producer, number, batch, now_ms, whole=bool(flags & WHOLE)):
                 return limits.LOOKED_INTO_AT_ONCE
             return count if contents.policy.examines else 0
         waits = durable
@@ -135,7 +126,7 @@ class Batches:
         if not batch.durable:
             record.flags = SPILLED
         try:
-            batch.place = self._store.append(record, now_ms)
+            batch.location = self._store.append(record, now_ms)
         except StoreBusyError:
             raise
         except (StoreFullError, ValueError) as error:

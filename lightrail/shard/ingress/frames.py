@@ -15,7 +15,7 @@ def batch_in(part: bytes, durable: bool, priority: int, count: int, now_ms: int)
 
 
 def twin(batch: Batch) -> Batch:
-    """A batch of the same messages, over the same bytes, that can have another place."""
+    """A batch of the same messages, over the same bytes, that can have another location."""
     return Batch(
         batch.data,
         batch.ends,

@@ -11,10 +11,17 @@ from lightrail.shard.shard_queue import Queue
 class Parked:
     """A batch that waits; its first `done` messages are in the queue already, or were refused."""
 
-    __slots__ = ("batch", "done", "number", "producer", "until_ms")
+    __slots__ = ("batch", "done", "number", "producer", "until_ms", "whole")
 
     def __init__(
-        self, producer: Producer, number: int, batch: Batch, done: int, until_ms: int | None
+        self,
+        producer: Producer,
+        number: int,
+        batch: Batch,
+        done: int,
+        until_ms: int | None,
+        *,
+        whole: bool = False,
     ) -> None:
         self.producer = producer
         self.number = number
@@ -22,6 +29,8 @@ class Parked:
         self.done = done
         self.until_ms = until_ms
         """When the overflow of the policy acts on the rest; None for never."""
+        self.whole = whole
+        """All of it is stored, or nothing."""
 
     def waits(self, now_ms: int) -> bool:
         """Whether it still may wait."""

@@ -25,6 +25,19 @@ def too_large(queue: Queue, batch: Batch, index: int) -> Refusal:
     )
 
 
+def never_fits(queue: Queue, batch: Batch, first: int, count: int) -> Refusal | None:
+    """Why `count` messages of a batch that is stored whole don't fit into the empty queue, or None."""
+    policy = queue.machine.contents.policy
+    most = bounds.room(policy, 0, 0, batch, first)
+    if most >= count:
+        return None
+    return Refusal(
+        conditions.RESOURCE_LIMIT_EXCEEDED,
+        f"queue {queue.name} takes at most {most} of the {count} messages of this batch even when it is "
+        "empty; send smaller batches",
+    )
+
+
 def index_full(queue: Queue) -> Refusal:
     """Why a queue that reads its messages takes none now."""
     return Refusal(

@@ -51,14 +51,14 @@ class RoutedRecords:
         """Of transient messages; recovery does not need their number, so they are first in the group."""
         together = [each.queue for each in found if each.batch is batch]
         if together:
-            places = [(queue.id, queue.machine.contents.next_sequence) for queue in together]
-            records.append(Append(places, producer.id, number, batch, 0, batch.count))
+            targets = [(queue.id, queue.machine.contents.next_sequence) for queue in together]
+            records.append(Append(targets, producer.id, number, batch, 0, batch.count))
         for queue, mine, digests, _, _ in found:
-            place = (queue.id, queue.machine.contents.next_sequence)
+            target = (queue.id, queue.machine.contents.next_sequence)
             if mine.durable and mine.count and mine is not batch:
-                records.append(Append([place], producer.id, number, mine, 0, mine.count))
+                records.append(Append([target], producer.id, number, mine, 0, mine.count))
             elif queue.captured and mine.count and mine is not batch:
-                captured.append(Append([place], producer.id, number, mine, 0, mine.count, 0, SPILLED))
+                captured.append(Append([target], producer.id, number, mine, 0, mine.count, 0, SPILLED))
             if digests and mine.durable:
                 records.append(Ids(queue.id, ids_until_ms(queue, now_ms), b"".join(digests)))
         for each_ in [record for record in records if isinstance(record, Append)][:-1]:
@@ -71,12 +71,12 @@ class RoutedRecords:
             record.flags |= CONTINUED
         for at, record in enumerate(records):
             try:
-                place_ = self._store.append(record, now_ms)
+                location = self._store.append(record, now_ms)
             except StoreError:
                 self._take_back(records[:at], now_ms)
                 raise
             if isinstance(record, Append):
-                record.batch.place = place_
+                record.batch.location = location
                 if record.flags & SPILLED:
                     self._performer.captured_bytes += record.batch.size
                 else:
@@ -87,14 +87,14 @@ class RoutedRecords:
     def _take_back(self, records: Sequence[Record], now_ms: int) -> None:
         """Settles the messages of a group whose other records had no room."""
         for record in records:
-            if not isinstance(record, Append) or record.batch.place is None:
+            if not isinstance(record, Append) or record.batch.location is None:
                 continue
             for queue, first in record.targets:
-                self._store.release(record.batch.place.segment, record.batch.size)
+                self._store.release(record.batch.location.segment, record.batch.size)
                 settled = Settle(queue, [(first, first + record.batch.count)], Outcome.PURGED)
                 try:
                     self._store.append(settled, now_ms)
                 except StoreError as error:
                     self._counts.store_failures += 1
                     log.error("a batch that was refused may be in a queue after a restart: %s", error)
-            record.batch.place = None
+            record.batch.location = None

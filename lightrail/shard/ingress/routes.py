@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
+from lightrail.shard.answers import Answers
 from lightrail.shard.ingress.frames import batch_in, twin
 from lightrail.shard.ingress.holding import Holding, Wait, looks_and_full, wait_of
 from lightrail.shard.ingress.refusals import index_full
@@ -19,7 +20,7 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.ownership import State
-from lightrail.shard.peers import Numbered, Peer, RouteProducer
+from lightrail.shard.peers import Peer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.runs import Batch, Run, joined
@@ -55,15 +56,14 @@ class Routes:
         store: Store,
         counts: ShardCounts,
         memory: Memory,
-        answer: Callable[[Numbered, int, bool], None],
-        refuse: Callable[[Numbered, int, Refusal, bool], None],
+        answers: Answers,
     ) -> None:
         self._queues = queues
         self._performer = performer
         self._store = store
         self._counts = counts
-        self._answer = answer
-        self._refuse = refuse
+        self._answer = answers.accept
+        self._refuse = answers.refuse
         self._records = RoutedRecords(store, performer, counts)
         self._memory = memory
         self.holding = Holding(memory)
@@ -232,22 +232,19 @@ class Routes:
     ) -> None:
         """Stores a batch in queues whose policies neither bound nor change it."""
         durable, count = batch.durable, batch.count
-        # Transient messages have a record only for captured queues, and one place for all of these.
+        # Transient messages have a record only for captured queues, and one record for all of these.
         kept = targets if durable else [queue for queue in targets if queue.captured]
         if kept:
             try:
-                places = [(queue.id, queue.machine.contents.next_sequence) for queue in kept]
+                starts = [(queue.id, queue.machine.contents.next_sequence) for queue in kept]
                 flags = 0 if durable else SPILLED
-                batch.place = self._store.append(
-                    Append(places, producer.id, number, batch, 0, count, 0, flags), now_ms
+                batch.location = self._store.append(
+                    Append(starts, producer.id, number, batch, 0, count, 0, flags), now_ms
                 )
             except StoreBusyError:
                 raise
             except (StoreError, ValueError) as error:
-                # No room, or more than a record may hold.
-                self._counts.store_failures += 1
-                producer.refusing = True
-                self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)), False)
+                self._not_stored(producer, number, error)
                 return
             if durable:
                 self._performer.messages_unsynced += count
@@ -257,13 +254,19 @@ class Routes:
         producer.part = 0
         self._answer(producer, number, durable or bool(kept and self._performer.capture_lags))
         for queue in targets:
-            # Other transient messages get a place when their queue spills them, and each queue spills its
+            # Other transient messages get a location when their queue spills them, and each queue spills its
             # own.
             mine = batch if durable or queue.captured else twin(batch)
             found = queue.machine.apply(commands.Enqueue(mine), now_ms)
             if found:
                 self._performer.perform(queue, found, now_ms)
             self._performer.touched[queue] = None
+
+    def _not_stored(self, producer: RouteProducer, number: int, error: Exception) -> None:
+        """The store had no room for a batch, or it is more than a record may hold."""
+        self._counts.store_failures += 1
+        producer.refusing = True
+        self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)), False)
 
     def _share(
         self, producer: RouteProducer, number: int, batch: Batch, targets: list[Queue], now_ms: int
@@ -294,10 +297,7 @@ class Routes:
         except StoreBusyError:
             raise
         except (StoreError, ValueError) as error:
-            # No room, or more than a record may hold.
-            self._counts.store_failures += 1
-            producer.refusing = True
-            self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)), False)
+            self._not_stored(producer, number, error)
             return
         producer.last_number = number
         producer.part = 0 if refusal is None else taken

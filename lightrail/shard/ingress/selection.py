@@ -74,15 +74,15 @@ def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | Non
     return end, None if large is None else too_large(queue, batch, large)
 
 
-def share(queue: Queue, batch: Batch, now_ms: int) -> Share:
-    """The messages that a queue stores of a routed batch that fits."""
+def share(queue: Queue, batch: Batch, now_ms: int, *, bounded: bool = True) -> Share:
+    """The messages that a queue stores of a batch that fits; not `bounded`: of one that was promised."""
     contents = queue.machine.contents
     policy = contents.policy
     mine = replace(batch)
     conform(policy, mine, now_ms)
     chosen = Chosen(queue, mine, 0, mine.count, now_ms)
     wanted = fits = chosen.stop - chosen.first
-    if bounds.refuses(policy):
+    if bounded and bounds.refuses(policy):
         fits = bounds.room(policy, contents.held, contents.held_bytes, chosen.source, chosen.first)
         fits = min(fits, wanted)
     digests = [digest for digest in (chosen.digests or ())[:fits] if digest is not None]

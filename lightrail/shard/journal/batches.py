@@ -4,7 +4,7 @@ from bisect import bisect_right
 
 from lightrail.journal.layout import AppendHead, decode_append_head
 from lightrail.journal.scan import Found
-from lightrail.shard.queue.runs import Batch, Place, Run, shifted
+from lightrail.shard.queue.runs import Batch, Location, Run, shifted
 
 
 def columns(batch: Batch, first: int, last: int) -> tuple[int, bytes | memoryview, memoryview]:
@@ -57,7 +57,7 @@ def load(found: Found, head: AppendHead, column: int, segment: int, first: int, 
         head.priority,
         head.expires_at_ms or None,
         head.enqueued_at_ms,
-        Place(segment, found.offset, found.length),
+        Location(segment, found.offset, found.length),
         head.message_format,
     )
 

@@ -1,6 +1,6 @@
 """The journal: an append-only log in segments behind the store port, one commit thread behind the loop's.
 
-A record gets its number and its place at once at the tail (tail.py), which keeps only references to its
+A record gets its number and its location at once at the tail (tail.py), which keeps only references to its
 bytes; checksums, writes and syncs happen in `perform` (commit.py). See docs/formats/journal.md for the bytes
 and recovery.py for the rules that the order of writes and syncs has to uphold:
 
@@ -16,16 +16,14 @@ from functools import partial
 from typing import Final
 
 from lightrail.journal.archive import Incarnation
-from lightrail.journal.record import (
-    Close,
-)
+from lightrail.journal.record import Close
 from lightrail.model import limits
 from lightrail.shard.journal.cleaner import oldest_to_clean
 from lightrail.shard.journal.commit import JournalCommit, Reached
 from lightrail.shard.journal.extent import NOTHING, Extent, ExtentFile
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.opening import open_files
-from lightrail.shard.journal.reading import read_place
+from lightrail.shard.journal.reading import read_location
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.small_records import SmallRecords
@@ -41,7 +39,7 @@ from lightrail.shard.journal.store import (
 )
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.journal.tail import Tail
-from lightrail.shard.queue.runs import Place, Run
+from lightrail.shard.queue.runs import Location, Run
 
 
 class Journal:
@@ -122,6 +120,7 @@ class Journal:
             replay.cut_bytes,
             replay.lost,
             dict(replay.tables.parts),
+            replay.tables.open_transactions,
         )
         self.failure = ""
         self._extent = ExtentFile(self.files, self._salt, opened.extent)
@@ -177,7 +176,7 @@ class Journal:
 
     # --- appending -------------------------------------------------------------------------------------
 
-    def append(self, record: Record, now_ms: int = 0) -> Place | None:
+    def append(self, record: Record, now_ms: int = 0) -> Location | None:
         """See `Store.append`."""
         if self.failure:
             raise StoreBrokenError(f"the journal takes no records: {self.failure}")
@@ -190,6 +189,16 @@ class Journal:
             self._refuse(error)
             raise StoreBrokenError(f"the journal takes no records: {self.failure}") from error
         return None
+
+    def reserve(self, size: int, now_ms: int = 0) -> None:
+        """See `Store.reserve`."""
+        if self.failure:
+            raise StoreBrokenError(f"the journal takes no records: {self.failure}")
+        try:
+            self._tail.reserve(size, now_ms)
+        except OSError as error:
+            self._refuse(error)
+            raise StoreBrokenError(f"the journal takes no records: {self.failure}") from error
 
     # --- committing ------------------------------------------------------------------------------------
 
@@ -338,13 +347,14 @@ class Journal:
 
     # --- reading ---------------------------------------------------------------------------------------
 
-    def read(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
+    def read(self, location: Location, queue: int, first: int, last: int) -> list[Run]:
         """See `Store.read`."""
-        segment = self._segments.get(place.segment)
+        segment = self._segments.get(location.segment)
         if segment is None or not segment.pin():
-            raise StoreError(f"expected segment {name_of(place.segment)} in the journal, it is not there")
+            raise StoreError(f"expected segment {name_of(location.segment)} in the journal, it is not there")
         try:
-            return read_place(segment, self._tail.waiting(segment), self._salt, place, queue, first, last)
+            waiting = self._tail.waiting(segment)
+            return read_location(segment, waiting, self._salt, location, queue, first, last)
         finally:
             segment.unpin()
 
@@ -368,12 +378,13 @@ class Journal:
         return oldest
 
     def drop(self, segment: int, now_ms: int = 0) -> None:
-        """See `Store.drop`. Message-ids that are still within their window are written again at the tail."""
+        """See `Store.drop`. Message-ids within their window, and open transactions, are written again."""
         oldest = next(iter(self._segments))
         if segment != oldest or segment == self._tail.segment.number:
             raise ValueError(f"only the oldest segment, {oldest}, may be dropped, not {segment}")
         try:
             self._small.move_ids(segment, now_ms)
+            self._small.move_transactions(segment, now_ms)
         except StoreFullError:
             return  # The next commit tries it again.
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The live messages of a queue and their places, as recovery learns them from appends and settlements.
+"""The live messages of a queue and where they are, as recovery learns them from appends and settlements.
 
 It knows runs of sequences, not messages, and joins neighbours, so that ten million messages cost a few
 thousand spans.

@@ -12,7 +12,7 @@ from lightrail.shard.journal.live import Attributes, LiveSpans, Span
 from lightrail.shard.journal.recovery import Replay
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.store import RecoveredQueue
-from lightrail.shard.queue.runs import Batch, Place, Run, shifted
+from lightrail.shard.queue.runs import Batch, Location, Run, shifted
 
 SMALL_BYTES: Final = 4 * 1024
 """Records up to this size are small."""
@@ -37,13 +37,15 @@ def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQ
     for queue, entry in replay.tables.queues.items():
         runs = _with_evicted(loaded.get(queue, []), spans[queue])
         for run in runs:
-            place = run.batch.place
-            assert place is not None
-            by_number[place.segment].live += run.size
+            location = run.batch.location
+            assert location is not None
+            by_number[location.segment].live += run.size
         ids = replay.tables.ids_of(queue)
         for group in replay.tables.ids[queue].groups if ids else ():
             by_number[group.segment].live += group.size
         recovered.append(RecoveredQueue(queue, entry.name, entry.policy, entry.next_sequence, runs, ids))
+    for record, number in replay.tables.transactions.values():
+        by_number[number].live += record.size
     return recovered
 
 
@@ -129,7 +131,7 @@ class _Joiner:
                 priority,
                 expires_at_ms or None,
                 enqueued_at_ms,
-                Place(self._segment, offset, end - offset),
+                Location(self._segment, offset, end - offset),
                 message_format,
             )
             lay_over(self._runs, Run(batch, 0, count, first, self.attempts))
@@ -233,7 +235,7 @@ def _evicted(span: Span, first: int, last: int) -> Run:
         priority,
         expires_at_ms or None,
         span.enqueued_at_ms,
-        Place(span.segment, span.offset, span.end - span.offset),
+        Location(span.segment, span.offset, span.end - span.offset),
         message_format,
     )
     return Run(batch, 0, last - first, first, span.attempts)

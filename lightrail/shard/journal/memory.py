@@ -1,7 +1,7 @@
 """A store in memory, of which nothing survives: for tests, and for users who prefer speed to durability.
 
 It keeps the messages of every Append until they are released, so that the queue may evict its own and
-read them back. Places count records: `offset` is the number of the first, `length` how many.
+read them back. Locations count records: `offset` is the number of the first, `length` how many.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ from lightrail.shard.journal.store import (
     Usage,
     needs_sync,
 )
-from lightrail.shard.queue.runs import Batch, Place, Run
+from lightrail.shard.queue.runs import Batch, Location, Run
 
 
 class MemoryCommit:
@@ -57,7 +57,7 @@ class MemoryStore:
         """See `Store.recover`: it is empty."""
         return Recovered()
 
-    def append(self, record: Record, now_ms: int = 0) -> Place | None:
+    def append(self, record: Record, now_ms: int = 0) -> Location | None:
         """See `Store.append`."""
         if self.failure:
             raise StoreBrokenError(f"the store takes no records: {self.failure}")
@@ -69,10 +69,10 @@ class MemoryStore:
         number = self._next
         self._next = number + 1
         segment = number // limits.STORE_RECORDS_AT_ONCE
-        # The caller's batch forgets its data when it flows to "disk"; this one does not.
+        # The caller's batch forgets its data when it is spilled; this one does not.
         batch = record.batch
         data, ends = batch.loaded()
-        place = Place(segment, number, 1)
+        location = Location(segment, number, 1)
         kept = Batch(
             data,
             ends,
@@ -83,7 +83,7 @@ class MemoryStore:
             batch.priority,
             batch.expires_at_ms,
             batch.enqueued_at_ms,
-            place,
+            location,
             batch.message_format,
         )
         self._appends[number] = Append(
@@ -93,7 +93,7 @@ class MemoryStore:
         size = Run(batch, record.first, record.last, 0).size * len(record.targets)
         self._live[segment] = self._live.get(segment, 0) + size
         self._messages += count
-        return place
+        return location
 
     @property
     def no_room(self) -> str:
@@ -109,6 +109,11 @@ class MemoryStore:
     def position(self) -> Position:
         """See `Store.position`."""
         return self
+
+    def reserve(self, size: int, now_ms: int = 0) -> None:
+        """See `Store.reserve`: memory has its mark, and no end."""
+        if self.failure:
+            raise StoreBrokenError(f"the store takes no records: {self.failure}")
 
     @property
     def pending(self) -> bool:
@@ -139,10 +144,10 @@ class MemoryStore:
         self._in_flight = None
         self.failure = str(error)
 
-    def read(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
+    def read(self, location: Location, queue: int, first: int, last: int) -> list[Run]:
         """See `Store.read`."""
         runs: list[Run] = []
-        for number in range(place.offset, place.offset + place.length):
+        for number in range(location.offset, location.offset + location.length):
             record = self._appends.get(number)
             if record is None:
                 raise StoreError(f"expected record {number} in memory, it was released")

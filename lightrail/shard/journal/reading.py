@@ -6,7 +6,7 @@ from lightrail.shard.journal.batches import lay_over, runs_of
 from lightrail.shard.journal.commit import Part, record_bytes
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.store import JournalDamagedError
-from lightrail.shard.queue.runs import Place, Run
+from lightrail.shard.queue.runs import Location, Run
 
 
 class Overlay:
@@ -39,17 +39,17 @@ class Overlay:
         return b"".join(pieces)
 
 
-def read_place(
-    segment: Segment, waiting: list[Part], salt: int, place: Place, queue: int, first: int, last: int
+def read_location(
+    segment: Segment, waiting: list[Part], salt: int, location: Location, queue: int, first: int, last: int
 ) -> list[Run]:
     """See `Store.read`; the segment is pinned by the caller."""
-    end = place.offset + place.length
-    scan = Scan(Overlay(segment, waiting, salt), salt, place.offset, end, None)
+    end = location.offset + location.length
+    scan = Scan(Overlay(segment, waiting, salt), salt, location.offset, end, None)
     runs: list[Run] = []
     for found in scan:
         if found.code == APPEND:
             for run in runs_of(found, segment.number, queue, first, last):
                 lay_over(runs, run)
     if scan.offset != end:
-        raise JournalDamagedError(name_of(place.segment), scan.offset, scan.found)
+        raise JournalDamagedError(name_of(location.segment), scan.offset, scan.found)
     return runs

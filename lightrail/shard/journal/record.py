@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightrail.journal.layout import APPEND, APPEND_FIXED, MARK, REST, TARGET
-from lightrail.journal.record import Delivered, Epoch, Ids, Numbers, Queue, Seal, Settle, Taken
+from lightrail.journal.record import Delivered, Epoch, Ids, Numbers, Queue, Seal, Settle, Taken, Transaction
 from lightrail.shard.queue.runs import Batch
 
 
@@ -27,10 +27,10 @@ class Append:
     attempts: int = 0
     flags: int = 0
     spills: bool = False
-    """Of a REWRITTEN one, and not written: it flows to disk, and needs room there as new messages do."""
+    """Of a REWRITTEN one, and not written: it is spilled, and needs room on disk as new messages do."""
 
 
-Record = Append | Settle | Delivered | Queue | Ids | Taken | Numbers | Seal | Epoch
+Record = Append | Settle | Delivered | Queue | Ids | Taken | Numbers | Transaction | Seal | Epoch
 """Every record that the engine may append."""
 
 

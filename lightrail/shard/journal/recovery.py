@@ -51,6 +51,7 @@ from lightrail.journal.record import (
     Settle,
     Snapshot,
     Taken,
+    Transaction,
 )
 from lightrail.journal.scan import Found, Scan, next_whole
 from lightrail.shard.journal.begun import begun
@@ -286,6 +287,9 @@ class _Replayer:
             if record.queue in replay.tables.queues:
                 segment.holds_ids(record)
                 replay.tables.remember(record, segment.number, 0)
+        elif isinstance(record, Transaction):
+            segment.holds(record.size)
+            replay.tables.transact(record, segment.number)
         elif isinstance(record, Taken):
             replay.tables.take(record)
         elif isinstance(record, Numbers):

@@ -27,6 +27,7 @@ from lightrail.journal.layout import (
     SETTLE,
     SNAPSHOT,
     TAKEN,
+    TRANSACTION,
     U64,
     LayoutError,
     SegmentHeader,
@@ -57,6 +58,7 @@ _NAMES = {
     TAKEN: "Taken",
     NUMBERS: "Numbers",
     DELIVERED: "Delivered",
+    TRANSACTION: "Transaction",
 }
 
 
@@ -309,8 +311,8 @@ def _details(data: bytes, start: int, length: int, code: int) -> str:
     try:
         if code == APPEND:
             head, targets, _ = decode_append_head(data, start, length)
-            places = ", ".join(f"queue {queue} from sequence {sequence}" for queue, sequence in targets)
-            return f" of {head.messages} messages ({head.size} bytes) to {places}"
+            starts = ", ".join(f"queue {queue} from sequence {sequence}" for queue, sequence in targets)
+            return f" of {head.messages} messages ({head.size} bytes) to {starts}"
         record = decode_small(data, start, length)
     except (LayoutError, ValueError):
         return ""

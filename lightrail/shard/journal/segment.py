@@ -83,8 +83,11 @@ class Segment:
 
     def holds_ids(self, record: Ids) -> None:
         """Counts message-ids in this segment, as messages are counted. The caller counts them as live."""
-        size = len(record.digests)
-        self.append_bytes += HEADER_SIZE + IDS_FIXED.size + size
+        self.holds(len(record.digests), HEADER_SIZE + IDS_FIXED.size)
+
+    def holds(self, size: int, around: int = HEADER_SIZE) -> None:
+        """Counts bytes that are kept in this segment until something ends them, as messages are counted."""
+        self.append_bytes += around + size
         self.appended += size
 
     def note(self, lsn: int, offset: int, messages: int, now_ms: int) -> None:

@@ -1,6 +1,7 @@
 """Small records: all but Append; what they change in the tables and the segment that is written."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from lightrail.journal.record import (
     REWRITTEN,
@@ -13,6 +14,8 @@ from lightrail.journal.record import (
     Seal,
     Settle,
     Taken,
+    Transaction,
+    TransactionState,
 )
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.space import Space
@@ -35,7 +38,9 @@ class SmallRecords:
         self._segments = segments
 
     def append(
-        self, record: Settle | Delivered | Queue | Ids | Taken | Numbers | Seal | Epoch, now_ms: int
+        self,
+        record: Settle | Delivered | Queue | Ids | Taken | Numbers | Transaction | Seal | Epoch,
+        now_ms: int,
     ) -> None:
         """Appends a record. Raises StoreError, OSError and ValueError."""
         if isinstance(record, Queue):
@@ -61,6 +66,8 @@ class SmallRecords:
             self._tail.segment.holds_ids(record)
             self._tail.segment.live += len(record.digests)
             self._release(self._tables.remember(record, self._tail.segment.number, now_ms))
+        elif isinstance(record, Transaction):
+            self._transaction(record, now_ms)
         elif isinstance(record, Taken):
             self._tail.small(record, now_ms)
             self._tables.take(record)
@@ -76,6 +83,22 @@ class SmallRecords:
             captured = self._tables.captured
             if captured and record.queue in captured:
                 self._tail.segment.touched = True
+
+    def _transaction(self, record: Transaction, now_ms: int) -> None:
+        self._tail.small(record, now_ms)
+        segment = self._tail.segment
+        segment.holds(record.size)
+        if record.state != TransactionState.ENDED:
+            segment.live += record.size
+        before, size = self._tables.transact(record, segment.number)
+        if (known := self._segments.get(before)) is not None:
+            known.live -= size
+
+    def move_transactions(self, segment: int, now_ms: int) -> None:
+        """Appends the transactions of a segment again that have not ended."""
+        for record, where in list(self._tables.transactions.values()):
+            if where == segment:
+                self._transaction(replace(record, flags=REWRITTEN), now_ms)
 
     def move_ids(self, segment: int, now_ms: int) -> None:
         """Appends the message-ids of a segment again that are still within their window."""

@@ -1,7 +1,8 @@
 """A store in one SQLite file, for small installations: slower than the journal, easy to copy and inspect.
 
 Messages are stored as the Append records of the journal, checksum included, and a table has the sequences
-that are still in a queue. Places count rows: `offset` is the number of the first record, `length` how many.
+that are still in a queue. Locations count rows: `offset` is the number of the first record, `length` how
+many.
 SQLite gives back the space of deleted rows by itself, so there is nothing to clean.
 """
 
@@ -11,7 +12,7 @@ import sqlite3
 import threading
 from typing import Final
 
-from lightrail.journal.layout import FRONT_SIZE
+from lightrail.journal.layout import FRONT_SIZE, encode_transaction
 from lightrail.journal.record import (
     RETURNING,
     REWRITTEN,
@@ -24,6 +25,8 @@ from lightrail.journal.record import (
     Seal,
     Settle,
     Taken,
+    Transaction,
+    TransactionState,
 )
 from lightrail.model import limits
 from lightrail.shard.journal.batches import columns
@@ -31,7 +34,7 @@ from lightrail.shard.journal.commit import Entry
 from lightrail.shard.journal.record import Append, Record, encode_append_head
 from lightrail.shard.journal.sqlite_jobs import Job, append_job, transact
 from lightrail.shard.journal.sqlite_opening import forget_cached, load_runs, load_tables, prepare
-from lightrail.shard.journal.sqlite_reading import read_place
+from lightrail.shard.journal.sqlite_reading import read_location
 from lightrail.shard.journal.store import (
     Commit,
     JournalDamagedError,
@@ -45,7 +48,7 @@ from lightrail.shard.journal.store import (
     needs_sync,
 )
 from lightrail.shard.journal.tables import Tables
-from lightrail.shard.queue.runs import Place, Run
+from lightrail.shard.queue.runs import Location, Run
 
 
 class SqliteCommit:
@@ -149,14 +152,16 @@ class SqliteStore:
                 entry.name,
                 entry.policy,
                 entry.next_sequence,
-                load_runs(self._connection, number, share, self._read_place, self._live),
+                load_runs(self._connection, number, share, self._read_location, self._live),
                 tables.ids_of(number),
             )
             for number, entry in tables.queues.items()
         ]
         sealed = meta["sealed"] == "1"
         parts = dict(tables.parts)
-        return Recovered(queues, dict(tables.producers), tables.epoch, self.lsn, sealed, parts=parts)
+        found = Recovered(queues, dict(tables.producers), tables.epoch, self.lsn, sealed, parts=parts)
+        found.transactions = tables.open_transactions
+        return found
 
     def close(self, now_ms: int = 0) -> None:
         """See `Store.close`."""
@@ -174,14 +179,14 @@ class SqliteStore:
 
     # --- appending -------------------------------------------------------------------------------------
 
-    def append(self, record: Record, now_ms: int = 0) -> Place | None:
+    def append(self, record: Record, now_ms: int = 0) -> Location | None:
         """See `Store.append`."""
         if self.failure:
             raise StoreBrokenError(f"the store takes no records: {self.failure}")
         lsn = self.lsn + 1
-        place = None
+        location = None
         if isinstance(record, Append):
-            place = self._append(record, lsn, now_ms)
+            location = self._append(record, lsn, now_ms)
         elif isinstance(record, Queue):
             if record.event != QueueEvent.DECLARED and record.queue not in self._tables.queues:
                 raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
@@ -195,6 +200,10 @@ class SqliteStore:
         elif isinstance(record, Ids):
             gone = len(self._tables.remember(record, 0, now_ms))
             self._jobs.append(("ids", record.queue, record.until_ms, record.digests, gone))
+        elif isinstance(record, Transaction):
+            self._tables.transact(record, 0)
+            ended = record.state == TransactionState.ENDED
+            self._jobs.append(("transaction", record.id, None if ended else encode_transaction(record)))
         elif isinstance(record, Taken):
             self._jobs.append(("part", record.producer, record.number, record.taken))
         elif isinstance(record, Numbers):
@@ -207,9 +216,15 @@ class SqliteStore:
             self._jobs.append(("epoch", record.epoch, isinstance(record, Seal)))
         self.lsn = lsn
         self._sync_wanted |= needs_sync(record)
-        return place
+        return location
 
-    def _append(self, record: Append, lsn: int, now_ms: int) -> Place:
+    def reserve(self, size: int, now_ms: int = 0) -> None:
+        """See `Store.reserve`: a commit writes all that has gathered, or fails and ends the store."""
+        if self.failure:
+            raise StoreBrokenError(f"the store takes no records: {self.failure}")
+        self._find_room(now_ms)
+
+    def _append(self, record: Append, lsn: int, now_ms: int) -> Location:
         for queue, _ in record.targets:
             if queue not in self._tables.queues:
                 raise ValueError(f"queue {queue} was not declared: append its Queue record first")
@@ -233,7 +248,7 @@ class SqliteStore:
         self._messages += count
         segment = number // limits.STORE_RECORDS_AT_ONCE
         self._live[segment] = self._live.get(segment, 0) + size * len(record.targets)
-        return Place(segment, number, 1)
+        return Location(segment, number, 1)
 
     def _find_room(self, now_ms: int) -> None:
         """Raises StoreFullError while less than the reserve is free; asked at most every FULL_RETRY_MS."""
@@ -336,15 +351,17 @@ class SqliteStore:
 
     # --- reading ---------------------------------------------------------------------------------------
 
-    def read(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
+    def read(self, location: Location, queue: int, first: int, last: int) -> list[Run]:
         """See `Store.read`."""
         try:
-            return self._read_place(place, queue, first, last)
+            return self._read_location(location, queue, first, last)
         except sqlite3.DatabaseError as error:
-            raise JournalDamagedError(self._path, place.offset, str(error)) from error
+            raise JournalDamagedError(self._path, location.offset, str(error)) from error
 
-    def _read_place(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
-        return read_place(self._connection, self._lock, self._waiting, self._path, place, queue, first, last)
+    def _read_location(self, location: Location, queue: int, first: int, last: int) -> list[Run]:
+        return read_location(
+            self._connection, self._lock, self._waiting, self._path, location, queue, first, last
+        )
 
     # --- space -----------------------------------------------------------------------------------------
 

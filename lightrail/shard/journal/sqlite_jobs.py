@@ -25,6 +25,7 @@ CREATE TABLE IF NOT EXISTS record (id INTEGER PRIMARY KEY, spilled INTEGER NOT N
 CREATE TABLE IF NOT EXISTS live (queue INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
     attempts INTEGER NOT NULL, record INTEGER NOT NULL, PRIMARY KEY (queue, first)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS live_record ON live (record);
+CREATE TABLE IF NOT EXISTS txn (id BLOB PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
 """
 
 Job = tuple[Any, ...]
@@ -64,6 +65,11 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
                 run("DELETE FROM part WHERE id = ?", (signed(producer),))
                 if part:
                     run("INSERT INTO part VALUES (?,?)", (signed(producer), part))
+        case ("transaction", id, body):
+            if body is None:
+                run("DELETE FROM txn WHERE id = ?", (id,))
+            else:
+                run("INSERT OR REPLACE INTO txn VALUES (?,?)", (id, body))
         case ("ids", queue, until_ms, digests, gone):
             run(
                 "INSERT INTO ids (queue, until_ms, digests) SELECT id, ?, ? FROM queue WHERE id = ?",

@@ -4,13 +4,13 @@ import os
 import sqlite3
 from collections.abc import Callable
 
-from lightrail.journal.layout import FORMAT_VERSION
+from lightrail.journal.layout import FORMAT_VERSION, decode_transaction
 from lightrail.journal.record import Ids, Queue, QueueEvent
 from lightrail.model import limits
 from lightrail.shard.journal.sqlite_jobs import SCHEMA
 from lightrail.shard.journal.store import StoreRefusedError
 from lightrail.shard.journal.tables import Tables
-from lightrail.shard.queue.runs import Batch, Place, Run
+from lightrail.shard.queue.runs import Batch, Location, Run
 
 
 def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int) -> dict[str, str]:
@@ -52,7 +52,7 @@ def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int)
 
 
 def load_tables(connection: sqlite3.Connection, tables: Tables) -> None:
-    """Queues, producers and message-ids."""
+    """Queues, producers, message-ids and transactions."""
     run = connection.execute
     for number, name, policy, next_sequence in run("SELECT * FROM queue ORDER BY id"):
         tables.queue(Queue(QueueEvent.DECLARED, number, name, policy))
@@ -64,13 +64,15 @@ def load_tables(connection: sqlite3.Connection, tables: Tables) -> None:
     )
     for queue, until_ms, digests in run("SELECT queue, until_ms, digests FROM ids ORDER BY id"):
         tables.remember(Ids(queue, until_ms, digests), 0, 0)
+    for (body,) in run("SELECT body FROM txn ORDER BY id"):
+        tables.transact(decode_transaction(body, 0, len(body), 0), 0)
 
 
 def load_runs(
     connection: sqlite3.Connection,
     queue: int,
     memory_bytes: int,
-    read: Callable[[Place, int, int, int], list[Run]],
+    read: Callable[[Location, int, int, int], list[Run]],
     live: dict[int, int],
 ) -> list[Run]:
     """The runs of a queue, the first of them in memory, the others merged; `live` counts their bytes."""
@@ -86,10 +88,10 @@ def load_runs(
         size = size * (last - first) // count
         segment = number // limits.STORE_RECORDS_AT_ONCE
         live[segment] = live.get(segment, 0) + size
-        place = Place(segment, number, 1)
+        location = Location(segment, number, 1)
         if left >= size:
             left -= size
-            for run in read(place, queue, first, last):
+            for run in read(location, queue, first, last):
                 run.attempts = attempts
                 runs.append(run)
             continue
@@ -105,7 +107,7 @@ def load_runs(
             priority,
             expires_at_ms or None,
             enqueued_at_ms,
-            place,
+            location,
             message_format,
         )
         _add_evicted(runs, Run(batch, 0, last - first, first, attempts))
@@ -117,7 +119,7 @@ def _add_evicted(runs: list[Run], run: Run) -> None:
     if runs:
         before, batch = runs[-1], run.batch
         last = before.batch
-        one, other = last.place, batch.place
+        one, other = last.location, batch.location
         assert one is not None
         assert other is not None
         if (
@@ -131,7 +133,7 @@ def _add_evicted(runs: list[Run], run: Run) -> None:
         ):
             last.count += batch.count
             last.size += batch.size
-            last.place = Place(one.segment, one.offset, max(one.length, other.offset + 1 - one.offset))
+            last.location = Location(one.segment, one.offset, max(one.length, other.offset + 1 - one.offset))
             runs[-1] = Run(last, 0, last.count, before.sequence, before.attempts)
             return
     runs.append(run)

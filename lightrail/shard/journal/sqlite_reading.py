@@ -12,20 +12,20 @@ from lightrail.shard.journal.store import (
     JournalDamagedError,
     StoreError,
 )
-from lightrail.shard.queue.runs import Place, Run
+from lightrail.shard.queue.runs import Location, Run
 
 
-def read_place(
+def read_location(
     connection: sqlite3.Connection,
     lock: threading.Lock,
     waiting: dict[int, Entry],
     path: str,
-    place: Place,
+    location: Location,
     queue: int,
     first: int,
     last: int,
 ) -> list[Run]:
-    """The runs of a place in a queue, between two sequences.
+    """The runs of a location in a queue, between two sequences.
 
     Args:
         lock: of the connection.
@@ -33,24 +33,24 @@ def read_place(
         path: of the file, for errors.
 
     Raises:
-        StoreError: there is no record at this place.
+        StoreError: there is no record at this location.
         JournalDamagedError: a record has a wrong checksum.
         sqlite3.Error: SQLite could not read them.
     """
-    end = place.offset + place.length
+    end = location.offset + location.length
     # Records that wait are read first: one that is committed meanwhile is found twice and counts once.
     entries = {
         number: record_bytes(entry, 0)
         for number, entry in list(waiting.items())
-        if place.offset <= number < end
+        if location.offset <= number < end
     }
     with lock:
         rows = connection.execute(
-            "SELECT id, bytes FROM record WHERE id >= ? AND id < ? ORDER BY id", (place.offset, end)
+            "SELECT id, bytes FROM record WHERE id >= ? AND id < ? ORDER BY id", (location.offset, end)
         ).fetchall()
     entries.update(rows)
     if not entries:
-        raise StoreError(f"expected records {place.offset} to {end} in {path}, they are not there")
+        raise StoreError(f"expected records {location.offset} to {end} in {path}, they are not there")
     runs: list[Run] = []
     for number, data in sorted(entries.items()):
         scan = Scan(_Whole(data), 0, SEGMENT_HEADER_SIZE, SEGMENT_HEADER_SIZE + len(data), None)
@@ -58,7 +58,7 @@ def read_place(
         if found is None:
             raise JournalDamagedError(path, number, scan.found)
         for run in runs_of(found, number // limits.STORE_RECORDS_AT_ONCE, queue, first, last):
-            run.batch.place = Place(number // limits.STORE_RECORDS_AT_ONCE, number, 1)
+            run.batch.location = Location(number // limits.STORE_RECORDS_AT_ONCE, number, 1)
             lay_over(runs, run)
     return runs
 

@@ -15,9 +15,9 @@ life of a group:
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lightrail.journal.record import SPILLED, Delivered, Outcome, Settle
+from lightrail.journal.record import SPILLED, Delivered, Outcome, Settle, Transaction
 from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.queue.runs import Place, Run
+from lightrail.shard.queue.runs import Location, Run
 
 
 class StoreError(Exception):
@@ -64,7 +64,7 @@ class RecoveredQueue:
     policy: str
     next_sequence: int
     runs: list[Run] = field(default_factory=list)
-    """In order of their sequences; those beyond the memory allowed have no data, only their place."""
+    """In order of their sequences; those beyond the memory allowed have no data, only their location."""
     ids: list[tuple[int, bytes]] = field(default_factory=list)
     """Message-ids in the window of duplicates: until when, and their digests (see `Ids` in record.py)."""
 
@@ -87,6 +87,8 @@ class Recovered:
     """Ranges of records (first, before last) that a repair gave up."""
     parts: dict[int, int] = field(default_factory=dict)
     """Number of messages stored from each partially accepted last batch, by producer id."""
+    transactions: list[Transaction] = field(default_factory=list)
+    """Those over several shards that have not ended."""
 
 
 @dataclass(slots=True)
@@ -175,14 +177,14 @@ class Store(Protocol):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether new messages should wait until the commit under way has ended: soon there is no place for
+        """Whether new messages should wait until the commit under way has ended: soon there is no room for
         them, and the disk is not full."""
 
     @property
     def position(self) -> Position:
         """How far records were appended; the same object from `recover` on."""
 
-    def append(self, record: Record, now_ms: int = 0) -> Place | None:
+    def append(self, record: Record, now_ms: int = 0) -> Location | None:
         """Gathers a record for the next commit.
 
         Returns:
@@ -190,6 +192,14 @@ class Store(Protocol):
 
         Raises:
             StoreFullError: no room (settlements get through for longer than messages do).
+            StoreBrokenError: the disk failed, now or before: see `failure`.
+        """
+
+    def reserve(self, size: int, now_ms: int = 0) -> None:
+        """Makes room for a group of records of `size` bytes, to be appended next: none finds the disk full.
+
+        Raises:
+            StoreFullError: no room; nothing has changed. StoreBusyError: there is when the commit has ended.
             StoreBrokenError: the disk failed, now or before: see `failure`.
         """
 
@@ -206,8 +216,8 @@ class Store(Protocol):
     def fail_commit(self, commit: Commit, error: BaseException) -> None:
         """The commit raised; from now on `append` and `begin_commit` raise StoreBrokenError."""
 
-    def read(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
-        """The messages of a queue with sequences `first` to before `last` that are in this place.
+    def read(self, location: Location, queue: int, first: int, last: int) -> list[Run]:
+        """The messages of a queue with sequences `first` to before `last` that are in this location.
 
         Any thread may call it; records that are not committed yet are found too. The runs have their data,
         are in order, and no sequence is in two of them; a sequence that was written twice is given as it
@@ -215,11 +225,11 @@ class Store(Protocol):
 
         Raises:
             JournalDamagedError: the bytes are not what was written.
-            StoreError: there is no such place (any more).
+            StoreError: there is no such location (any more).
         """
 
     def release(self, segment: int, size: int) -> None:
-        """`size` bytes of messages whose place is in `segment` have left their queue, or moved elsewhere."""
+        """`size` bytes of messages located in `segment` have left their queue, or moved elsewhere."""
 
     def oldest_to_clean(self) -> int | None:
         """The segment whose live messages should be appended again, flagged REWRITTEN, and then dropped."""

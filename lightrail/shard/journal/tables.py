@@ -6,7 +6,17 @@ from collections import deque
 from typing import Final
 
 from lightrail.journal.layout import DIGEST_BYTES
-from lightrail.journal.record import Ids, Numbers, Queue, QueueEntry, QueueEvent, Snapshot, Taken
+from lightrail.journal.record import (
+    Ids,
+    Numbers,
+    Queue,
+    QueueEntry,
+    QueueEvent,
+    Snapshot,
+    Taken,
+    Transaction,
+    TransactionState,
+)
 from lightrail.model import limits
 
 _CAPTURE: Final = re.compile(r'"capture":\s*true')
@@ -68,7 +78,17 @@ class Groups:
 class Tables:
     """Kept by the journal as it appends, and by recovery as it replays: both must have the same result."""
 
-    __slots__ = ("captured", "epoch", "ids", "parts", "producers", "producers_max", "queues", "sealed")
+    __slots__ = (
+        "captured",
+        "epoch",
+        "ids",
+        "parts",
+        "producers",
+        "producers_max",
+        "queues",
+        "sealed",
+        "transactions",
+    )
 
     def __init__(self, producers_max: int) -> None:
         self.queues: dict[int, QueueEntry] = {}
@@ -79,6 +99,8 @@ class Tables:
         """Number of messages stored from each partially accepted last batch, by producer id."""
         self.ids: dict[int, Groups] = {}
         """By queue: the message-ids inside its window of duplicates."""
+        self.transactions: dict[bytes, tuple[Transaction, int]] = {}
+        """Transactions over several shards that have not ended, by id, and the segment of the record."""
         self.producers_max = producers_max
         self.epoch = 0
         self.sealed = False
@@ -135,6 +157,18 @@ class Tables:
             if part and producer in self.producers:
                 self.parts[producer] = part
         return newer
+
+    @property
+    def open_transactions(self) -> list[Transaction]:
+        """The newest steps of those that have not ended."""
+        return [record for record, _ in self.transactions.values()]
+
+    def transact(self, record: Transaction, segment: int) -> tuple[int, int]:
+        """Notes a step of a transaction; returns (segment, bytes) of its step before, (-1, 0) for none."""
+        before = self.transactions.pop(record.id, None)
+        if record.state != TransactionState.ENDED:
+            self.transactions[record.id] = (record, segment)
+        return (-1, 0) if before is None else (before[1], before[0].size)
 
     def remember(self, record: Ids, segment: int, now_ms: int) -> list[Group]:
         """Adds message-ids of a queue; returns older ones that are dropped now."""

@@ -1,4 +1,4 @@
-"""The tail of a journal: records get their number and their place, and gather until a commit takes them.
+"""The tail of a journal: records get their number and their location, and gather until a commit takes them.
 
 Only references to their bytes are kept; checksums, writes and syncs are those of the commit (commit.py). The
 loop's thread is the only one here, but for `waiting`.
@@ -31,6 +31,7 @@ from lightrail.journal.record import (
     Seal,
     Settle,
     Taken,
+    Transaction,
 )
 from lightrail.shard.journal.batches import columns
 from lightrail.shard.journal.commit import Entry, JournalCommit, Part, Reached, last_of
@@ -39,7 +40,7 @@ from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.space import Space
 from lightrail.shard.journal.store import Commit, StoreBusyError
 from lightrail.shard.journal.tables import Tables
-from lightrail.shard.queue.runs import Place
+from lightrail.shard.queue.runs import Location
 
 _COPY_BYTES: Final = 1_024
 """Messages up to this size are copied into their record: cheaper than two more pieces of a gathered write."""
@@ -56,6 +57,8 @@ class Tail:
         "_messages_begun",
         "_part",
         "_parts",
+        "_reserved_in",
+        "_reserved_to",
         "_salt",
         "_segment_bytes",
         "_segments",
@@ -91,6 +94,9 @@ class Tail:
         self.segment = Segment(max(segments, default=0), _NoFile(), 0)
         """The one that is written now."""
         self.segment.end = 0
+        self._reserved_in = self.segment
+        self._reserved_to = 0
+        """Records that end before it, in that segment, have their room."""
         self.lsn = lsn
         """Of the last record."""
         self.synced_lsn = lsn
@@ -115,13 +121,14 @@ class Tail:
 
     # --- appending -------------------------------------------------------------------------------------
 
-    def append(self, record: Append, now_ms: int) -> Place:
+    def append(self, record: Append, now_ms: int) -> Location:
         """Messages of queues that the tables know.
 
         Raises:
             StoreFullError: there is no room for them; nothing has changed.
             ValueError: the record is too large, or of a queue that was not declared.
         """
+        # Once per batch, and in one piece: a part of it would be called with most of these variables.
         batch = record.batch
         first, last = record.first, record.last
         size, ends, blob = columns(batch, first, last)
@@ -136,10 +143,16 @@ class Tail:
                 raise ValueError(f"queue {queue} was not declared: append its Queue record first")
 
         space = self._space
-        if space.full and (not record.flags & REWRITTEN or record.spills):
-            space.ensure(now_ms)
         segment = self.segment
         offset = segment.end
+        if (
+            space.full
+            and (not record.flags & REWRITTEN or record.spills)
+            and (segment is not self._reserved_in or offset + length > self._reserved_to)
+        ):
+            space.ensure(now_ms)
+            segment = self.segment
+            offset = segment.end
         if offset + length > segment.capacity:
             self.roll(length, now_ms)
             segment = self.segment
@@ -182,10 +195,12 @@ class Tail:
         share = size * len(targets)
         segment.appended += share
         segment.live += share
-        return Place(segment.number, offset, length)
+        return Location(segment.number, offset, length)
 
     def small(
-        self, record: Settle | Delivered | Queue | Ids | Taken | Numbers | Seal | Epoch | Close, now_ms: int
+        self,
+        record: Settle | Delivered | Queue | Ids | Taken | Numbers | Transaction | Seal | Epoch | Close,
+        now_ms: int,
     ) -> int:
         """Any record but Append; it may use the last of the space. Returns its offset."""
         lsn = self.lsn + 1
@@ -206,6 +221,18 @@ class Tail:
         if type(record) is not Delivered:
             self.sync_wanted = True
         return offset
+
+    def reserve(self, size: int, now_ms: int) -> None:
+        """Makes room for records of `size` bytes together in the segment that is written now.
+
+        Raises:
+            StoreFullError: there is none; nothing has changed.
+        """
+        if self._space.full:
+            self._space.ensure(now_ms)
+        if self.segment.end + size > self.segment.capacity:
+            self.roll(size, now_ms)
+        self._reserved_in, self._reserved_to = self.segment, self.segment.end + size
 
     def roll(self, length: int, now_ms: int) -> None:
         """Ends this segment and begins the next one, with room for a record of `length`.

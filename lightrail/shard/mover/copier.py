@@ -5,24 +5,24 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from lightrail.cluster.map import Move
-from lightrail.model import limits
+from lightrail.model import conditions, limits
 from lightrail.model import names as rules
 from lightrail.shard.engine import Engine
 from lightrail.shard.mover.progress import CATCH_UP, COPY, Progress
 from lightrail.shard.mover.transactions import MoveEndedError
-from lightrail.shard.moving.answering import Later
+from lightrail.shard.moving.answering import FORMER_FREEZE_OP, FREEZE_OP, Later
 from lightrail.shard.moving.arrivals import Arrival
 from lightrail.shard.moving.importing import ImportFailedError
-from lightrail.shard.tenancy import Places
+from lightrail.shard.tenancy import ClusterMap
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 
 class Source(Protocol):
     """The shard that a queue is copied from; `lightrail.wire.shards.ShardPeer` is one."""
 
     async def request(self, op: str, fields: dict[str, Any]) -> Answer:
-        """Raises ShardDownError and ShardRefused."""
+        """Raises ShardDownError and ShardRefusedError."""
 
 
 class Copier:
@@ -36,13 +36,13 @@ class Copier:
     def __init__(
         self,
         engine: Engine,
-        places: Places,
+        map: ClusterMap,
         turn: Callable[[], None],
         now_ms: Callable[[], int],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         self._engine = engine
-        self._places = places
+        self._map = map
         self._turn = turn
         self._now_ms = now_ms
         self._sleep = sleep
@@ -80,7 +80,7 @@ class Copier:
     def _still_wanted(self, move: Move, arrival: Arrival) -> None:
         """Raises MoveEndedError for a move that was cancelled, ImportFailedError for a copy that was
         dropped."""
-        wanted = self._places.moves.get(move.queue)
+        wanted = self._map.moves.get(move.queue)
         if wanted is None or wanted.to != move.to or wanted.asked_ms != move.asked_ms:
             # Perhaps another move of this queue, with another throttle, was requested since.
             raise MoveEndedError("cancelled", "it was cancelled")
@@ -130,7 +130,7 @@ class Copier:
 
     async def finish(self, source: Source, move: Move, arrival: Arrival, progress: Progress) -> None:
         """Freezes the queue at its source; copies the rest, checks the copy and syncs it."""
-        header, blob = await source.request("seal", {"queue": move.queue, "epoch": move.epoch})
+        header, blob = await self._freeze(source, move)
         self._present(arrival)
         arrivals = self._engine.arrivals
         states: list[tuple[str, dict[str, Any], bytes]] = []
@@ -148,6 +148,16 @@ class Copier:
         self._present(arrival)
         arrivals.finish(arrival, states, self._now_ms())
         await self._synced()
+
+    async def _freeze(self, source: Source, move: Move) -> Answer:
+        """The state of the queue at its source, which has stopped it."""
+        fields = {"queue": move.queue, "epoch": move.epoch}
+        try:
+            return await source.request(FREEZE_OP, fields)
+        except ShardRefusedError as refused:
+            if refused.condition != conditions.NOT_IMPLEMENTED:
+                raise
+            return await source.request(FORMER_FREEZE_OP, fields)
 
     async def _rewritten(
         self, source: Source, epoch: int, arrival: Arrival, name: str, progress: Progress

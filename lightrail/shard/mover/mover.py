@@ -23,7 +23,7 @@ from lightrail.shard.mover.copier import Copier, Source
 from lightrail.shard.mover.progress import FREEZE, SWITCH, Progress
 from lightrail.shard.mover.transactions import MoveEndedError, Transactions
 from lightrail.shard.moving.importing import ImportFailedError
-from lightrail.shard.tenancy import Places
+from lightrail.shard.tenancy import ClusterMap
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
@@ -59,7 +59,7 @@ class Mover:
         shard: int,
         engine: Engine,
         coordinator: Coordinator,
-        places: Places,
+        map: ClusterMap,
         get_name: Callable[[str], Name],
         sources: Sources,
         counts: ShardCounts,
@@ -69,15 +69,15 @@ class Mover:
     ) -> None:
         self._shard = shard
         self._engine = engine
-        self._places = places
+        self._map = map
         self._get_name = get_name
         self._sources = sources
         self._counts = counts
         self._turn = turn
         self._now_ms = now_ms
         self._sleep = sleep
-        self._copier = Copier(engine, places, turn, now_ms, sleep)
-        self._transactions = Transactions(shard, coordinator, places, sleep)
+        self._copier = Copier(engine, map, turn, now_ms, sleep)
+        self._transactions = Transactions(shard, coordinator, map, sleep)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._made: dict[str, int] = {}
         """Epochs of committed moves that the map may still show, by queue."""
@@ -86,7 +86,7 @@ class Mover:
         self._ended: deque[Progress] = deque(maxlen=limits.MOVES_SHOWN_MAX)
         self._closing = False
         engine.answer({"moves": lambda _peer, _number, _fields, _now_ms: {"moves": self.describe()}})
-        places.listen(self._changed)
+        map.listen(self._changed)
 
     # --- which moves -----------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class Mover:
             return
         mine = [
             move
-            for move in self._places.moves.values()
+            for move in self._map.moves.values()
             if move.to == self._shard and self._made.get(move.queue) != move.epoch
         ]
         for move in sorted(mine, key=lambda each: (each.asked_ms, each.order, each.queue)):
@@ -118,7 +118,7 @@ class Mover:
         while self._ended and self._ended[0].ended_ms < now_ms - limits.MOVES_SHOWN_MS:
             self._ended.popleft()
         found = [each.describe(now_ms) for each in self._progress.values()]
-        for move in self._places.moves.values():
+        for move in self._map.moves.values():
             if (
                 move.to == self._shard
                 and move.queue not in self._progress
@@ -194,7 +194,7 @@ class Mover:
         self._made[queue] = progress.epoch
         self._engine.refresh(self._now_ms())
         self._turn()
-        if queue not in self._places.moves:
+        if queue not in self._map.moves:
             self._made.pop(queue, None)
 
     def _failed(self, progress: Progress, error: Exception) -> None:

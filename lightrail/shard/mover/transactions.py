@@ -8,7 +8,7 @@ from lightrail.cluster import moves
 from lightrail.cluster.coordinator import ConflictError, Coordinator, CoordinatorError, Write
 from lightrail.cluster.map import PLACEMENT, Move, Placed
 from lightrail.model import limits
-from lightrail.shard.tenancy import Places
+from lightrail.shard.tenancy import ClusterMap
 
 log = logging.getLogger("lightrail.shard.mover")
 
@@ -29,16 +29,16 @@ class Transactions:
     """
 
     def __init__(
-        self, shard: int, coordinator: Coordinator, places: Places, sleep: Callable[[float], Awaitable[None]]
+        self, shard: int, coordinator: Coordinator, map: ClusterMap, sleep: Callable[[float], Awaitable[None]]
     ) -> None:
         self._shard = shard
         self._coordinator = coordinator
-        self._places = places
+        self._map = map
         self._sleep = sleep
 
     async def begin(self, queue: str) -> tuple[Move, Placed]:
         """The move and the placement that it starts from. Raises MoveEndedError where they do not match."""
-        move, placed = self._places.moves.get(queue), self._places.placed(queue)
+        move, placed = self._map.moves.get(queue), self._map.placed(queue)
         if move is None or move.to != self._shard:
             raise MoveEndedError("cancelled", "it was cancelled")
         if placed is not None and (placed.shard, placed.epoch) == (move.source, move.epoch):
@@ -101,7 +101,7 @@ class Transactions:
 
         False where it is at another shard. Raises CoordinatorError.
         """
-        placed, move = self._places.placed(queue), self._places.moves.get(queue)
+        placed, move = self._map.placed(queue), self._map.moves.get(queue)
         if placed is None or placed.shard != self._shard:
             return False
         if move is None:

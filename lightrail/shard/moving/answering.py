@@ -1,6 +1,6 @@
 """The requests of a shard that copies a queue from this one.
 
-The destination of a move asks for `export` and `seal`, through a connection like any frontend's.
+The destination of a move asks for `export` and `freeze`, through a connection like any frontend's.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,9 @@ from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import Kind, frame
 
 SEQUENCE_MAX: Final = (1 << 63) - 1
+FREEZE_OP: Final = "freeze"
+FORMER_FREEZE_OP: Final = "seal"
+"""Earlier name of the request `freeze`, which a shard of an earlier version sends, and alone answers to."""
 
 
 class Later:
@@ -36,7 +39,7 @@ class Later:
 
 
 class MoveRequests:
-    """The operations `export` and `seal`."""
+    """The operations `export` and `freeze`."""
 
     def __init__(
         self,
@@ -53,7 +56,8 @@ class MoveRequests:
         self._when_synced = when_synced
         self.operations: dict[str, Operation] = {
             "export": self._export,
-            "seal": self._freeze,
+            FREEZE_OP: self._freeze,
+            FORMER_FREEZE_OP: self._freeze,
         }
 
     def _export(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:

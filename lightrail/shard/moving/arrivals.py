@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from lightrail.model import names as rules
-from lightrail.shard.awaited import AwaitedConsumers, Key
+from lightrail.shard.awaited import Key
 from lightrail.shard.journal.store import Store
 from lightrail.shard.links import Links
 from lightrail.shard.memory import Memory
@@ -61,7 +61,6 @@ class Arrivals:
         store: Store,
         memory: Memory,
         links: Links,
-        awaited: AwaitedConsumers,
         counts: ShardCounts,
     ) -> None:
         self._queues = queues
@@ -69,7 +68,7 @@ class Arrivals:
         self._store = store
         self._memory = memory
         self._links = links
-        self._awaited = awaited
+        self._awaited = links.awaited
         self._counts = counts
         self._by_name: dict[str, Arrival] = {}
         self._recovered: set[str] = set()

@@ -24,7 +24,7 @@ class ColumnsError(Exception):
 
 
 def table(types: str, rows: Iterable[tuple[int, ...]]) -> list["Column[int]"]:
-    """One array for each place of the rows."""
+    """One array for each field of the rows."""
     columns = [array(code) for code in types]
     for row in rows:
         for column, value in zip(columns, row, strict=True):
@@ -93,7 +93,7 @@ def rows(columns: Columns, *names: str) -> Iterable[tuple[int, ...]]:
 
 
 def put(columns: Columns, prefix: str, types: Mapping[str, str], rows: Iterable[tuple[int, ...]]) -> None:
-    """Adds a column for each place of the rows, named `PREFIX.NAME`, or `NAME` without a prefix."""
+    """Adds a column for each field of the rows, named `PREFIX.NAME`, or `NAME` without a prefix."""
     made = table("".join(types.values()), rows)
     for name, column in zip(types, made, strict=True):
         columns[f"{prefix}.{name}" if prefix else name] = column

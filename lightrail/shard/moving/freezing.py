@@ -10,7 +10,6 @@ import logging
 
 from lightrail.model import conditions, limits
 from lightrail.model import names as rules
-from lightrail.shard.awaited import AwaitedConsumers
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.links import Links
 from lightrail.shard.ownership import Event
@@ -35,7 +34,7 @@ class Frozen:
 
     def __init__(self, queue: Queue, now_ms: int) -> None:
         self.queue = queue
-        self.again_ms = now_ms + limits.MOVE_SEALED_MS
+        self.again_ms = now_ms + limits.MOVE_FROZEN_MS
         """When this shard takes the queue back (tries again), to serve it."""
         self.asked = False
         self.reads: list[Read] = []
@@ -47,32 +46,25 @@ class Freezing:
 
     __slots__ = (
         "_awaited",
-        "_away",
         "_by_queue",
         "_counts",
         "_links",
         "_performer",
         "_queues",
         "_wanted",
+        "_were_awaited",
     )
 
-    def __init__(
-        self,
-        queues: Queues,
-        performer: Performer,
-        links: Links,
-        awaited: AwaitedConsumers,
-        counts: ShardCounts,
-    ) -> None:
+    def __init__(self, queues: Queues, performer: Performer, links: Links, counts: ShardCounts) -> None:
         self._queues = queues
         self._performer = performer
         self._links = links
-        self._awaited = awaited
+        self._awaited = links.awaited
         self._counts = counts
         self._wanted: list[str] = []
-        """Queues to ask the coordinator for: no other shard took them in limits.MOVE_SEALED_MS."""
+        """Queues to ask the coordinator for: no other shard took them in limits.MOVE_FROZEN_MS."""
         self._by_queue: dict[Queue, Frozen] = {}
-        self._away: dict[tuple[int, int], tuple[str, int]] = {}
+        self._were_awaited: dict[tuple[int, int], tuple[str, int]] = {}
         """Queue and epoch of consumers that were awaited when their queue was frozen, by their link."""
 
     # --- freezing --------------------------------------------------------------------------------------
@@ -113,6 +105,11 @@ class Freezing:
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"a purge of {name} is under way; it is frozen when that is written",
             )
+        if any(each.promised for each in queues):
+            return Refusal(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"a transaction that has messages of {name} is not decided; it is frozen after that",
+            )
         if any(len(each.machine.contents.deferred) for each in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
@@ -141,9 +138,9 @@ class Freezing:
             queue.ownership.apply(Event.FREEZE)
             self._by_queue[queue] = Frozen(queue, now_ms)
             for key in self._awaited.of(queue):
-                self._away[key] = (queue.name, queue.epoch)
-                if len(self._away) > limits.MOVED_LINKS_MAX:
-                    del self._away[next(iter(self._away))]
+                self._were_awaited[key] = (queue.name, queue.epoch)
+                if len(self._were_awaited) > limits.MOVED_LINKS_MAX:
+                    del self._were_awaited[next(iter(self._were_awaited))]
             self._awaited.forget(queue)
             self._links.send_away(queue)
             self._performer.touched.pop(queue, None)
@@ -161,7 +158,7 @@ class Freezing:
         """Returns a SETTLE or CONSUMER_CLOSE for a consumer that was sent to another shard, to its
         frontend."""
         link = HEADER.unpack_from(part)[4]
-        known = (peer.moved.get(link), self._away.get((peer.boot, link)))
+        known = (peer.moved.get(link), self._were_awaited.get((peer.boot, link)))
         away = [each for each in known if each is not None]
         if away:
             queue, epoch = max(away, key=lambda each: each[1])
@@ -225,4 +222,4 @@ class Freezing:
             self._counted()
 
     def _counted(self) -> None:
-        self._counts.queues_sealed = len(self._by_queue)
+        self._counts.queues_frozen = len(self._by_queue)

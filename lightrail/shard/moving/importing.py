@@ -179,7 +179,7 @@ class Importing:
             batch = run.batch
             if self._is_kept(batch):
                 flags = MOVED if batch.durable else MOVED | SPILLED
-                batch.place = self._store.append(
+                batch.location = self._store.append(
                     Append([(queue.id, run.sequence)], 0, 0, batch, run.first, run.last, run.attempts, flags),
                     now_ms,
                 )
@@ -198,10 +198,10 @@ class Importing:
         for run in runs:
             new, old = copying.put_over(self.queue.machine.contents, run)
             for piece in new:
-                # They may be evicted or settled apart, and a batch has one place.
+                # They may be evicted or settled apart, and a batch has one location.
                 piece.batch = replace(piece.batch) if len(new) > 1 else piece.batch
                 if self._is_kept(piece.batch):
-                    piece.batch.place = self._store.append(
+                    piece.batch.location = self._store.append(
                         Append(
                             [(self.queue.id, piece.sequence)],
                             0,
@@ -215,15 +215,15 @@ class Importing:
                         now_ms,
                     )
             for before in old:
-                if before.batch.place is not None:
-                    self._store.release(before.batch.place.segment, before.size)
+                if before.batch.location is not None:
+                    self._store.release(before.batch.location.segment, before.size)
 
     def _removed(self, runs: list[Run], now_ms: int) -> None:
         """Releases and settles messages that have left the queue at the source."""
         ranges: list[tuple[int, int]] = []
         for run in runs:
-            if run.batch.place is not None:
-                self._store.release(run.batch.place.segment, run.size)
+            if run.batch.location is not None:
+                self._store.release(run.batch.location.segment, run.size)
             if self._is_kept(run.batch):
                 if ranges and ranges[-1][1] == run.sequence:
                     ranges[-1] = ranges[-1][0], run.end
@@ -305,6 +305,7 @@ class Importing:
         opened = Open(policy, state.holders, locks, state.past, seen_to, state.ids)
         self._links.learn(state.known)
         self._links.adopted.update(state.origins)
+        self._links.termini.arrive(queue, state.termini)
         effects = queue.machine.apply(opened, now_ms)
         try:
             self._store.append(
@@ -318,7 +319,7 @@ class Importing:
         return {(origin.boot, origin.link): id for id, origin in state.origins.items()}
 
     def drop(self, now_ms: int) -> None:
-        """Drops the copy and releases its places.
+        """Drops the copy and releases its locations.
 
         After a failure of the store, which is logged, a restart recovers the copy and drops it again.
         """
@@ -328,8 +329,8 @@ class Importing:
         self._queues.drop_copy(queue)
         self._memory.remove(queue)
         for run in queue.machine.contents.runs():
-            if run.batch.place is not None:
-                self._store.release(run.batch.place.segment, run.size)
+            if run.batch.location is not None:
+                self._store.release(run.batch.location.segment, run.size)
         try:
             self._store.append(record.Queue(QueueEvent.DELETED, queue.id, queue.name), now_ms)
         except StoreError as error:

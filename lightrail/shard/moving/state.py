@@ -11,7 +11,9 @@ from typing import Any
 from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
 from lightrail.shard.awaited import Origin
-from lightrail.shard.links import Known, Links, options_of
+from lightrail.shard.consumer_options import options_of
+from lightrail.shard.known import Known
+from lightrail.shard.links import Links
 from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows, unpack
 from lightrail.shard.moving.contents import Contents
 from lightrail.shard.performer import Performer
@@ -22,6 +24,7 @@ from lightrail.shard.queue.duplicates import DIGEST_BYTES
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen
+from lightrail.wire.tags import decode_tags, encode_tags
 
 
 @dataclass(slots=True)
@@ -39,6 +42,8 @@ class QueueState:
     ids: list[tuple[int, bytes]] = field(default_factory=list)
     seen_to: int = 0
     redelivered_before: int = 0
+    termini: list[tuple[str, int, list[bytes]]] = field(default_factory=list)
+    """Links that may be resumed: digits, for how many ms they are suspended, stored delivery-tags."""
     source_ms: int = 0
     """The source's time when it sent the state."""
 
@@ -67,6 +72,11 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
     sizes = ((until_ms, len(digests)) for until_ms, digests in groups)
     put(columns, "ids", {"until_ms": "q", "size": "I"}, sizes)
     columns["digests"] = [digests for _, digests in groups]
+    termini = list(links.termini.of(queue))
+    tags = [encode_tags(terminus.tags) for terminus in termini]
+    kept = ((each.suspended_ms, len(body)) for each, body in zip(termini, tags, strict=True))
+    put(columns, "termini", {"suspended_ms": "Q", "size": "I"}, kept)
+    columns["tags"] = tags
     described, blob = pack(columns)
     header = {
         "next_sequence": held.next_sequence,
@@ -76,6 +86,7 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
         "bytes": held.held_bytes,
         "pasts": pasts,
         "consumers": [each for _, each in consumers],
+        "termini": [terminus.client_link for terminus in termini],
         "groups": past.owners is not None,
         "last_values": past.newest is not None,
         **described,
@@ -230,6 +241,7 @@ def decode_state(
         header["seen_to"],
         # Shards of former versions do not send it.
         int(header.get("redelivered_before", 0)),
+        _termini(header, columns),
         header["now_ms"],
     )
 
@@ -289,6 +301,19 @@ def _known(columns: Columns) -> Known:
     for id, number, sequence in rows(columns, "stored.id", "stored.number", "stored.sequence"):
         known.sequences.setdefault(id, {})[number] = sequence
     return known
+
+
+def _termini(header: dict[str, Any], columns: Columns) -> list[tuple[str, int, list[bytes]]]:
+    """The links that may be resumed, with their tags; shards of former versions do not send any."""
+    found: list[tuple[str, int, list[bytes]]] = []
+    position = 0
+    if "termini" not in header:
+        return found
+    sizes = rows(columns, "termini.suspended_ms", "termini.size")
+    for client_link, (suspended_ms, size) in zip(header["termini"], sizes, strict=True):
+        found.append((client_link, suspended_ms, decode_tags(columns["tags"][position : position + size])))
+        position += size
+    return found
 
 
 def _ids(columns: Columns) -> list[tuple[int, bytes]]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from heapq import heapify, heappush
 from typing import Any, Final
 
+from lightrail.shard.queue import reserved
 from lightrail.shard.queue.commands import (
     Open,
     Past,
@@ -62,7 +63,7 @@ class Arrangement:
         contents = self._contents
         assert not contents.next_sequence, "expected a new machine to restore into"
         runs = [
-            on_disk(run, run.count, run.size, run.batch.place, run.batch.expires_at_ms)
+            on_disk(run, run.count, run.size, run.batch.location, run.batch.expires_at_ms)
             if run.batch.data is None
             else run
             for run in command.runs
@@ -75,6 +76,8 @@ class Arrangement:
             contents.ready.add(run)
             contents.deadlines.add(run)
             contents.counters.restored += run.count
+        if command.reserved:
+            reserved.restore(contents, command.reserved)
         contents.next_sequence = command.next_sequence
         self._joining.begin(command.next_sequence)
         if special is not None:
@@ -158,6 +161,7 @@ class Arrangement:
         contents.special = contents.deliveries.order = None
         if policy.groups:
             contents.deferred.disown()
+            reserved.disown(contents.consumers)
         if sparse is not None:
             contents.special = Special(
                 policy,

@@ -110,6 +110,26 @@ class Settle(NamedTuple):
     outcome: Outcome = ACCEPTED
 
 
+class Reserve(NamedTuple):
+    """Deliveries of a consumer, all of which are there, belong to a prepared transaction from now on.
+
+    Neither a settlement, nor the end of a lock or of the consumer changes them.
+    """
+
+    holder: int
+    """Below 0; never used twice in the life of a machine."""
+    consumer: int
+    first: int
+    last: int
+
+
+class Conclude(NamedTuple):
+    """The transaction is decided: its deliveries get this outcome."""
+
+    holder: int
+    outcome: Outcome
+
+
 class SettleLocked(NamedTuple):
     """Settles one delivery by the key of its consumer, attached or not; answered by LockAnswer."""
 
@@ -228,6 +248,8 @@ class Restore(NamedTuple):
     next_sequence: int
     ids: Sequence[tuple[int, bytes]] = ()
     """Message-ids inside the window of duplicates: until when, and their digests one after another."""
+    reserved: Mapping[int, Sequence[tuple[int, int]]] = {}
+    """Sequences (first, before last) of messages of prepared transactions, by holder; see Reserve."""
     joins: bool = True
     """Whether neighbours may share the earliest time of arrival: not where delays count from their own."""
 
@@ -239,6 +261,8 @@ Command = (
     | Lose
     | Credit
     | Settle
+    | Reserve
+    | Conclude
     | SettleLocked
     | RenewLock
     | RenewDeliveries

@@ -202,7 +202,7 @@ class Consumers:
         for consumer in self.by_id.values():
             if consumer.ring is not None:
                 consumer.standby = consumer is not chosen
-                self._place(consumer)
+                self._update_ring(consumer)
 
     def _refusal(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
         """Why a consumer that competes may not attach, or None."""
@@ -242,7 +242,7 @@ class Consumers:
         self.single_active = policy.single_active
         for consumer in competing:
             consumer.standby = self.single_active
-            self._place(consumer)
+            self._update_ring(consumer)
         self._choose_active()
         return timed
 
@@ -252,10 +252,10 @@ class Consumers:
         if self.single_active and competing and all(each.standby for each in competing):
             chosen = max(competing, key=lambda each: each.options.priority)
             chosen.standby = False
-            self._place(chosen)
+            self._update_ring(chosen)
 
-    def _place(self, consumer: Consumer) -> None:
-        """In the ring of its priority while it has credit and may get something."""
+    def _update_ring(self, consumer: Consumer) -> None:
+        """It is in the ring of its priority while it has credit and may get something."""
         ring = consumer.ring
         wanted = ring is not None and consumer.limit > consumer.next and not consumer.standby
         if ring is None or wanted == consumer.waits:

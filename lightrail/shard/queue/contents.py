@@ -21,7 +21,7 @@ from lightrail.shard.queue.expiry import Deadlines
 from lightrail.shard.queue.locks import Locks
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ready import Ready, one_run, rejoined
-from lightrail.shard.queue.runs import Place, Run
+from lightrail.shard.queue.runs import Location, Run
 from lightrail.shard.queue.special import Special
 from lightrail.shard.queue.work import Work
 
@@ -80,11 +80,11 @@ class Contents:
         return list(self._all_runs())
 
     def runs_in(self, segment: int) -> list[Run]:
-        """Every run, ready or in flight, whose place is in a segment of the journal."""
+        """Every run, ready or in flight, whose location is in a segment of the journal."""
         return [
             run
             for run in self._all_runs()
-            if run.batch.place is not None and run.batch.place.segment == segment
+            if run.batch.location is not None and run.batch.location.segment == segment
         ]
 
     def surrender(self) -> list[Run]:
@@ -146,7 +146,7 @@ class Contents:
         return freed
 
     def spill_candidates(self, bytes_wanted: int, batch_bytes: int = 0) -> list[Run]:
-        """Runs that can be evicted once they have a place; the engine writes them and sets it."""
+        """Runs that can be evicted once they have a location; the engine writes them and sets it."""
         found = self.eviction.spill_candidates(bytes_wanted, batch_bytes)
         deliveries = self.deliveries
         if deliveries.bytes > deliveries.evicted_bytes:
@@ -157,18 +157,18 @@ class Contents:
             found += deliveries.spill_candidates(bytes_wanted)
         return found
 
-    def relocate(self, run: Run, place: Place) -> None:
-        """Sets the new place of the messages of `run` that are still in the queue.
+    def relocate(self, run: Run, location: Location) -> None:
+        """Sets the new location of the messages of `run` that are still in the queue.
 
-        `run` has the old place. It is a run of `runs_in`, or a part of it as it was read from disk; messages
+        `run` has the old one. It is a run of `runs_in`, or a part of it as it was read from disk; messages
         that were settled meanwhile are passed over.
         """
-        old = run.batch.place
-        moved = self.eviction.relocate(run, place)
+        old = run.batch.location
+        moved = self.eviction.relocate(run, location)
         if moved == run.count or old is None:
             return
         for consumer in self.consumers:
-            moved += consumer.in_flight.relocate(run, old.segment, place)
+            moved += consumer.in_flight.relocate(run, old.segment, location)
             if moved >= run.count:
                 return
 

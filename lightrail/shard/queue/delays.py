@@ -1,8 +1,9 @@
 """Delays: messages that are not ready before their time, by sequence and by time.
 
 A message has that time in the annotations `x-opt-delivery-time` (milliseconds since the epoch, a timestamp or
-an integer) or `x-opt-delivery-delay` (milliseconds from when it was enqueued); with both, the later counts.
-Both are read from the message again after a restart.
+an integer), for which clients of Azure Service Bus write `x-opt-scheduled-enqueue-time`, or
+`x-opt-delivery-delay` (milliseconds from when it was enqueued); with both, the later counts. They are read
+from the message again after a restart.
 """
 
 from heapq import heapify, heappop, heappush
@@ -16,6 +17,7 @@ from lightrail.shard.queue.sparse import Sparse
 from lightrail.shard.queue.work import RUN, Work
 
 TIME_PATH: Final = "message-annotations.x-opt-delivery-time"
+SCHEDULED_PATH: Final = "message-annotations.x-opt-scheduled-enqueue-time"
 DELAY_PATH: Final = "message-annotations.x-opt-delivery-delay"
 
 
@@ -26,10 +28,11 @@ class Delays:
         look: see `Look`.
     """
 
-    __slots__ = ("_delay", "_due", "_time", "line")
+    __slots__ = ("_delay", "_due", "_scheduled", "_time", "line")
 
     def __init__(self, look: Look) -> None:
         self._time = look(TIME_PATH)
+        self._scheduled = look(SCHEDULED_PATH)
         self._delay = look(DELAY_PATH)
         self.line = Sparse()
         """By sequence."""
@@ -41,6 +44,8 @@ class Delays:
         """When a message in memory may be delivered: milliseconds since the epoch, 0 for at once."""
         message = run.batch.message(run.first)
         time, delay = self._time(message), self._delay(message)
+        if time is None:
+            time = self._scheduled(message)
         due_ms = 0
         if isinstance(time, int) and not isinstance(time, bool):
             due_ms = int(time)

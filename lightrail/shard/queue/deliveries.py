@@ -87,7 +87,7 @@ class Deliveries:
         return freed
 
     def spill_candidates(self, bytes_wanted: int) -> list[Run]:
-        """Runs in flight that can be evicted once they have a place; the caller writes them and sets it."""
+        """Runs in flight that can be evicted once they have a location; the caller writes and sets it."""
         found: list[Run] = []
         left = limits.LOADING_LOOKS
         for consumer in self._consumers:

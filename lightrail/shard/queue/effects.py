@@ -38,7 +38,7 @@ class State(StrEnum):
 
 
 class Stored(NamedTuple):
-    """A batch has its sequences. The engine journals it (if durable) and sets `run.batch.place`."""
+    """A batch has its sequences. The engine journals it (if durable) and sets `run.batch.location`."""
 
     run: Run
 
@@ -73,7 +73,7 @@ class Larger(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """Messages left for good: release the place of those that have one, settle durable ones in the
+    """Messages left for good: release the location of those that have one, settle durable ones in the
     journal."""
 
     batch: Batch
@@ -126,7 +126,7 @@ class DeadLetter(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """Read this run from its place and answer with Fetched; there is one Fetch per run."""
+    """Read this run from its location and answer with Fetched; there is one Fetch per run."""
 
     run: Run
 
@@ -157,7 +157,7 @@ class Renewed(NamedTuple):
 
 
 class Peeked(NamedTuple):
-    """The answer to a Peek; some of the runs may be evicted, the engine reads those from their places."""
+    """The answer to a Peek; some of the runs may be evicted, the engine reads those from their locations."""
 
     runs: list[Run]
     states: Sequence[State] = ()

@@ -26,7 +26,7 @@ from lightrail.shard.queue.merging import (
     whole,
 )
 from lightrail.shard.queue.ready import Ready, one_run
-from lightrail.shard.queue.runs import Batch, Place, Run
+from lightrail.shard.queue.runs import Batch, Location, Run
 from lightrail.shard.queue.sharing import join_before, regrouped
 from lightrail.shard.queue.spilling import batches_to_spill, singles_to_spill
 
@@ -97,14 +97,14 @@ class Eviction:
     # --- out of memory ----------------------------------------------------------------------------------
 
     def evict(self, bytes_wanted: int, batch_bytes: int = 0) -> int:
-        """Drops the messages of runs that have a place, from the tail, until `bytes_wanted` are free.
+        """Drops the messages of runs that have a location, from the tail, until `bytes_wanted` are free.
 
         Args:
             batch_bytes: what counts for each run beside its messages, in the window as well. The objects
                 around a batch are freed with it; those of a single message stay.
 
         Returns:
-            Bytes that were freed; less than wanted when the rest is in the window or has no place yet.
+            Bytes that were freed; less than wanted when the rest is in the window or has no location yet.
         """
         freed = 0
         if self.delayed is not None:
@@ -138,7 +138,7 @@ class Eviction:
             if run.batch.data is None:
                 continue
             resident -= size
-            if run.batch.place is not None:
+            if run.batch.location is not None:
                 chosen.append(index)
                 freed += size + 4 * run.count
                 self.evicted += run.count
@@ -155,7 +155,7 @@ class Eviction:
             index = line.index(first)
             while index < len(line.runs) and line.keys[index] < last:
                 run = line.runs[index]
-                if run.batch.data is not None and run.batch.place is not None:
+                if run.batch.data is not None and run.batch.location is not None:
                     chosen.append(index)
                     freed += run.size + 4
                 index += 1
@@ -173,7 +173,7 @@ class Eviction:
         runs = [line.runs[index] for index in chosen]
         if self.joins:
             gone = [
-                on_disk(run, run.count, run.size, run.batch.place, run.batch.expires_at_ms) for run in runs
+                on_disk(run, run.count, run.size, run.batch.location, run.batch.expires_at_ms) for run in runs
             ]
         else:
             gone = evicted_singles(runs)
@@ -182,9 +182,9 @@ class Eviction:
         line.swap(start, stop, merge_evicted(window, self.fetching) if self.joins else window)
 
     def spill_candidates(self, bytes_wanted: int, batch_bytes: int = 0) -> list[Run]:
-        """Waiting runs outside the window that have no place, up to `bytes_wanted` bytes.
+        """Waiting runs outside the window that have no location, up to `bytes_wanted` bytes.
 
-        Counted as by `evict`. The caller writes each and sets `run.batch.place`; after that they can be
+        Counted as by `evict`. The caller writes each and sets `run.batch.location`; after that they can be
         evicted and fetched.
         """
         if self.joins:
@@ -261,7 +261,7 @@ class Eviction:
         return True
 
     def give_back(self, run: Run) -> None:
-        """Puts a run that is only on disk back to its place in a plain line, beside its neighbours there."""
+        """Puts a run that is only on disk back to its position in a plain line, beside its neighbours."""
         line = self.ready
         index = bisect_right(line.keys, run.sequence, line.head)
         start, stop = max(index - 1, line.head), min(index + 1, len(line.runs))
@@ -290,7 +290,7 @@ class Eviction:
             self._inside.difference_update(range(first, last))
 
     def fill(self, answer: Fetched, now_ms: int, *, missing: bool = False) -> tuple[list[Run], list[Run]]:
-        """Puts fetched messages in the place of evicted runs.
+        """Replaces evicted runs by fetched messages.
 
         Args:
             missing: messages that do not wait have to be fetched again.
@@ -352,12 +352,12 @@ class Eviction:
             return run.end == asked or (not self.joins and run.end <= asked)
         return run.sequence in self._inside and run.end <= asked
 
-    def relocate(self, run: Run, place: Place) -> int:
-        """Sets the new place of those messages of a run that wait; returns how many there were."""
-        return sum(self._relocate(line, run, place) for line in self.lines)
+    def relocate(self, run: Run, location: Location) -> int:
+        """Sets the new location of those messages of a run that wait; returns how many there were."""
+        return sum(self._relocate(line, run, location) for line in self.lines)
 
-    def _relocate(self, line: Ready, run: Run, place: Place) -> int:
-        old = run.batch.place
+    def _relocate(self, line: Ready, run: Run, location: Location) -> int:
+        old = run.batch.location
         moved = 0
         low = index = line.index(run.sequence)
         window: list[Run] = []
@@ -365,11 +365,11 @@ class Eviction:
         while index < len(line.runs) and line.keys[index] < run.end:
             each = line.runs[index]
             index += 1
-            if old is None or each.batch.place is None or each.batch.place.segment != old.segment:
+            if old is None or each.batch.location is None or each.batch.location.segment != old.segment:
                 window.append(each)
                 continue
-            for piece in parted(each, run, place):
-                if piece.batch.place is place:
+            for piece in parted(each, run, location):
+                if piece.batch.location is location:
                     moved += piece.count
                     if piece.batch.ends is not None:
                         # Parts of one batch stay parts of one.

@@ -18,8 +18,8 @@ def pieces_of(runs: Sequence[Run], wanted: Run) -> list[Run]:
         high = min(run.end, wanted.end)
         if low < high:
             batch = run.batch
-            if batch.place is None:
-                batch.place = wanted.batch.place
+            if batch.location is None:
+                batch.location = wanted.batch.location
             index = run.first + low - run.sequence
             pieces.append(Run(batch, index, index + high - low, low, wanted.attempts, wanted.barred))
     return pieces

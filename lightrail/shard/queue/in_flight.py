@@ -6,7 +6,7 @@ from typing import Protocol
 
 from lightrail.shard.queue.line import Line
 from lightrail.shard.queue.merging import evicted_deliveries, parted
-from lightrail.shard.queue.runs import Place, Run
+from lightrail.shard.queue.runs import Location, Run
 
 
 class Remembering(Protocol):
@@ -50,7 +50,7 @@ class InFlight(Line):
         return not self.keys or self.keys[-1] < self.evicted_to
 
     def evict(self, bytes_wanted: int, runs_max: int, memory: "Remembering | None") -> list[Run]:
-        """Drops the messages of deliveries that have a place, the oldest first.
+        """Drops the messages of deliveries that have a location, the oldest first.
 
         Args:
             bytes_wanted: of messages to drop; none where it is not above 0.
@@ -67,7 +67,7 @@ class InFlight(Line):
         while stop < limit and bytes_wanted > 0:
             run = self.runs[stop]
             if run.batch.data is not None:
-                if run.batch.place is None:
+                if run.batch.location is None:
                     break
                 if memory is not None and run.size <= run.count * memory.kept_bytes:
                     small.add(self.keys[stop])
@@ -88,7 +88,7 @@ class InFlight(Line):
         return gone
 
     def spill_candidates(self, bytes_wanted: int, runs_max: int) -> list[Run]:
-        """Deliveries that could be evicted if they had a place, as `Eviction.spill_candidates` has it.
+        """Deliveries that could be evicted if they had a location, as `Eviction.spill_candidates` has it.
 
         Each has a batch of its own from now on: others of its messages may be elsewhere.
         """
@@ -102,15 +102,15 @@ class InFlight(Line):
             if batch.data is None:
                 continue
             bytes_wanted -= run.size
-            if batch.place is None:
+            if batch.location is None:
                 run = self.runs[index] = Run(
                     replace(batch), run.first, run.last, run.sequence, run.attempts, run.barred
                 )
                 found.append(run)
         return found
 
-    def relocate(self, run: Run, segment: int, place: Place) -> int:
-        """Sets the new place of those messages of `run` that are here and have a place in `segment`.
+    def relocate(self, run: Run, segment: int, location: Location) -> int:
+        """Sets the new location of those messages of `run` that are here and have a location in `segment`.
 
         Returns:
             How many there were.
@@ -118,7 +118,7 @@ class InFlight(Line):
         # Deliveries are in the order of their sequences, except for redelivered ones.
         index = bisect_right(self.runs, run.sequence, self.head, key=_sequence) - 1
         if index >= self.head and run.end <= self.runs[index].end:
-            moved = self._relocate(index, run, segment, place)[0]
+            moved = self._relocate(index, run, segment, location)[0]
             if moved:
                 return moved
         moved = 0
@@ -128,7 +128,7 @@ class InFlight(Line):
             if each.sequence >= run.end or run.sequence >= each.end:
                 index += 1
                 continue
-            count, index = self._relocate(index, run, segment, place)
+            count, index = self._relocate(index, run, segment, location)
             moved += count
         return moved
 
@@ -136,15 +136,15 @@ class InFlight(Line):
         """Whether neighbours that are only on disk may be one run."""
         return True
 
-    def _relocate(self, index: int, run: Run, segment: int, place: Place) -> tuple[int, int]:
+    def _relocate(self, index: int, run: Run, segment: int, location: Location) -> tuple[int, int]:
         """The same of the run at an index; returns how many messages, and the index behind them."""
         each = self.runs[index]
-        here = each.batch.place
+        here = each.batch.location
         if here is None or here.segment != segment:
             return 0, index + 1
         key, low = self.keys[index], index
-        parts = parted(each, run, place)
-        count = sum(part.count for part in parts if part.batch.place is place)
+        parts = parted(each, run, location)
+        count = sum(part.count for part in parts if part.batch.location is location)
         keys = [key + part.sequence - each.sequence for part in parts]
         if each.batch.data is None:
             # Records that are moved one by one lie beside each other again.

@@ -9,6 +9,7 @@ from lightrail.shard.queue.groups import Groups
 from lightrail.shard.queue.line import GONE, Line
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.ready import Ready
+from lightrail.shard.queue.reserved import Reservation
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
 
@@ -64,7 +65,7 @@ def _check_sums(contents: Contents, ready: Ready) -> None:
     assert ready.evicted_runs == len(evicted)
     assert ready.evicted_bytes == sum(run.size for run in evicted)
     assert ready.barred_runs == sum(bool(run.barred) for run in runs)
-    assert all(run.batch.place is not None for run in evicted), "an evicted run without a place"
+    assert all(run.batch.location is not None for run in evicted), "an evicted run without a location"
     assert all(run.count == run.batch.count or run.batch.ends is not None for run in evicted), (
         "a part of an evicted batch, of unknown size"
     )
@@ -94,7 +95,9 @@ def _check_consumers(contents: Contents) -> None:
         count += sum(run.count for run in consumer.in_flight.runs)
         size += sum(run.size for run in consumer.in_flight.runs)
         assert len(consumer.in_flight), "a consumer is remembered that left nothing locked"
-        assert contents.locks.by_key[consumer.options.lock_key] is consumer
+        assert isinstance(consumer, Reservation) or (
+            contents.locks.by_key[consumer.options.lock_key] is consumer
+        )
     count += sum(run.count for run in contents.deferred)
     size += sum(run.size for run in contents.deferred)
     assert contents.in_flight_count == count
@@ -102,7 +105,7 @@ def _check_consumers(contents: Contents) -> None:
     for consumer in consumers:
         for run in consumer.in_flight.runs[consumer.in_flight.head :]:
             if run.batch.data is None:
-                assert run.batch.place is not None, "an evicted delivery without a place"
+                assert run.batch.location is not None, "an evicted delivery without a location"
                 evicted += run.count
                 evicted_size += run.size
             else:
@@ -142,7 +145,7 @@ def _check_locked_once(contents: Contents) -> None:
         ranges += [(run.sequence, run.end) for run in consumer.in_flight.runs[consumer.in_flight.head :]]
     ranges.sort()
     for (_, end), (start, _) in pairwise(ranges):
-        assert end <= start, f"the message with sequence {start} is in two places"
+        assert end <= start, f"the message with sequence {start} is there twice"
 
 
 def _check_deadlines(contents: Contents) -> None:

@@ -17,7 +17,7 @@ class Joining:
         """Bytes that were enqueued since the tail was last joined."""
         self._joined_to = 0
         self.known_to = 0
-        """Messages with lower sequences were there in an earlier step: the engine has set their places."""
+        """Messages with lower sequences were there in an earlier step: the engine has set their locations."""
 
     def begin(self, next_sequence: int) -> None:
         """A line with all messages below a sequence was recovered or moved here."""

@@ -46,7 +46,7 @@ class Line:
             self.shorten()
 
     def shorten(self) -> None:
-        """Drops the places before the head."""
+        """Drops the entries before the head."""
         del self.keys[: self.head]
         del self.runs[: self.head]
         self.head = 0
@@ -70,7 +70,7 @@ class Line:
         self.runs[start:stop] = runs
 
     def put_first(self, key: int, run: Run) -> None:
-        """Puts a run before the head, into the place that was taken last when there is one."""
+        """Puts a run before the head, over the entry that was taken last when there is one."""
         if self.head:
             self.head -= 1
             self.keys[self.head] = key
@@ -78,6 +78,17 @@ class Line:
         else:
             self.keys.insert(0, key)
             self.runs.insert(0, run)
+
+    def between(self, first: int, last: int) -> list[Run]:
+        """The runs under the keys from `first` to before `last`, which stay; holes are passed over."""
+        found: list[Run] = []
+        index = self.index(first)
+        while index < len(self.runs) and self.keys[index] < last:
+            key, run = self.keys[index], self.runs[index]
+            low, high = max(first - key, 0), min(last - key, run.count)
+            found.append(run if low == 0 and high == run.count else run.cut(low, high))
+            index += 1
+        return found
 
     def take(self, first: int, last: int) -> list[Run]:
         """Takes out the runs under the keys from `first` to before `last`; holes are passed over.

@@ -14,6 +14,7 @@ are per run and per range, never per message, except where messages are rewritte
 from dataclasses import replace
 
 from lightrail.model import limits
+from lightrail.shard.queue import reserved
 from lightrail.shard.queue.arrangement import Arrangement
 from lightrail.shard.queue.commands import (
     RELEASED,
@@ -21,6 +22,7 @@ from lightrail.shard.queue.commands import (
     Cancel,
     Change,
     Command,
+    Conclude,
     Credit,
     Detach,
     Enqueue,
@@ -31,6 +33,7 @@ from lightrail.shard.queue.commands import (
     Purge,
     RenewDeliveries,
     RenewLock,
+    Reserve,
     Restore,
     Settle,
     SettleLocked,
@@ -103,6 +106,12 @@ class Machine:
                 self._pass_time(now_ms, effects)
             case Fetched():
                 self._fetched(command, now_ms, effects)
+            case Reserve():
+                reserved.reserve(self.contents.consumers, command)
+            case Conclude():
+                found = reserved.conclude(self.contents.consumers, command)
+                if found is not None:
+                    self.outcomes.settle(*found, command.outcome, effects)
             case SettleLocked() | RenewLock() | RenewDeliveries():
                 self._pass_time(now_ms, effects)
                 self._apply_to_locks(command, now_ms, effects)

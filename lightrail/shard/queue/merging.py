@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from lightrail.model import limits
-from lightrail.shard.queue.runs import Batch, Place, Run, ends_of, joined, shifted
+from lightrail.shard.queue.runs import Batch, Location, Run, ends_of, joined, shifted
 
 
 def join_neighbours(runs: list[Run]) -> list[Run]:
@@ -19,31 +19,32 @@ def join_neighbours(runs: list[Run]) -> list[Run]:
     result: list[Run] = []
     group: list[Run] = []
     size = 0
-    place: Place | None = None
+    location: Location | None = None
     for run in runs:
         run_size = run.size
         if group:
             if (
                 run.batch.data is not None
                 and size + run_size <= limits.JOINED_BYTES
-                and near(place, run.batch.place, size + run_size)
+                and near(location, run.batch.location, size + run_size)
                 and _alike(group[-1], run)
                 and run.batch.expires_at_ms == group[0].batch.expires_at_ms
                 and run.batch.enqueued_at_ms - group[0].batch.enqueued_at_ms <= limits.JOINED_SPAN_MS
             ):
                 group.append(run)
                 size += run_size
-                place = spanning(place, run.batch.place)
+                location = spanning(location, run.batch.location)
                 continue
-            result.append(_join(group, place))
+            result.append(_join(group, location))
         group = [run]
         size = run_size
-        place = run.batch.place
-        if run.batch.data is None or 2 * size > limits.JOINED_BYTES or (run.batch.durable and place is None):
+        location = run.batch.location
+        is_unwritten = run.batch.durable and location is None
+        if run.batch.data is None or 2 * size > limits.JOINED_BYTES or is_unwritten:
             result.append(run)
             group = []
     if group:
-        result.append(_join(group, place))
+        result.append(_join(group, location))
     return result
 
 
@@ -59,18 +60,18 @@ def merge_evicted(runs: list[Run], busy: dict[int, int]) -> list[Run]:
             before = result[-1]
             if before.batch.data is None and before.sequence not in busy and _alike(before, run):
                 size = before.size + run.size
-                if near(before.batch.place, run.batch.place, size):
-                    place = spanning(before.batch.place, run.batch.place)
+                if near(before.batch.location, run.batch.location, size):
+                    location = spanning(before.batch.location, run.batch.location)
                     result[-1] = on_disk(
-                        before, before.count + run.count, size, place, _earliest(before, run)
+                        before, before.count + run.count, size, location, _earliest(before, run)
                     )
                     continue
         result.append(run)
     return result
 
 
-def on_disk(run: Run, count: int, size: int, place: Place | None, expires_at_ms: int | None) -> Run:
-    """A run of `count` messages from the sequence of `run`, with its attributes, known by its place only."""
+def on_disk(run: Run, count: int, size: int, location: Location | None, expires_at_ms: int | None) -> Run:
+    """A run of `count` messages from the sequence of `run`, with its attributes, known by location only."""
     batch = run.batch
     return Run(
         Batch(
@@ -83,7 +84,7 @@ def on_disk(run: Run, count: int, size: int, place: Place | None, expires_at_ms:
             batch.priority,
             expires_at_ms,
             batch.enqueued_at_ms,
-            place,
+            location,
             batch.message_format,
         ),
         0,
@@ -95,41 +96,41 @@ def on_disk(run: Run, count: int, size: int, place: Place | None, expires_at_ms:
 
 
 def evicted_singles(runs: Sequence[Run]) -> list[Run]:
-    """Single messages that have a place, without their bytes, each still a run of its own.
+    """Single messages that have a location, without their bytes, each still a run of its own.
 
     Neighbours whose records lie near each other share one batch, which knows the size of each message: then
-    a message costs its run and four bytes more. To get one of them back, the place of all is read.
+    a message costs its run and four bytes more. To get one of them back, the location of all is read.
     """
     result: list[Run] = []
     group: list[Run] = []
-    place: Place | None = None
+    location: Location | None = None
     for run in runs:
         if run.count > 1:
             # The queue has not read these yet.
-            result += _side_by_side(group, place)
-            result.append(on_disk(run, run.count, run.size, run.batch.place, run.batch.expires_at_ms))
+            result += _side_by_side(group, location)
+            result.append(on_disk(run, run.count, run.size, run.batch.location, run.batch.expires_at_ms))
             group = []
             continue
         if group:
-            both = spanning(place, run.batch.place)
-            if both is not None and _shares(group[0], run, len(group)) and _is_short(both, place):
+            both = spanning(location, run.batch.location)
+            if both is not None and _shares(group[0], run, len(group)) and _is_short(both, location):
                 group.append(run)
-                place = both
+                location = both
                 continue
-            result += _side_by_side(group, place)
+            result += _side_by_side(group, location)
         group = [run]
-        place = run.batch.place
-    return result + _side_by_side(group, place)
+        location = run.batch.location
+    return result + _side_by_side(group, location)
 
 
 def _shares(first: Run, run: Run, count: int) -> bool:
     """Whether a single message may share the batch that begins with another one."""
     one, other = first.batch, run.batch
-    assert one.place is not None
-    assert other.place is not None
+    assert one.location is not None
+    assert other.location is not None
     return (
         count < limits.SINGLES_SHARING_MAX
-        and one.place.segment == other.place.segment
+        and one.location.segment == other.location.segment
         and one.durable == other.durable
         and one.priority == other.priority
         and one.message_format == other.message_format
@@ -138,19 +139,19 @@ def _shares(first: Run, run: Run, count: int) -> bool:
     )
 
 
-def _is_short(both: Place, place: Place | None) -> bool:
-    """Whether a place is no longer for another message in it than the reading of one is worth."""
-    return both == place or both.length <= limits.PLACE_SINGLES_BYTES
+def _is_short(both: Location, location: Location | None) -> bool:
+    """Whether a location is no longer for another message in it than the reading of one is worth."""
+    return both == location or both.length <= limits.LOCATION_SINGLES_BYTES
 
 
-def _side_by_side(group: list[Run], place: Place | None) -> list[Run]:
+def _side_by_side(group: list[Run], location: Location | None) -> list[Run]:
     if not group:
         return []
     first = group[0]
     if len(group) == 1:
-        return [on_disk(first, 1, first.size, place, first.batch.expires_at_ms)]
+        return [on_disk(first, 1, first.size, location, first.batch.expires_at_ms)]
     ends = array("I", accumulate(run.size for run in group))
-    batch = on_disk(first, len(group), ends[-1], place, first.batch.expires_at_ms).batch
+    batch = on_disk(first, len(group), ends[-1], location, first.batch.expires_at_ms).batch
     batch.ends = ends
     return [
         Run(batch, index, index + 1, run.sequence, run.attempts, run.barred)
@@ -161,7 +162,7 @@ def _side_by_side(group: list[Run], place: Place | None) -> list[Run]:
 def evicted_deliveries(
     keys: Sequence[int], runs: Sequence[Run], kept: Container[int] = ()
 ) -> tuple[list[int], list[Run]]:
-    """Deliveries, by number, that have a place, without their bytes; the size of each message stays known.
+    """Deliveries, by number, that have a location, without their bytes; the size of each message stays known.
 
     So a part of them can be settled, or return, and every sum stays right. Neighbours whose records lie
     near each other become one run, as small as `_is_short` wants it: a message costs four bytes then.
@@ -172,35 +173,35 @@ def evicted_deliveries(
     new_keys: list[int] = []
     result: list[Run] = []
     group: list[Run] = []
-    place: Place | None = None
+    location: Location | None = None
     count = 0
     for key, run in zip(keys, runs, strict=True):
         if group and key not in kept and key == new_keys[-1] + count and _may_follow(group[-1], run):
-            both = spanning(place, run.batch.place)
-            if both is not None and _shares(group[0], run, count + run.count) and _is_short(both, place):
+            both = spanning(location, run.batch.location)
+            if both is not None and _shares(group[0], run, count + run.count) and _is_short(both, location):
                 group.append(run)
-                place = both
+                location = both
                 count += run.count
                 continue
         if group:
-            result.append(_sized(group, place))
+            result.append(_sized(group, location))
         new_keys.append(key)
         if key in kept:
             result.append(run)
             group = []
             continue
         group = [run]
-        place = run.batch.place
+        location = run.batch.location
         count = run.count
     if group:
-        result.append(_sized(group, place))
+        result.append(_sized(group, location))
     return new_keys, result
 
 
 def sized(run: Run, pieces: Sequence[Run]) -> Run:
     """A run on disk, whose messages are also in `pieces`, with the size of each."""
     ends = array("I", accumulate(size for piece in pieces for size in _sizes(piece)))
-    found = on_disk(run, run.count, ends[-1], run.batch.place, run.batch.expires_at_ms)
+    found = on_disk(run, run.count, ends[-1], run.batch.location, run.batch.expires_at_ms)
     found.batch.ends = ends
     return found
 
@@ -223,7 +224,7 @@ def _may_follow(before: Run, run: Run) -> bool:
     )
 
 
-def _sized(group: list[Run], place: Place | None) -> Run:
+def _sized(group: list[Run], location: Location | None) -> Run:
     """One run on disk of the messages of `group`, with the size of each where that is known."""
     first = group[0]
     if len(group) == 1 and first.batch.data is None:
@@ -236,7 +237,7 @@ def _sized(group: list[Run], place: Place | None) -> Run:
         size = ends[-1] if ends else 0
         mine = column[run.first : run.last]
         ends.frombytes(shifted(mine, size - start) if size != start else bytes(mine))
-    found = on_disk(first, len(ends), ends[-1], place, first.batch.expires_at_ms)
+    found = on_disk(first, len(ends), ends[-1], location, first.batch.expires_at_ms)
     found.batch.ends = ends
     return found
 
@@ -273,7 +274,7 @@ def slim_singles(runs: Sequence[Run]) -> list[Run]:
 
 def copied(runs: Sequence[Run]) -> list[Run]:
     """The same runs, of one batch, as all of a new one."""
-    batch = joined(runs, runs[0].batch.place)
+    batch = joined(runs, runs[0].batch.location)
     result: list[Run] = []
     index = 0
     for run in runs:
@@ -287,7 +288,7 @@ def whole(run: Run) -> Run:
     batch = run.batch
     if batch.data is not None or (batch.ends is None and run.count == batch.count):
         return run
-    return on_disk(run, run.count, run.size, batch.place, batch.expires_at_ms)
+    return on_disk(run, run.count, run.size, batch.location, batch.expires_at_ms)
 
 
 def parts_of(run: Run, count: int) -> tuple[Run, Run]:
@@ -296,13 +297,13 @@ def parts_of(run: Run, count: int) -> tuple[Run, Run]:
     batch = run.batch
     if batch.data is None and rest.count:
         size = head.size
-        head = on_disk(head, count, size, batch.place, batch.expires_at_ms)
-        rest = on_disk(rest, rest.count, run.size - size, batch.place, batch.expires_at_ms)
+        head = on_disk(head, count, size, batch.location, batch.expires_at_ms)
+        rest = on_disk(rest, rest.count, run.size - size, batch.location, batch.expires_at_ms)
     return head, rest
 
 
-def parted(each: Run, run: Run, place: Place) -> list[Run]:
-    """A run of the queue, split where `run` begins and ends; the part inside gets the new place."""
+def parted(each: Run, run: Run, location: Location) -> list[Run]:
+    """A run of the queue, split where `run` begins and ends; the part inside gets the new location."""
     low = max(run.sequence, each.sequence) - each.sequence
     high = min(run.end, each.end) - each.sequence
     total, left = each.count, each.size
@@ -311,43 +312,43 @@ def parted(each: Run, run: Run, place: Place) -> list[Run]:
         if start == stop:
             continue
         part = each.cut(start, stop)
-        here = place if start == low else each.batch.place
+        here = location if start == low else each.batch.location
         if each.batch.data is None and each.batch.ends is None:
             size = left if stop == total else min(left, run.size if start == low else part.size)
             left -= size
             part = on_disk(part, part.count, size, here, each.batch.expires_at_ms)
         elif start == low:
-            part.batch = replace(each.batch, place=place)
+            part.batch = replace(each.batch, location=location)
         parts.append(part)
     return parts
 
 
-def near(one: Place | None, other: Place | None, size: int) -> bool:
-    """Whether one place may cover both, for `size` bytes of messages; two without a place are near."""
+def near(one: Location | None, other: Location | None, size: int) -> bool:
+    """Whether one location may cover both, for `size` bytes of messages; two without a location are near."""
     if one is None or other is None:
         return one is other
     if one.segment != other.segment:
         return False
     length = max(one.offset + one.length, other.offset + other.length) - min(one.offset, other.offset)
-    if length <= limits.PLACE_BYTES:
+    if length <= limits.LOCATION_BYTES:
         return True
-    sparse = min(limits.PLACE_SPARSE_BYTES, limits.PLACE_SPARSENESS * size)
-    return size <= limits.PLACE_SPARSE_MESSAGES_BYTES and length <= sparse
+    sparse = min(limits.LOCATION_SPARSE_BYTES, limits.LOCATION_SPARSENESS * size)
+    return size <= limits.LOCATION_SPARSE_MESSAGES_BYTES and length <= sparse
 
 
-def spanning(one: Place | None, other: Place | None) -> Place | None:
-    """The place that covers two of one segment; None if either has none."""
+def spanning(one: Location | None, other: Location | None) -> Location | None:
+    """The location that covers two of one segment; None if either has none."""
     if one is None or other is None:
         return None
     start = min(one.offset, other.offset)
-    return Place(one.segment, start, max(one.offset + one.length, other.offset + other.length) - start)
+    return Location(one.segment, start, max(one.offset + one.length, other.offset + other.length) - start)
 
 
-def _join(group: list[Run], place: Place | None) -> Run:
+def _join(group: list[Run], location: Location | None) -> Run:
     first = group[0]
     if len(group) == 1:
         return first
-    batch = joined(group, place)
+    batch = joined(group, location)
     return Run(batch, 0, batch.count, first.sequence, first.attempts, first.barred)
 
 

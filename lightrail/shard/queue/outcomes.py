@@ -263,7 +263,7 @@ class Outcomes:
         return Run(merged, 0, merged.count, run.sequence, run.attempts, run.barred)
 
     def _give_back(self, run: Run) -> None:
-        """Makes a run ready again, at its place by sequence."""
+        """Makes a run ready again, at its position by sequence."""
         if self._contents.special is not None:
             self._contents.special.give_back(run)
         else:

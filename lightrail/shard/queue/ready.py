@@ -97,7 +97,7 @@ class Ready(Line):
         return -1
 
     def give_back(self, run: Run) -> None:
-        """Puts a run back to its place by sequence, and makes one run of it and its neighbours again."""
+        """Puts a run back to its position by sequence, and makes one run of it and its neighbours again."""
         self._count(run, 1)
         index = bisect_right(self.keys, run.sequence, self.head)
         if index > self.head and one_run(self.runs[index - 1], run):

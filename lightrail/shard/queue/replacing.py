@@ -1,4 +1,4 @@
-"""Replacing: newer messages take the place of older ones with the same key (the order `last-value`)."""
+"""Replacing: newer messages replace older ones with the same key (the order `last-value`)."""
 
 from collections.abc import Iterable
 
@@ -82,7 +82,7 @@ class Replacing:
         self._superseded.clear()
 
     def tell(self, effects: list[Effect]) -> None:
-        """Adds the effects of replaced messages: not before the engine has given their batches a place."""
+        """Adds the effects of replaced messages: not before the engine has given their batches a location."""
         if self._removed:
             effects.extend(self._removed)
             self._removed = []

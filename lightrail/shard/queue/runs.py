@@ -19,8 +19,8 @@ Data = bytes | bytearray | memoryview
 _ONE: Final = (1).to_bytes(4, sys.byteorder)
 
 
-class Place(NamedTuple):
-    """An area of the journal that holds the records of these messages; it may hold records of others too."""
+class Location(NamedTuple):
+    """Where messages are on disk: an area of the journal with their records and perhaps others."""
 
     segment: int
     offset: int
@@ -41,7 +41,7 @@ class Batch:
     """Messages that were sent together and share their attributes.
 
     Message i is `data[base + ends[i - 1] : base + ends[i]]` with 0 for `ends[-1]`. `data` is None when the
-    batch was evicted: then only `place` knows where the messages are, and `count`, `size` and
+    batch was evicted: then only `location` knows where the messages are, and `count`, `size` and
     `expires_at_ms` (the earliest of its messages) are what is left of them. `ends` is None as well, except
     where each message is a run of its own and its size has to be known.
     """
@@ -58,7 +58,7 @@ class Batch:
     priority: int = 4
     expires_at_ms: int | None = None
     enqueued_at_ms: int = 0
-    place: Place | None = None
+    location: Location | None = None
     message_format: int = 0
 
     def blob(self, first: int = 0, last: int | None = None) -> memoryview:
@@ -76,10 +76,10 @@ class Batch:
         """Data and ends of a batch that is in memory.
 
         Raises:
-            ValueError: the batch was evicted; it has to be fetched from its place first.
+            ValueError: the batch was evicted; it has to be fetched from its location first.
         """
         if self.data is None or self.ends is None:
-            raise ValueError(f"expected a batch in memory, found one only at {self.place}: fetch it first")
+            raise ValueError(f"expected a batch in memory, found one only at {self.location}: fetch it first")
         return Loaded(self.data, self.ends)
 
     @property
@@ -153,7 +153,7 @@ def batch_of(
     priority: int = 4,
     expires_at_ms: int | None = None,
     enqueued_at_ms: int = 0,
-    place: Place | None = None,
+    location: Location | None = None,
     message_format: int = 0,
 ) -> Batch:
     """A batch of whole encoded messages, copied together."""
@@ -173,7 +173,7 @@ def batch_of(
         priority,
         expires_at_ms,
         enqueued_at_ms,
-        place,
+        location,
         message_format,
     )
 
@@ -200,7 +200,7 @@ def ends_of(run: Run) -> Ends:
     return moved
 
 
-def joined(runs: Sequence[Run], place: Place | None) -> Batch:
+def joined(runs: Sequence[Run], location: Location | None) -> Batch:
     """One new batch of the messages of `runs`, which are in memory and share their attributes."""
     pieces: list[memoryview] = []
     ends = array("I")
@@ -223,6 +223,6 @@ def joined(runs: Sequence[Run], place: Place | None) -> Batch:
         oldest.priority,
         oldest.expires_at_ms,
         oldest.enqueued_at_ms,
-        place,
+        location,
         oldest.message_format,
     )

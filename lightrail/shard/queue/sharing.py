@@ -1,7 +1,7 @@
 """Sharing: which single messages share a batch after the cleaner has moved them, record by record.
 
-Each record has a place of its own, so messages of one batch would become a batch per message: 300 bytes that
-are not counted, for a message whose index is counted with 250.
+Each record has a location of its own, so messages of one batch would become a batch per message: 300 bytes
+that are not counted, for a message whose index is counted with 250.
 """
 
 from collections.abc import Sequence

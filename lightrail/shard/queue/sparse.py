@@ -1,7 +1,7 @@
 """Sparse: a ready line whose runs are taken from anywhere, at the cost of a hole and not of a move.
 
 Where the next message is any of a million, taking it out of a list would move half of the others. A hole
-stays under its key until every second place is one; a run that returns fills it.
+stays under its key until every second entry is one; a run that returns fills it.
 """
 
 from bisect import bisect_right
@@ -61,7 +61,7 @@ class Sparse(Ready):
         return old
 
     def give_back(self, run: Run) -> None:
-        """Puts a run back to its place by sequence; it stays a run of its own."""
+        """Puts a run back to its position by sequence; it stays a run of its own."""
         self._count(run, 1)
         index = bisect_right(self.keys, run.sequence, self.head)
         if index == self.head:

@@ -261,7 +261,7 @@ class Special:
         self.replacing.tell(effects)
 
     def wake(self, now_ms: int) -> None:
-        """Makes delayed messages ready that are due, at their places by sequence."""
+        """Makes delayed messages ready that are due, at their positions by sequence."""
         if self.delays is not None and (due := self.delays.take_due(now_ms, self._work)):
             due.sort(key=_sequence)
             self.give_back_all(due)

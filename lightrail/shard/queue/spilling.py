@@ -1,7 +1,7 @@
 """Spilling: which waiting messages are written to disk so that they can be evicted.
 
 All are taken from the tail of a line. Only whole batches are named, or runs that have a batch of their own
-from now on, so that one place holds for all of a batch.
+from now on, so that one location holds for all of a batch.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ from lightrail.shard.queue.runs import Batch, Run
 
 
 def batches_to_spill(ready: Ready, bytes_wanted: int, keep: int, extra: int) -> list[Run]:
-    """Whole batches that have no place.
+    """Whole batches that have no location.
 
     Args:
         keep: bytes at the head that stay in memory.
@@ -25,7 +25,7 @@ def batches_to_spill(ready: Ready, bytes_wanted: int, keep: int, extra: int) -> 
         before -= run.size + extra
         if before < keep or size >= bytes_wanted:
             break
-        if run.batch.place is None and run.count == run.batch.count:
+        if run.batch.location is None and run.count == run.batch.count:
             found.append(run)
             size += run.size + extra
     found.reverse()
@@ -33,7 +33,7 @@ def batches_to_spill(ready: Ready, bytes_wanted: int, keep: int, extra: int) -> 
 
 
 def singles_to_spill(line: Ready, bytes_wanted: int, keep: int) -> list[Run]:
-    """Single messages that have no place; `keep` bytes at the head stay in memory.
+    """Single messages that have no location; `keep` bytes at the head stay in memory.
 
     Neighbours of one batch are written together, and share a batch apart from what is in flight.
     """
@@ -50,7 +50,7 @@ def singles_to_spill(line: Ready, bytes_wanted: int, keep: int) -> list[Run]:
         start -= 1
         if run.batch.data is not None:
             resident -= run.size
-            if run.batch.place is None and run is not GONE:
+            if run.batch.location is None and run is not GONE:
                 size += run.size
                 last = run.batch
     if not size:
@@ -59,14 +59,14 @@ def singles_to_spill(line: Ready, bytes_wanted: int, keep: int) -> list[Run]:
 
 
 def _grouped(line: Ready, start: int, stop: int) -> list[Run]:
-    """Gives neighbours of one batch without a place a batch of their own; returns the runs to write."""
+    """Gives neighbours of one batch without a location a batch of their own; returns the runs to write."""
     window: list[Run] = []
     found: list[Run] = []
     before_: Run | None = None
     for run in line.runs[start:stop]:
         if run is GONE:
             continue
-        if run.batch.place is not None or run.batch.data is None:
+        if run.batch.location is not None or run.batch.data is None:
             window.append(run)
             continue
         if before_ is not None and one_run(before_, run):

@@ -33,7 +33,7 @@ class View:
         heappush(self.heap, (rank, first, last))
 
     def fill(self, ranges: list[Range]) -> None:
-        """These are all, in any order: at once, where one by one each would look for its place."""
+        """These are all, in any order: at once, where one by one each would look for its position."""
         self._keep(ranges, None)
 
     def top(self, ready: Ready) -> int:

@@ -56,7 +56,7 @@ class Listener:
         self.presettled = options.presettled
         self.default = (
             options.default_outcome,
-            SettleDetail(delivery_failed=options.default_failed).encode()
+            SettleDetail.default_of(options).encode()
             if options.default_outcome in (OutcomeCode.REJECTED, OutcomeCode.MODIFIED)
             else b"",
         )

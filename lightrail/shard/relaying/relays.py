@@ -27,7 +27,7 @@ class Relays:
         self._names = names
         self._memory = memory
         self._tenancy = tenancy
-        tenancy.places.listen(self._placed)
+        tenancy.map.listen(self._placed)
         self._by_name: dict[str, Relay] = {}
         self._senders: dict[Key, tuple[Relay, Sender]] = {}
         self._listeners: dict[Key, tuple[Relay, Listener]] = {}
@@ -99,7 +99,7 @@ class Relays:
         """Ends the links of connection points that are at other shards now; their frontends open them
         there."""
         for name in changes.placements & self._by_name.keys():
-            placed = self._tenancy.places.placed(name)
+            placed = self._tenancy.map.placed(name)
             if placed is not None and placed.shard != self._tenancy.shard:
                 self._end(self._by_name[name], moved(f"{name} is at another shard"))
 

@@ -58,11 +58,11 @@ def check_events(args: argparse.Namespace, *, gateway_is_asked: bool = False) ->
         raise UsageError("--since is not before --until: nothing would be read")
 
 
-def check_places(args: argparse.Namespace) -> None:
+def check_sources(args: argparse.Namespace) -> None:
     """Checks before Spark starts that the journals of the options of `add_events` exist.
 
     Raises:
-        Unreachable: a place does not answer.
+        Unreachable: an archive or gateway does not answer.
         UsageError: an option has a wrong value.
     """
     if args.table is None:

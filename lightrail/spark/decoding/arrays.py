@@ -83,7 +83,7 @@ class Rows:
 
 
 class Extents:
-    """Places of the messages of rows; empty for rows without a message.
+    """Offsets of the messages of rows; empty for rows without a message.
 
     Raises:
         BadEndsError: the column of ends of a record does not rise, or not to its size.
@@ -97,9 +97,9 @@ class Extents:
         blob_at = ends_at + 4 * window.u32[starts + 68].astype(np.int64)
         sizes = window.u32[starts + 72].astype(np.int64)
         within = some.within()
-        places = some.spread(ends_at) + 4 * within
-        stop = window.u32[places].astype(np.int64)
-        start = window.u32[places - 4].astype(np.int64)
+        offsets = some.spread(ends_at) + 4 * within
+        stop = window.u32[offsets].astype(np.int64)
+        start = window.u32[offsets - 4].astype(np.int64)
         start[within == 0] = 0
         lengths = stop - start
         wrong = (lengths < 0) | (stop > some.spread(sizes))

@@ -1,4 +1,4 @@
-"""Damage: malformed records of a journal, or records that no place has."""
+"""Damage: malformed records of a journal, or records that no archive or gateway has."""
 
 from collections.abc import Callable
 

@@ -23,7 +23,7 @@ from lightrail.spark.decoding.windows import Numbers
 
 _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE = range(0x72, 0x78)
 _SECTIONS: Final = 9
-_PLACE: Final = np.array([0, 1, 2, 3, 4, 5, 5, 5, 6])
+_RANK: Final = np.array([0, 1, 2, 3, 4, 5, 5, 5, 6])
 """Order of the sections 0x70 to 0x78; here none may occur twice (messaging 3.2)."""
 
 
@@ -78,10 +78,10 @@ def columns(
         for name in names:
             odd[name].append(values[name])
     quick = int(fast.sum())
-    place = np.zeros(len(starts), np.int64)
-    place[fast] = np.arange(quick)
-    place[slow] = np.arange(quick, quick + len(slow))
-    indexes = pa.array(place, mask=foreign)
+    index = np.zeros(len(starts), np.int64)
+    index[fast] = np.arange(quick)
+    index[slow] = np.arange(quick, quick + len(slow))
+    indexes = pa.array(index, mask=foreign)
     joined = {}
     for name in names:
         kind = SCHEMA.field(name).type
@@ -123,11 +123,11 @@ def _find_sections(blob: Blob, starts: Numbers, stops: Numbers, fast: Numbers) -
     values_end = np.zeros((_SECTIONS, len(starts)), np.int64)
     active = np.flatnonzero(fast)
     at, end = starts[active].astype(np.int64), stops[active].astype(np.int64)
-    place = np.full(len(active), -1)
+    rank = np.full(len(active), -1)
     while True:
         inside = at < end
         if not inside.all():
-            active, at, end, place = active[inside], at[inside], end[inside], place[inside]
+            active, at, end, rank = active[inside], at[inside], end[inside], rank[inside]
         if not len(active):
             return values_at, values_end
         kind = octets[at + 2].astype(np.int64) - 0x70
@@ -135,14 +135,14 @@ def _find_sections(blob: Blob, starts: Numbers, stops: Numbers, fast: Numbers) -
         kind[~known] = 0
         value_at = at + 3
         codes, _, after = step(blob, value_at)
-        known &= _ALLOWED[kind, codes] & (value_at < end) & (after <= end) & (_PLACE[kind] > place)
+        known &= _ALLOWED[kind, codes] & (value_at < end) & (after <= end) & (_RANK[kind] > rank)
         if not known.all():
             fast[active[~known]] = False
             active, end, kind = active[known], end[known], kind[known]
             value_at, after = value_at[known], after[known]
         values_at[kind, active] = value_at
         values_end[kind, active] = after
-        place = _PLACE[kind]
+        rank = _RANK[kind]
         at = after
 
 
@@ -309,11 +309,11 @@ class _Reading:
         values, which = values.take(there), which[there]
         if len(which) == self._count:
             return {"body": slices(self._blob.buffer, values.at, values.sizes)}
-        place = np.zeros(self._count, np.int32)
+        index = np.zeros(self._count, np.int32)
         null = np.ones(self._count, bool)
-        place[which] = np.arange(len(which))
+        index[which] = np.arange(len(which))
         null[which] = False
-        return {"body": slices(self._blob.buffer, values.at, values.sizes, pa.array(place, mask=null))}
+        return {"body": slices(self._blob.buffer, values.at, values.sizes, pa.array(index, mask=null))}
 
 
 def _empty(count: int) -> Values:

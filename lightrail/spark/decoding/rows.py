@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from lightrail.journal.archive import ArchiveError, segment_name
 from lightrail.journal.layout import (
-    DELIVERED,
     FORMAT_VERSION,
     FRONT,
     GAP,
@@ -20,6 +19,7 @@ from lightrail.journal.layout import (
     QUEUE,
     SEGMENT_HEADER_SIZE,
     SNAPSHOT,
+    TRANSACTION,
     LayoutError,
     SegmentHeader,
     decode_segment_header,
@@ -253,10 +253,10 @@ class _Reader:
         def bad(index: int, what: str) -> None:
             self._damage(window.base + int(window.starts[index]), int(window.lsn[index]), what)
 
-        unknown = (window.codes > DELIVERED) | (window.codes == 0)
+        unknown = (window.codes > TRANSACTION) | (window.codes == 0)
         if unknown.any():
             for index in np.flatnonzero(unknown & (window.lsn >= first)).tolist():
-                bad(index, f"a record of type {window.codes[index]}, expected 1 to {DELIVERED}")
+                bad(index, f"a record of type {window.codes[index]}, expected 1 to {TRANSACTION}")
         runs = self._named(window, runs_of(window, records, bad))
         yield from self._cut(window, runs, bad)
 

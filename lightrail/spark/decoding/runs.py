@@ -117,25 +117,25 @@ def _appends(window: Window, chosen: Numbers, bad: Bad) -> Runs:
     chosen = _checked(window, chosen, sizes, "an Append", bad)
     starts = window.starts[chosen]
     targets = window.u16[starts + 80]
-    places = starts + APPEND_BODY
+    offsets = starts + APPEND_BODY
     if (targets != 1).any():
-        chosen, places = _spread(chosen, places, targets)
+        chosen, offsets = _spread(chosen, offsets, targets)
     starts = window.starts[chosen]
     moved = (window.flags[chosen] & MOVED) != 0
     return Runs(
         chosen,
         np.where(moved, np.int8(_MOVED), np.int8(_ENQUEUED)),
-        window.i64[places],
-        window.i64[places + 8],
+        window.i64[offsets],
+        window.i64[offsets + 8],
         window.u32[starts + 68].astype(np.int64),
     )
 
 
-def _spread(chosen: Numbers, places: Numbers, counts: Numbers) -> tuple[Numbers, Numbers]:
+def _spread(chosen: Numbers, offsets: Numbers, counts: Numbers) -> tuple[Numbers, Numbers]:
     """Each record once per pair of 16 bytes, and the offset of each pair."""
     counts = counts.astype(np.int64)
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(chosen, counts), np.repeat(places, counts) + 16 * within
+    return np.repeat(chosen, counts), np.repeat(offsets, counts) + 16 * within
 
 
 def _settles(window: Window, chosen: Numbers, bad: Bad) -> Runs:
@@ -159,8 +159,8 @@ def _settles(window: Window, chosen: Numbers, bad: Bad) -> Runs:
     if follows:
         chosen = np.delete(chosen, follows)
         starts = window.starts[chosen]
-    record, places = _spread(chosen, starts + fixed, window.u32[starts + 40])
-    return _ranges(window, record, places, _OF_OUTCOME[window.octets[window.starts[record] + 50]])
+    record, offsets = _spread(chosen, starts + fixed, window.u32[starts + 40])
+    return _ranges(window, record, offsets, _OF_OUTCOME[window.octets[window.starts[record] + 50]])
 
 
 def reason_of(window: Window, index: int) -> bytes:
@@ -178,11 +178,11 @@ def _delivered(window: Window, chosen: Numbers, bad: Bad) -> Runs:
     sizes = fixed + 16 * window.u32[starts + 48].astype(np.int64)
     chosen = _checked(window, chosen, sizes, "a Delivered", bad)
     starts = window.starts[chosen]
-    record, places = _spread(chosen, starts + fixed, window.u32[starts + 48])
-    return _ranges(window, record, places, np.full(len(record), _DELIVERED, np.int8))
+    record, offsets = _spread(chosen, starts + fixed, window.u32[starts + 48])
+    return _ranges(window, record, offsets, np.full(len(record), _DELIVERED, np.int8))
 
 
-def _ranges(window: Window, record: Numbers, places: Numbers, event: Numbers) -> Runs:
-    first = window.i64[places]
-    rows = np.maximum(window.i64[places + 8] - first, 0)
+def _ranges(window: Window, record: Numbers, offsets: Numbers, event: Numbers) -> Runs:
+    first = window.i64[offsets]
+    rows = np.maximum(window.i64[offsets + 8] - first, 0)
     return Runs(record, event, window.i64[window.starts[record] + HEADER_SIZE], first, rows)

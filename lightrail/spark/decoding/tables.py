@@ -34,7 +34,7 @@ class Tables:
     def __init__(self, wanted: Callable[[Entry], bool]) -> None:
         self._wanted = wanted
         self._known: dict[int, tuple[str, str]] = {}
-        self._places: dict[Entry, int] = {}
+        self._by_entry: dict[Entry, int] = {}
         self.entries: list[Entry] = []
         self.indexes = _Indexes(self._resolve)
         self.undeclared: set[int] = set()
@@ -59,13 +59,13 @@ class Tables:
         entry = Entry(f"lost-and-found/{number}", 1, False) if known is None else read_policy(*known)
         if not self._wanted(entry):
             return UNKNOWN
-        place = self._places.get(entry)
-        if place is None:
-            place = self._places[entry] = len(self.entries)
+        index = self._by_entry.get(entry)
+        if index is None:
+            index = self._by_entry[entry] = len(self.entries)
             self.entries.append(entry)
         if known is None:
-            self.undeclared.add(place)
-        return place
+            self.undeclared.add(index)
+        return index
 
 
 class _Indexes(dict[int, int]):

@@ -1,7 +1,7 @@
 """Values: many encoded values of one buffer as a column of texts, with the results of texts.py.
 
 Strings are never touched one by one: an Arrow array whose offsets are start and end of each value in turn has
-the values at its even places and what lies between at the others; taking the even ones copies them out.
+the values at its even indexes and what lies between at the others; taking the even ones copies them out.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ KNOWN: Final = np.array([code in NAMES and code != 0 for code in range(256)])
 """Constructors of values without a descriptor."""
 
 _HEX: Final = np.frombuffer(b"".join(b"%02x" % octet for octet in range(256)), np.uint8).reshape(256, 2)
-_UUID_PLACES: Final = np.array([at for at in range(36) if at not in (8, 13, 18, 23)])
+_UUID_DIGITS: Final = np.array([at for at in range(36) if at not in (8, 13, 18, 23)])
 
 
 class Blob:
@@ -65,7 +65,7 @@ class Blob:
 class Values:
     """Columns: constructor, where the octets after it (and after its size) begin, and how many they are.
 
-    Places rise from value to value; where a value is null they mean nothing.
+    Offsets rise from value to value; where a value is null they mean nothing.
     """
 
     codes: Numbers
@@ -85,7 +85,7 @@ class Values:
 
 
 def step(blob: Blob, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Of values at places: constructor, where what comes after it and its size begins, and where that ends.
+    """Of values at offsets: constructor, where what comes after it and its size begins, and where that ends.
 
     The end is anywhere for what is malformed; for a described value it means nothing.
     """
@@ -106,7 +106,7 @@ def step(blob: Blob, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def slices(buffer: pa.Buffer, at: Numbers, sizes: Numbers, indexes: pa.Array | None = None) -> pa.Array:
-    """The octets at places that rise, as a binary array: all in turn, or those of `indexes`."""
+    """The octets at offsets that rise, as a binary array: all in turn, or those of `indexes`."""
     count = len(at)
     if not count:
         return pa.array([], pa.binary()) if indexes is None else pa.nulls(len(indexes), pa.binary())
@@ -148,7 +148,7 @@ def _put(bad: Numbers | None, which: Numbers) -> Numbers | None:
 def _mixed(blob: Blob, values: Values, kinds: Numbers) -> tuple[pa.Array, Numbers | None]:
     """Converts each kind separately, then restores the order."""
     made: list[pa.Array] = []
-    place = np.zeros(len(values), np.int64)
+    index = np.zeros(len(values), np.int64)
     count = 0
     wrong: Numbers | None = None
     for kind, build in _BUILD.items():
@@ -156,14 +156,14 @@ def _mixed(blob: Blob, values: Values, kinds: Numbers) -> tuple[pa.Array, Number
         if which.any():
             array, bad = build(blob, values.take(which))
             made.append(array)
-            place[which] = np.arange(count, count + len(array))
+            index[which] = np.arange(count, count + len(array))
             count += len(array)
             bad = _put(bad, which)
             wrong = bad if wrong is None else wrong if bad is None else wrong | bad
     if not made:
         return pa.nulls(len(values), pa.string()), None
     none = kinds == _NONE
-    indexes = pa.array(place, mask=none) if none.any() else pa.array(place)
+    indexes = pa.array(index, mask=none) if none.any() else pa.array(index)
     joined = made[0] if len(made) == 1 else pa.concat_arrays(made)
     return joined.take(indexes), wrong
 
@@ -256,7 +256,7 @@ def _fixed(letters: Numbers) -> pa.Array:
 def _uuids(blob: Blob, values: Values) -> tuple[pa.Array, Numbers | None]:
     octets = blob.octets[values.at[:, None] + np.arange(16)]
     letters = np.full((len(values), 36), ord("-"), np.uint8)
-    letters[:, _UUID_PLACES] = _HEX[octets].reshape(len(values), 32)
+    letters[:, _UUID_DIGITS] = _HEX[octets].reshape(len(values), 32)
     return _fixed(letters), None
 
 

@@ -9,7 +9,7 @@ from lightrail.console.progress import say
 from lightrail.console.results import show_json
 from lightrail.console.results import table as show_table
 from lightrail.model.limits import SPARK_REPORT_TOP_MAX
-from lightrail.spark.analysis.events import add_events, check_events, check_places, events
+from lightrail.spark.analysis.events import add_events, check_events, check_sources, events
 from lightrail.spark.command import (
     DONE,
     CommandError,
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         CommandError: the source can't be read, or the report can't be written.
-        Unreachable: a place does not answer.
+        Unreachable: an archive or gateway does not answer.
         UsageError: the options do not go together.
     """
     from pyspark import StorageLevel
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     from lightrail.spark.analysis.tables import tables
 
     _check(args)
-    check_places(args)
+    check_sources(args)
     spark = session(args, "analyse")
     # Each of these is read several times; on Spark's disks, since it may be larger than memory.
     read = events(spark, args, READ)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from lightrail.console.progress import say
 from lightrail.model.limits import PLAN_MOVES_MAX, SPARK_PLAN_QUEUES_MAX
-from lightrail.spark.analysis.events import add_events, check_events, check_places, events
+from lightrail.spark.analysis.events import add_events, check_events, check_sources, events
 from lightrail.spark.command import (
     DONE,
     CommandError,
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         CommandError: what is there can't be read, or no plan can be made of it.
-        UnreachableError: a place, or the gateway, does not answer.
+        UnreachableError: an archive or gateway does not answer.
         UsageError: the options do not go together.
     """
     from lightrail.spark.http import Access, GatewayAwayError, GatewayClient, GatewayError
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     from lightrail.spark.placement import UnsettledError, ask, document, propose
 
     _check(args)
-    check_places(args)
+    check_sources(args)
     spark = session(args, "plan")
     found = loads(events(spark, args, READ), SPARK_PLAN_QUEUES_MAX)
     if found is None:

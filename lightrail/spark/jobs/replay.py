@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lightrail.console.progress import say
 from lightrail.console.results import show_json
 from lightrail.console.results import table as show_table
-from lightrail.spark.analysis.events import add_events, check_events, check_places
+from lightrail.spark.analysis.events import add_events, check_events, check_sources
 from lightrail.spark.command import (
     DONE,
     Subparsers,
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         Failed: the source can't be read, or the broker refuses messages; stored messages stay.
-        Unreachable: a place does not answer.
+        Unreachable: an archive or gateway does not answer.
         UsageError: the options do not go together.
     """
     from lightrail.spark.writing import replaying
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if found is not None and found.done and not args.dry_run:
         say(f"--id {found.id} is done already: everything of it is stored")
         return DONE
-    check_places(args)
+    check_sources(args)
     spark = session(args, "replay")
     try:
         if found is None:

@@ -48,13 +48,13 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         Failed: there is no such table.
-        Unreachable: a place does not answer.
+        Unreachable: an archive or gateway does not answer.
         Usage: the options do not go together.
     """
     from lightrail.spark.lake.table import open_table
     from lightrail.spark.lake.verifying import verify
 
-    # The places first: records that are added while the table is opened would seem to be missing.
+    # The journals first: records that are added while the table is opened would seem to be missing.
     journals = listed(source_options(args)) if args.archive or args.gateway else None
     verdict = verify(open_table(args.table), args.table, journals)
     if args.json:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from lightrail.spark.decoding.damage import DamageError
 from lightrail.spark.decoding.rows import record_batches
 from lightrail.spark.decoding.wanted import Wanted
+from lightrail.spark.journals.journal import first_answer
+from lightrail.spark.journals.sources import SegmentMissingError
 from lightrail.spark.lake.files import FileWriter, Folder
 from lightrail.spark.lake.layout import File, Range
 from lightrail.spark.lake.sums import marks, signed
-from lightrail.spark.places.journals import first_answer
-from lightrail.spark.places.sources import SegmentMissingError
 from lightrail.spark.reading.losses import DataLossError, Loss
 from lightrail.spark.reading.planning import Piece
 
@@ -38,7 +38,7 @@ class Work:
         Raises:
             DamageError: a record is damaged, and losses are not allowed.
             DataLossError: a segment is missing, and losses are not allowed.
-            PlaceError: a place does not answer.
+            SourceError: an archive or gateway does not answer.
         """
         writer = FileWriter(Folder(self.table))
         written = Written(writer.files, [], [])

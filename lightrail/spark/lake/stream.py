@@ -66,7 +66,7 @@ class PartsReader(StreamReader):
 
         Raises:
             DataLoss: records of it are missing, and losses are not allowed.
-            PlaceError: a place, or the shard that has them, does not answer.
+            SourceError: an archive, a gateway, or the shard that has them, does not answer.
         """
         bounds = {disk: (start[disk], after) for disk, after in end.items() if start.get(disk, after) < after}
         losses, self._losses = self._losses, (said := _Said(self._losses))

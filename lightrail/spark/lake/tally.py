@@ -22,7 +22,7 @@ class Tally:
         self.found = np.zeros(len(rows), np.int64)
         self.sums = np.zeros(len(rows), np.uint64)
 
-    def places(self, lsn: Any) -> Any:
+    def ranges_of(self, lsn: Any) -> Any:
         """The range of each record; -1 where there is none."""
         at = np.searchsorted(self.first, lsn, side="right") - 1
         at[(at >= 0) & (lsn >= self.next[at])] = -1
@@ -30,7 +30,7 @@ class Tally:
 
     def add(self, lsn: Any, mark: Any) -> int:
         """Counts rows; returns how many are in no range."""
-        at = self.places(lsn)
+        at = self.ranges_of(lsn)
         inside = at >= 0
         self.found += np.bincount(at[inside], minlength=len(self.found))
         np.add.at(self.sums, at[inside], mark[inside])

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from lightrail.spark.journals.journal import Journal
 from lightrail.spark.lake.files import Folder
 from lightrail.spark.lake.ledger import RETIRED, UNWATCHED, Ledger
 from lightrail.spark.lake.table import active_files, position
 from lightrail.spark.lake.tally import Tally, by_journal, count, tallies
-from lightrail.spark.places.journals import Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def verify(table: DeltaTable, uri: str, journals: Mapping[str, Journal] | None =
 
     Raises:
         Failed: the table's log has been cleaned of commits that its ledger does not have.
-        PlaceError: a place does not answer.
+        SourceError: an archive or gateway does not answer.
     """
     verdict = Verdict(table.version())
     ledger = Ledger(table, uri).rows()
@@ -151,7 +151,7 @@ def _compare(journal: str, ranges: Tally, retired: list[dict[str, Any]], finding
     expected = np.array([each["rows"] for each in ranges.rows], np.int64)
     sums = np.array([each["checksum"] for each in ranges.rows], np.int64).view(np.uint64)
     if retired:
-        at = ranges.places(np.array([each["first_lsn"] for each in retired], np.int64))
+        at = ranges.ranges_of(np.array([each["first_lsn"] for each in retired], np.int64))
         np.subtract.at(expected, at, np.array([each["rows"] for each in retired], np.int64))
         np.subtract.at(sums, at, np.array([each["checksum"] for each in retired], np.int64).view(np.uint64))
     for at in np.flatnonzero((ranges.found != expected) | (ranges.sums != sums)).tolist():

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterator, Mapping
 
-from lightrail.spark.places.journals import Journal
+from lightrail.spark.journals.journal import Journal
 from lightrail.spark.reading.offsets import Offsets
 from lightrail.spark.reading.planning import Cut, cuts, present
 
@@ -18,7 +18,7 @@ def admitted(
     part counts whole.
 
     Raises:
-        PlaceError: a place does not answer.
+        SourceError: an archive or gateway does not answer.
     """
     if messages_max is None and bytes_max is None:
         return {disk: next_lsn for disk, (_, _, next_lsn) in ranges.items()}

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from lightrail.spark.places.journals import Journal
-from lightrail.spark.places.listing import Places
+from lightrail.spark.journals.journal import Journal
+from lightrail.spark.journals.listing import Listing
 from lightrail.spark.reading.losses import Losses
 from lightrail.spark.reading.options import Options
 from lightrail.spark.reading.planning import Piece, pieces, tasks
@@ -29,17 +29,17 @@ class BatchReader(DataSourceReader):
 
         Raises:
             DataLoss: requested records are missing, and losses are not allowed.
-            PlaceError: a place does not answer.
+            SourceError: an archive or gateway does not answer.
         """
         options = self._options
         needed = {} if isinstance(options.ending, str) else options.ending
-        journals = Places(options.paths, options.access).journals_with(needed)
+        journals = Listing(options.paths, options.access).journals_with(needed)
         start, end = resolve(options, journals)
         found: list[Piece] = []
         for disk, next_lsn in end.items():
             if disk in journals:
                 found += self._pieces(journals[disk], start[disk], next_lsn)
-            # resolve() has reported journals of offsets that no place has.
+            # resolve() has reported journals of offsets that no source has.
         return [Task(each) for each in tasks(found, options.partitions_min)]
 
     def _pieces(self, journal: Journal, first_lsn: int, next_lsn: int) -> Iterator[Piece]:

@@ -4,7 +4,7 @@ import json
 import logging
 from dataclasses import asdict, dataclass
 
-from lightrail.spark.places.archives import file_system
+from lightrail.spark.journals.archives import file_system
 
 _LOG = logging.getLogger("lightrail.spark")
 

@@ -10,8 +10,8 @@ from lightrail.journal.layout import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.journal.scan import Scan
 from lightrail.model import limits
 from lightrail.spark.decoding.wanted import Part
-from lightrail.spark.places.journals import Held, Journal, first_answer
-from lightrail.spark.places.sources import SegmentMissingError, Source
+from lightrail.spark.journals.journal import Held, Journal, first_answer
+from lightrail.spark.journals.sources import SegmentMissingError, Source
 from lightrail.spark.reading.losses import Loss
 from lightrail.spark.reading.watching import unwatched
 
@@ -59,7 +59,7 @@ def pieces(journal: Journal, first_lsn: int, next_lsn: int, lost: SayLoss) -> It
     """The segments of a range of a journal, in order; reports missing ones.
 
     Raises:
-        PlaceError: a place does not answer.
+        SourceError: an archive or gateway does not answer.
     """
     expected = first_lsn
     for held, index in present(journal, first_lsn, next_lsn):
@@ -146,7 +146,7 @@ def first_since(journal: Journal, time_ms: int) -> int:
     """The first record of a journal with that time or a later one; the end of the journal if there is none.
 
     Raises:
-        PlaceError: a place does not answer.
+        SourceError: an archive or gateway does not answer.
     """
     latest = journal.latest or 0
     before: tuple[Held, SegmentIndex, Cut] | None = None

@@ -2,20 +2,20 @@
 
 from collections.abc import Mapping
 
-from lightrail.spark.places.journals import Journal
+from lightrail.spark.journals.journal import Journal
 from lightrail.spark.reading.losses import Loss, Losses
 from lightrail.spark.reading.offsets import EARLIEST, LATEST, Offsets, Wish, ordered
 from lightrail.spark.reading.options import Options
 from lightrail.spark.reading.planning import first_since
 
-NOWHERE = "no place knows this journal any more"
+NOWHERE = "no archive or gateway knows this journal any more"
 
 
 def starting(options: Options, journals: Mapping[str, Journal]) -> Offsets:
     """Begin of a read in each existing or named journal.
 
     Raises:
-        PlaceError: a place does not answer.
+        SourceError: an archive or gateway does not answer.
     """
     if options.starting_ms is not None:
         since = options.starting_ms
@@ -27,8 +27,8 @@ def resolve(options: Options, journals: Mapping[str, Journal]) -> tuple[Offsets,
     """Begin and end of a batch in each journal that it reads.
 
     Raises:
-        DataLoss: no place has a journal of the offsets, and losses are not allowed.
-        PlaceError: a place does not answer.
+        DataLoss: no archive or gateway has a journal of the offsets, and losses are not allowed.
+        SourceError: an archive or gateway does not answer.
     """
     start = starting(options, journals)
     end = (

@@ -19,10 +19,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from lightrail.spark.places import gateways
-from lightrail.spark.places.journals import Journal
-from lightrail.spark.places.listing import Places
-from lightrail.spark.places.sources import PlaceError
+from lightrail.spark.journals import gateways
+from lightrail.spark.journals.journal import Journal
+from lightrail.spark.journals.listing import Listing
+from lightrail.spark.journals.sources import SourceError
 from lightrail.spark.reading.admission import admitted
 from lightrail.spark.reading.losses import Loss, Losses
 from lightrail.spark.reading.offsets import Offsets, ordered
@@ -40,7 +40,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
         self._options = options
         self._reading = reading_of(options, columns)
-        self._places = Places(options.paths, options.access)
+        self._listing = Listing(options.paths, options.access)
         self._losses = Losses(options.fail_on_loss, options.loss_path)
         self._known: Offsets = {}
         """End of each journal at the last listing."""
@@ -53,7 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Begin of a new query, where its pin is set.
 
         Raises:
-            PlaceError: a place does not answer.
+            SourceError: an archive or gateway does not answer.
         """
         start = starting(self._options, self._listed())
         self._pin(start)
@@ -72,7 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             DataLoss: a journal was removed before it was read to its end, and losses are not allowed.
-            PlaceError: a place does not answer.
+            SourceError: an archive or gateway does not answer.
         """
         journals = self._listed()
         end = dict(start)
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fixes the end of the query: later records are not read.
 
         Raises:
-            PlaceError: a place does not answer.
+            SourceError: an archive or gateway does not answer.
         """
         self._listed()
         self._target = dict(self._known)
@@ -116,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ordered(self._known) or None
 
     def _listed(self) -> dict[str, Journal]:
-        journals = self._places.journals()
+        journals = self._listing.journals()
         for disk, journal in journals.items():
             latest = journal.latest
             if latest is not None:
@@ -130,7 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             DataLoss: records of it are missing, and losses are not allowed.
-            PlaceError: a place, or the shard that has them, does not answer.
+            SourceError: an archive, a gateway, or the shard that has them, does not answer.
         """
         ranges = {
             disk: (start[disk], next_lsn)
@@ -139,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         if not ranges:
             return []
-        journals = self._places.journals_with({disk: next_lsn for disk, (_, next_lsn) in ranges.items()})
+        journals = self._listing.journals_with({disk: next_lsn for disk, (_, next_lsn) in ranges.items()})
         found = []
         for disk, (first_lsn, next_lsn) in ranges.items():
             journal = journals.get(disk)
@@ -170,13 +170,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             body["hold_bytes"] = options.reader_bytes
         try:
             gateways.move_reader(options.access, options.reader, body)
-        except PlaceError as error:
+        except SourceError as error:
             # No rows are at risk: the pin holds back more than necessary until it moves again.
             _LOG.warning("the pin of reader %s has not moved: %s", options.reader, error)
 
     def __getstate__(self) -> dict[str, object]:
         """State for executors, without that of the driver."""
         state = dict(self.__dict__)
-        state["_places"] = None
+        state["_listing"] = None
         state["_known"], state["_target"] = {}, None
         return state

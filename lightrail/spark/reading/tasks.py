@@ -1,4 +1,4 @@
-"""Tasks of a read, in executors: from segments in their places to Arrow record batches."""
+"""Tasks of a read, in executors: from segments to Arrow record batches."""
 
 import logging
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from pyspark.sql.datasource import InputPartition
 from lightrail.spark.decoding.damage import DamageError
 from lightrail.spark.decoding.rows import record_batches
 from lightrail.spark.decoding.wanted import Wanted
-from lightrail.spark.places.journals import first_answer
-from lightrail.spark.places.sources import SegmentMissingError
+from lightrail.spark.journals.journal import first_answer
+from lightrail.spark.journals.sources import SegmentMissingError
 from lightrail.spark.reading.losses import Loss, Losses
 from lightrail.spark.reading.options import Options
 from lightrail.spark.reading.planning import Piece
@@ -51,7 +51,7 @@ class Reading:
         Raises:
             DamageError: a record is damaged, and losses are not allowed.
             DataLoss: a segment is missing, and losses are not allowed.
-            PlaceError: a place does not answer.
+            SourceError: an archive or gateway does not answer.
         """
         if isinstance(partition, Task):
             losses = Losses(self.fail_on_loss, self.loss_path)

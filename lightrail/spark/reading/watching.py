@@ -5,8 +5,8 @@ from lightrail.journal.layout import QUEUE, SEGMENT_HEADER_SIZE, SNAPSHOT, decod
 from lightrail.journal.record import Queue, QueueEvent, Snapshot
 from lightrail.journal.scan import Found, Scan
 from lightrail.spark.decoding.tables import read_policy
-from lightrail.spark.places.journals import Held, Journal, first_answer
-from lightrail.spark.places.sources import File, SegmentMissingError
+from lightrail.spark.journals.journal import Held, Journal, first_answer
+from lightrail.spark.journals.sources import File, SegmentMissingError
 
 
 def unwatched(journal: Journal, first_lsn: int, next_lsn: int) -> bool:
@@ -17,7 +17,7 @@ def unwatched(journal: Journal, first_lsn: int, next_lsn: int) -> bool:
     removes the oldest first.
 
     Raises:
-        PlaceError: a place does not answer.
+        SourceError: an archive or gateway does not answer.
     """
     before: tuple[Held, SegmentIndex] | None = None
     try:

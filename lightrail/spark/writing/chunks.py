@@ -1,7 +1,7 @@
 """Chunks: the messages of a task by target, in pieces that depend on the rows alone.
 
 A chunk ends at a number of messages or bytes, so where it ends depends on the rows alone. Its number is its
-index among the chunks of its target. A repeated task with the same rows in the same order makes the same
+position among the chunks of its target. A repeated task with the same rows in the same order makes the same
 chunks, and the broker recognises those that it has stored.
 """
 
@@ -17,7 +17,7 @@ class Chunk(NamedTuple):
     """Messages for one target."""
 
     target: str
-    place: int
+    position: int
     """Index among the chunks of its target, from 0."""
     messages: list[bytes]
 
@@ -50,7 +50,7 @@ class Chunks:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._gathering: dict[str, _Gathering] = {}
-        self._places: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
         self._bytes = 0
 
     def add(self, target: str, message: bytes) -> Iterator[Chunk]:
@@ -77,6 +77,6 @@ class Chunks:
     def _end(self, target: str) -> Chunk:
         found = self._gathering.pop(target)
         self._bytes -= found.bytes
-        place = self._places.get(target, 0)
-        self._places[target] = place + 1
-        return Chunk(target, place, found.messages)
+        position = self._counts.get(target, 0)
+        self._counts[target] = position + 1
+        return Chunk(target, position, found.messages)

@@ -22,7 +22,7 @@ MAPS: Final = ("application_properties", "message_annotations")
 WRITTEN: Final = frozenset({"message", "body", "queue", "durable", "priority", "ttl", *TEXTS, *MAPS})
 """Columns of a message's fields."""
 PASSED_OVER: Final = frozenset(name for name, _ in FIELDS) - WRITTEN
-"""Columns of the data source about a message's place and its events."""
+"""Columns of the data source about a message's location and its events."""
 TTL_MAX: Final = (1 << 32) - 1
 _OPEN: Final = b"\x00\x53"
 _ANNOTATIONS, _APPLICATION, _DATA, _VALUE = (_OPEN + bytes((code,)) for code in (0x72, 0x74, 0x75, 0x77))

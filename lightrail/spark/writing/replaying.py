@@ -111,14 +111,14 @@ def save(path: Path, run: Run) -> None:
 def pinned_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options of the data source, with the present offsets.
 
-    Raises PlaceError, DataLoss.
+    Raises SourceError, DataLoss.
     """
-    from lightrail.spark.places.listing import Places
+    from lightrail.spark.journals.listing import Listing
     from lightrail.spark.reading.options import read_options
     from lightrail.spark.reading.ranges import resolve
 
     read = read_options(options)
-    start, end = resolve(read, Places(read.paths, read.access).journals())
+    start, end = resolve(read, Listing(read.paths, read.access).journals())
     rest = {name: value for name, value in options.items() if name != "startingTimestamp"}
     return rest | {"startingOffsets": json.dumps(start), "endingOffsets": json.dumps(end)}
 

@@ -1,7 +1,7 @@
 """The sink: rows of a table or a stream become messages in queues or routers, each exactly once.
 
 A task is a producer named (id, partition), where the id is that of the streaming query, or drawn once when a
-batch write is planned. Its batches are numbered by their index in the task, and in a stream by the
+batch write is planned. Its batches are numbered by their position in the task, and in a stream by the
 micro-batch. A shard stores each number once (POST /NAME/!batch), so a task that is tried again, or runs twice
 at a time, stores nothing twice, as long as its rows have the same order again.
 """
@@ -28,7 +28,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
 """Local properties of each task of a micro-batch, from which alone a writer of pyspark gets them."""
 CHUNK_BITS: Final = 20
-"""Bits of the chunk in a number of a stream: micro-batch << CHUNK_BITS | index of the chunk."""
+"""Bits of the chunk in a number of a stream: micro-batch << CHUNK_BITS | position of the chunk."""
 OPTIONS: Final = (
     *(
         "gateway",
@@ -128,7 +128,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """One task: sends its rows, and returns when all whole chunks are stored."""
         context = _context()
-        return send(self._options, iterator, producer_name(self._id, context.partitionId()), place_number)
+        return send(self._options, iterator, producer_name(self._id, context.partitionId()), batch_number)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Every task has had all of its rows: sends what is left of each."""
@@ -156,7 +156,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         name = producer_name(self._options.id or query, context.partitionId())
         first = int(batch) << CHUNK_BITS
-        return send(self._options, iterator, name, lambda place: stream_number(first, place))
+        return send(self._options, iterator, name, lambda position: stream_number(first, position))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Every task has had all of its rows: sends what is left of each."""
@@ -171,19 +171,19 @@ def producer_name(id: str, partition: int) -> str:
     return f"spark/{id}/{partition}"
 
 
-def place_number(place: int) -> int:
+def batch_number(position: int) -> int:
     """The number of a chunk in a batch write."""
-    return place
+    return position
 
 
-def stream_number(first: int, place: int) -> int:
+def stream_number(first: int, position: int) -> int:
     """The number of a chunk of a micro-batch. Raises SinkError: there are too many chunks."""
-    if place >= 1 << CHUNK_BITS:
+    if position >= 1 << CHUNK_BITS:
         raise SinkError(
             f"a task has more than {1 << CHUNK_BITS} batches for one target in a micro-batch: raise "
             "batchMessages, or lower maxMessagesPerTrigger"
         )
-    return first + place
+    return first + position
 
 
 def send(
@@ -199,7 +199,7 @@ def send(
     """Sends the whole chunks of a task, each when the one before it is stored; returns the rest.
 
     Args:
-        number: of a chunk, by its index among those of its target.
+        number: of a chunk, by its position among those of its target.
 
     Raises:
         SinkError: a row is no message, or the broker refused a chunk; stored messages stay.
@@ -210,12 +210,12 @@ def send(
     chunks = Chunks(options.batch_messages, options.batch_bytes)
     with asked:
         for chunk in _whole(chunks, options, batches):
-            _post(asked, chunk, producer, number(chunk.place), sent)
+            _post(asked, chunk, producer, number(chunk.position), sent)
             if options.rate:
                 ahead_s = sent.messages / options.rate - (monotonic() - began)
                 if ahead_s > 0:
                     sleep(ahead_s)
-    sent.rests = [Rest(producer, number(chunk.place), chunk) for chunk in chunks.rest()]
+    sent.rests = [Rest(producer, number(chunk.position), chunk) for chunk in chunks.rest()]
     return sent
 
 

@@ -2,6 +2,7 @@
 // One rhea connection of a scenario: every error that is not expected ends the process, links as promises.
 
 const rhea = require("rhea");
+const WebSocket = require("ws");
 
 const TIME_OUT_MS = 60_000;
 
@@ -17,17 +18,16 @@ const decode = rhea.message.decode;
 rhea.message.decode = (buffer) => Object.assign(decode(buffer), { raw: Buffer.from(buffer) });
 
 class Client {
-  /** @param address HOST:PORT; options as rhea's connect takes them */
+  /** @param address HOST:PORT, or the URL of a WebSocket; options as rhea's connect takes them */
   constructor(address, options = {}) {
     const at = address.lastIndexOf(":");
     this.container = rhea.create_container();
     this.expectsEnd = false;
-    this.connection = this.container.connect({
-      host: address.slice(0, at),
-      port: Number(address.slice(at + 1)),
-      reconnect: false,
-      ...options,
-    });
+    const { origin, ...others } = options;
+    const where = /^wss?:/.test(address)
+      ? { connection_details: this.container.websocket_connect(WebSocket)(address, ["amqp"], { origin, ...others }) }
+      : { host: address.slice(0, at), port: Number(address.slice(at + 1)) };
+    this.connection = this.container.connect({ ...where, reconnect: false, ...others });
     this.container.on("error", fail);
     for (const kind of ["connection", "session", "sender", "receiver"]) {
       this.connection.on(`${kind}_error`, (context) => {

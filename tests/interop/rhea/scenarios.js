@@ -10,7 +10,7 @@ const numbers = (count, more = {}) => Array.from({ length: count }, (_, body) =>
 const scenarios = {
   /** Sends and receives numbered messages; options: count, durable, sender and receiver as rhea takes them. */
   async pass(address, queue, options) {
-    const client = new Client(address);
+    const client = new Client(address, options.connection);
     const sender = await client.sender(queue, options.sender);
     const receiver = await client.receiver(queue, options.receiver);
     const sent = client.send(sender, numbers(options.count, { durable: Boolean(options.durable) }));

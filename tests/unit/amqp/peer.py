@@ -223,3 +223,14 @@ def session_of(link: Link) -> Session:
     """The session with what callers of its links do not see."""
     assert isinstance(link.session, Session)
     return link.session
+
+
+def unsettled_of(session: Session) -> list[tuple[int, int, str, bool]]:
+    """First, last, link and mode of the unsettled deliveries; how readers cut ranges does not matter."""
+    found: list[tuple[int, int, str, bool]] = []
+    for each in session.incoming.ranges:
+        first, same = each.first, (each.link.name, each.second)
+        if found and found[-1][1] + 1 == first and found[-1][2:] == same:
+            first = found.pop()[0]
+        found.append((first, each.last, *same))
+    return found

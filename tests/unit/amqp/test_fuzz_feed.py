@@ -87,8 +87,8 @@ def mutate(pieces: list[bytes], mutations: list[Any]) -> list[bytes]:
         index = where % len(pieces)
         piece = pieces[index]
         if kind == "octet" and piece:
-            place = what % len(piece)
-            pieces[index] = piece[:place] + bytes([where % 256]) + piece[place + 1 :]
+            offset = what % len(piece)
+            pieces[index] = piece[:offset] + bytes([where % 256]) + piece[offset + 1 :]
         elif kind == "cut" and piece:
             pieces[index] = piece[: what % len(piece)]
         elif kind == "repeat":

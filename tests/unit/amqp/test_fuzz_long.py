@@ -12,8 +12,8 @@ import pytest
 from lightrail.amqp import frames
 from lightrail.amqp.performatives import SaslInit
 from lightrail.amqp.values import Symbol
-from tests.support.seeds import soak_seeds
 from tests.unit.amqp.peer import Peer, sasl
+from tests.unit.amqp.seeds import soak_seeds
 from tests.unit.amqp.test_fuzz_feed import LAWFUL, drive, mutate
 
 CONVERSATIONS = 15_000

@@ -32,9 +32,9 @@ from lightrail.amqp.performatives import (
     Target,
     Transfer,
 )
-from tests.support.seeds import soak_seeds
 from tests.unit.amqp.messages import LISTS, Lists, application_message, expiries, lasting
-from tests.unit.amqp.peer import Peer, amqp, data
+from tests.unit.amqp.peer import Peer, amqp, data, unsettled_of
+from tests.unit.amqp.seeds import soak_seeds
 from tests.unit.amqp.test_scanner import HEADERS, SHORT_LIVED
 
 PARTS = 2
@@ -214,19 +214,19 @@ def mutate(chance: random.Random, pieces: list[bytes]) -> None:
     index = chance.randrange(OPENING if chance.random() < 0.9 else 0, len(pieces))
     piece = pieces[index]
     # Performatives and the first sections are at the beginning; bodies are not looked at.
-    place = chance.randrange(min(len(piece), chance.choice((12, 40, 120))))
+    offset = chance.randrange(min(len(piece), chance.choice((12, 40, 120))))
     kind = chance.randrange(8)
     if kind <= 2:
         octet = chance.choice(OCTETS) if chance.random() < 0.7 else chance.randrange(256)
-        pieces[index] = piece[:place] + bytes((octet,)) + piece[place + 1 :]
+        pieces[index] = piece[:offset] + bytes((octet,)) + piece[offset + 1 :]
     elif kind == 3:
-        pieces[index] = resized(piece[:place])
+        pieces[index] = resized(piece[:offset])
     elif kind == 4:
-        pieces[index] = resized(piece[:place] + chance.randbytes(chance.randrange(1, 9)) + piece[place:])
+        pieces[index] = resized(piece[:offset] + chance.randbytes(chance.randrange(1, 9)) + piece[offset:])
     elif kind == 5:
-        pieces[index] = resized(piece[:place] + piece[place + chance.randrange(1, 9) :])
+        pieces[index] = resized(piece[:offset] + piece[offset + chance.randrange(1, 9) :])
     elif kind == 6:
-        pieces[index] = piece[:place] + chance.choice((b"", chance.randbytes(5))) + piece[place + 1 :]
+        pieces[index] = piece[:offset] + chance.choice((b"", chance.randbytes(5))) + piece[offset + 1 :]
     else:
         other = chance.randrange(len(pieces))
         pieces[index], pieces[other] = pieces[other], pieces[index]
@@ -240,10 +240,10 @@ def cut(chance: random.Random, pieces: list[bytes]) -> list[bytes]:
     opening, stream = b"".join(pieces[:OPENING]), b"".join(pieces[OPENING:])
     if chance.random() < 0.2:
         stream = stream[: chance.randrange(len(stream) + 1)]
-    places = sorted(chance.randrange(len(stream) + 1) for _ in range(chance.choice((0, 0, 1, 3, 20))))
+    offsets = sorted(chance.randrange(len(stream) + 1) for _ in range(chance.choice((0, 0, 1, 3, 20))))
     return [
         opening,
-        *(stream[start:stop] for start, stop in zip([0, *places], [*places, len(stream)], strict=True)),
+        *(stream[start:stop] for start, stop in zip([0, *offsets], [*offsets, len(stream)], strict=True)),
     ]
 
 
@@ -329,7 +329,7 @@ def state_of(peer: Peer) -> list[Any]:
             session.next_incoming_id,
             session.incoming_left,
             session.next_incoming_delivery,
-            [(each.first, each.last, each.link.name, each.second) for each in session.incoming.ranges],
+            unsettled_of(session),
             [
                 (link.name, link.state, link.credit, link.delivery_count, getattr(link, "allowed", None))
                 for link in session.links

@@ -58,8 +58,8 @@ def test_reads_may_be_cut_anywhere(part: int, cuts: list[int], takes: bool) -> N
     whole = b"".join(
         (*stream(MESSAGE, part, 0), amqp(transfer(1), data(b"small")), *stream(MESSAGE, part, 2))
     )
-    places = sorted({0, len(whole), *(cut % len(whole) for cut in cuts)})
-    reads = [whole[start:stop] for start, stop in pairwise(places)]
+    offsets = sorted({0, len(whole), *(cut % len(whole) for cut in cuts)})
+    reads = [whole[start:stop] for start, stop in pairwise(offsets)]
     found = received(peer, reads)
     assert [message for message, _ in found] == [MESSAGE, data(b"small"), MESSAGE]
     assert [in_pieces for _, in_pieces in found] == [takes, False, takes]

@@ -196,6 +196,18 @@ def test_echo_on_an_outgoing_link_is_answered_with_its_state() -> None:
     assert (flow.handle, flow.delivery_count, flow.link_credit, flow.available) == (0, 0, 9, 12)
 
 
+def test_how_many_messages_wait_is_not_claimed_where_it_is_not_known() -> None:
+    peer = opened()
+    link = peer.receiver(credit=5)
+    peer.credit(link, 9, echo=True)
+    assert [flow.available for flow in peer.hear()] == [None]
+    peer.credit(link, 9, drain=True)
+    link.drained()
+    assert [flow.available for flow in peer.hear()] == [0]
+    peer.credit(link, 0, echo=True)
+    assert [flow.available for flow in peer.hear()] == [None]
+
+
 def test_drain_uses_up_the_credit_after_what_there_is() -> None:
     peer = opened()
     link = peer.receiver(credit=0)

@@ -188,6 +188,23 @@ def test_presettled_deliveries_have_no_outcome() -> None:
 # --- delivery-tags of what was sent (2.7.5) --------------------------------------------------------------
 
 
+def test_delivery_tags_begin_with_the_prefix_of_their_link() -> None:
+    peer = opened(initial_outgoing_id=WRAP - 1, initial_delivery_id=WRAP - 1)
+    one = peer.receiver("one", 1)
+    one.prefix_tags(b"p" * 28)
+    for _ in range(2):
+        one.send_one(data(b"x"))
+    one.send_one(data(b"z" * 2 * one.session.connection.peer_max_frame_size))
+    tags = [body.delivery_tag for body, _ in peer.hear() if body.delivery_tag is not None]
+    assert [len(tag) for tag in tags] == [32] * 3
+    assert [tag[:28] for tag in tags] == [b"p" * 28] * 3
+    assert [one.unsettled_number(tag) for tag in tags] == [0, 1, 2]
+    assert one.unsettled_number(tags[0][28:]) is None
+    assert one.unsettled_number(b"q" * 28 + tags[0][28:]) is None
+    with pytest.raises(LocalError, match="the peer's"):
+        peer.sender().prefix_tags(b"p")
+
+
 def test_an_unsettled_delivery_is_found_by_its_tag_over_links_and_a_wrap_of_the_ids() -> None:
     peer = opened(initial_outgoing_id=WRAP - 3, initial_delivery_id=WRAP - 3)
     one, other = peer.receiver("one", 1), peer.receiver("other", 2)

@@ -74,7 +74,7 @@ def test_links_of_all_sessions_together_have_a_bound() -> None:
             assert answer.source is not None
     text = refusal(attached(peer, most // 2, 1))
     assert f"expected at most {most} links on a connection" in text
-    # Others go on, and the place of one that is detached is free.
+    # Others go on, and the handle of one that is detached is free.
     peer.say(Detach(handle=0, closed=True), channel=0)
     peer.say(Detach(handle=most // 2, closed=True), channel=1)
     peer.hear()

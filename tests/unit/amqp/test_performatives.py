@@ -53,7 +53,7 @@ from lightrail.amqp.performatives import (
     encode_performative,
 )
 from lightrail.amqp.values import Array, DecodeError, Described, Symbol, UInt, ULong
-from tests.support.amqp_strategies import composites, filled
+from tests.support.amqp.strategies import composites, filled
 
 SPECIFICATION = json.loads((Path(__file__).parent / "specification.json").read_text())
 """Names, types, duties and defaults, derived from the definitions of AMQP 1.0 with restricted types resolved

@@ -152,8 +152,8 @@ def test_mixed_headers_agree_in_durable_and_nearly_in_ttl_whatever_octets_they_h
     headers: list[bytes], changes: list[tuple[int, int]], scanner: Any
 ) -> None:
     stream = bytearray(b"".join(transfer_frame(at, head + data(b"x")) for at, head in enumerate(headers)))
-    for place, octet in changes:
-        stream[place % len(stream)] = octet
+    for offset, octet in changes:
+        stream[offset % len(stream)] = octet
     heard: list[Any] = []
     for mixes in True, False:
         with pytest.MonkeyPatch.context() as patch:
@@ -313,8 +313,8 @@ def lawful(seed: int) -> list[bytes]:
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 255)), max_size=4))
 def test_octets_changed_anywhere_are_read_alike(seed: int, changes: list[tuple[int, int]]) -> None:
     stream = bytearray(b"".join(lawful(seed)))
-    for place, octet in changes:
-        stream[place % len(stream)] = octet
+    for offset, octet in changes:
+        stream[offset % len(stream)] = octet
     heard: list[Any] = []
     for scanner in (compiled.scanner, interpreted, None):
         with pytest.MonkeyPatch.context() as patch:
@@ -329,12 +329,12 @@ def test_octets_changed_anywhere_are_read_alike(seed: int, changes: list[tuple[i
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 5_000), st.binary(max_size=12), st.integers(0, 5_000))
 def test_compiled_and_interpreted_give_the_same_for_any_octets(
-    seed: int, place: int, octets: bytes, cut: int
+    seed: int, offset: int, octets: bytes, cut: int
 ) -> None:
     stream = b"".join(lawful(seed))
-    place %= len(stream)
-    stream = (stream[:place] + octets + stream[place + len(octets) :])[: cut % len(stream) + 1]
-    for position in {0, place, cut % len(stream)}:
+    offset %= len(stream)
+    stream = (stream[:offset] + octets + stream[offset + len(octets) :])[: cut % len(stream) + 1]
+    for position in {0, offset, cut % len(stream)}:
         lanes = {each.lane(stream, position, len(stream)) for each in (compiled.scanner, interpreted)}
         assert len(lanes) == 1
         found = []
@@ -397,8 +397,8 @@ def test_whatever_octets_a_message_has_its_ttl_is_made_shorter_alike(
 ) -> None:
     messages = [head + data(b"x") for head in heads]
     start = bytearray(b"".join(messages))
-    for place, octet in changes:
-        start[place % len(start)] = octet
+    for offset, octet in changes:
+        start[offset % len(start)] = octet
     ends = [max(0, end - cut) for end in ends_of(messages, 0)]
     found = []
     for each in (compiled.scanner, interpreted):
@@ -500,8 +500,8 @@ def test_whatever_octets_a_message_has_its_header_is_made_anew_alike(
 ) -> None:
     messages = [head + data(b"x") for head in heads]
     blob = bytearray(b"".join(messages))
-    for place, octet in changes:
-        blob[place % len(blob)] = octet
+    for offset, octet in changes:
+        blob[offset % len(blob)] = octet
     ends = [max(0, end - cut) for end in ends_of(messages, 0)]
     found = [each.redeliver(bytes(blob), 0, ends, 0, 2, 5) for each in (compiled.scanner, interpreted)]
     assert found[0] == found[1]

@@ -27,7 +27,7 @@ from lightrail.amqp.sections import (
     with_header,
 )
 from lightrail.amqp.values import DecodeError, Described, Symbol, Timestamp, UByte, UInt, ULong, UShort
-from tests.support.amqp_strategies import composites, filled, keys, same, symbols, values
+from tests.support.amqp.strategies import composites, filled, keys, same, symbols, values
 
 headers = composites(SHAPE_OF[Header])
 properties = composites(SHAPE_OF[Properties])
@@ -48,7 +48,7 @@ bodies: st.SearchStrategy[list[bytes]] = st.one_of(
 
 @st.composite
 def messages(draw: st.DrawFn) -> list[list[bytes]]:
-    """The encoded sections of a message by place, none or one in each but the body."""
+    """The encoded sections of a message by rank, none or one in each but the body."""
 
     def maybe(strategy: st.SearchStrategy[bytes]) -> list[bytes]:
         return draw(st.just([]) | strategy.map(lambda octets: [octets]))
@@ -68,7 +68,7 @@ def messages(draw: st.DrawFn) -> list[list[bytes]]:
 
 
 def join(sections: list[list[bytes]]) -> bytes:
-    return b"".join(b"".join(place) for place in sections)
+    return b"".join(b"".join(parts) for parts in sections)
 
 
 NAMES = list(Sections.__dataclass_fields__)
@@ -81,18 +81,18 @@ def test_sections_are_found(message: list[list[bytes]], before: bytes) -> None:
     octets = before + join(message)
     for buffer in (octets, bytearray(octets), memoryview(octets)):
         found = scan(buffer, len(before))
-        for name, place in zip(NAMES, message, strict=True):
+        for name, parts in zip(NAMES, message, strict=True):
             area = getattr(found, name)
-            assert (b"" if area is None else octets[slice(*area)]) == b"".join(place)
-            assert (area is None) == (not place)
+            assert (b"" if area is None else octets[slice(*area)]) == b"".join(parts)
+            assert (area is None) == (not parts)
 
 
 @given(messages())
 def test_every_cut_is_a_decode_error_or_ends_between_sections(message: list[list[bytes]]) -> None:
     octets = join(message)
     ends = {0}
-    for place in message:
-        for part in place:
+    for parts in message:
+        for part in parts:
             ends.add(max(ends) + len(part))
     for cut in range(len(octets)):
         if cut in ends:

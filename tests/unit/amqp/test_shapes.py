@@ -13,7 +13,7 @@ from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError
 from lightrail.model import limits
 from tests.unit.amqp.messages import expiries
-from tests.unit.amqp.peer import Peer, amqp, data, opened, transfer
+from tests.unit.amqp.peer import Peer, amqp, data, opened, transfer, unsettled_of
 
 HEAD = b"\x00Sp\xc0\x02\x01A"
 ANNOTATIONS = b"\x00Sr\xc1\x07\x02\xa3\x03x-a\x41"
@@ -67,7 +67,7 @@ def state_of(peer: Peer) -> list[Any]:
         session.next_incoming_id,
         session.incoming_left,
         session.next_incoming_delivery,
-        [(each.first, each.last, each.link.name, each.second) for each in session.incoming.ranges],
+        unsettled_of(session),
         [
             (link.name, link.state, link.credit, link.delivery_count, link.allowed)  # type: ignore[attr-defined]
             for link in session.links
@@ -282,8 +282,8 @@ def test_with_and_without_shapes_the_same_is_told_wherever_the_input_is_cut(
 @given(st.data())
 def test_one_octet_changed_is_read_alike(draw: st.DataObject) -> None:
     stream = bytearray(conversation([(0, HEAD + data(b"x" * 20), {}, 0, None, 30)], 500))
-    place = draw.draw(st.integers(0, len(stream) - 1))
-    stream[place] = draw.draw(st.integers(0, 255))
+    offset = draw.draw(st.integers(0, len(stream) - 1))
+    stream[offset] = draw.draw(st.integers(0, 255))
     fast, complete = pair()
     assert told(fast.feed(bytes(stream))) == told(complete.feed(bytes(stream)))
     assert fast.hear_bytes() == complete.hear_bytes()

@@ -34,8 +34,8 @@ from lightrail.amqp.values import (
     UShort,
 )
 from lightrail.model import limits
-from tests.support.amqp_strategies import BY_TYPE, keys, same, scalar_arrays, scalars, values
-from tests.support.proton_values import plain, to_proton
+from tests.support.amqp.proton_values import plain, to_proton
+from tests.support.amqp.strategies import BY_TYPE, keys, same, scalar_arrays, scalars, values
 
 SOME_UUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 

@@ -19,8 +19,13 @@ LOOPBACK = Settings(amqp=Endpoint("127.0.0.1", 1), http=Endpoint("::1", 2), data
 
 def test_without_users_only_loopback_is_served() -> None:
     serve.refuse_without_users(LOOPBACK, False)
-    for name in ("amqp", "amqps", "http", "https"):
-        outside = replace(LOOPBACK, **{name: Endpoint("0.0.0.0", 5)})
+    everywhere = Endpoint("0.0.0.0", 5)
+    for name, outside in {
+        "amqp": replace(LOOPBACK, amqp=everywhere),
+        "amqps": replace(LOOPBACK, amqps=everywhere),
+        "http": replace(LOOPBACK, http=everywhere),
+        "https": replace(LOOPBACK, https=everywhere),
+    }.items():
         with pytest.raises(serve.ServeError, match=f"{name} 0.0.0.0:5 can be reached .*--insecure-no-users"):
             serve.refuse_without_users(outside, False)
         serve.refuse_without_users(outside, True)

@@ -9,7 +9,7 @@ import pytest
 from tests.support import wait
 from tests.support.broker import Broker
 
-COMMAND = ("-m", "tests.support.serve_roles")
+COMMAND = ("-m", "tests.unit.cli.serve_roles")
 FLAGS = ("--shards", "2", "--frontends", "2")
 EVERYBODY = ["shard-0", "shard-1", "frontend-0", "frontend-1", "gateway-0"]
 

@@ -1,4 +1,4 @@
-"""Any await may be cancelled at any step of the loop: the connection goes on, and no message, place of a
+"""Any await may be cancelled at any step of the loop: the connection goes on, and no message, slot of a
 window or credit is lost. Steps are counted, so nothing waits for a time to pass."""
 
 import asyncio
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from lightrail.client import Connection, Delivery, connect
-from tests.support.engine_broker import EngineBroker
+from tests.support.amqp.engine_broker import EngineBroker
 
 DEADLINE_S = 20.0
 WINDOW = 3
@@ -130,7 +130,7 @@ class Scene:
             assert missing
         assert self.found.keys() <= self.tried
         assert set(self.found.values()) <= {1}, "nothing comes twice, and nothing is given out twice"
-        # All places of the window at once.
+        # All slots of the window at once.
         self.broker.give_credit(0)
         answers = [self.sender.send_nowait(-1) for _ in range(WINDOW)]
         self.broker.give_credit(WINDOW)

@@ -8,8 +8,8 @@ import pytest
 
 from lightrail.client import ClientError, Delivery, LinkError, LostError, connect
 from lightrail.client.keeper import AGAIN_S, LONGEST_S, Keeper
-from tests.support.engine_broker import EngineBroker
-from tests.support.sim_loop import SimLoop
+from tests.support.amqp.engine_broker import EngineBroker
+from tests.support.sim.loop import SimLoop
 from tests.unit.client.test_recovery import SOON
 from tests.unit.client.test_recovery import play as play_sockets
 

@@ -7,13 +7,12 @@ BYTES_PER_LINK_MAX = 10_000
 
 
 def test_ten_thousand_links_take_ten_kilobytes_each_at_most() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.engine_broker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as broker:
+    command = [sys.executable, "-m", "tests.support.amqp.engine_broker"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
         assert broker.stdin is not None
         assert broker.stdout is not None
         port = broker.stdout.readline().decode().strip()
-        client = [sys.executable, "-m", "tests.support.link_memory", port, "10", "10000"]
+        client = [sys.executable, "-m", "tests.unit.client.link_memory", port, "10", "10000"]
         found = subprocess.run(client, capture_output=True, text=True, timeout=100)
         broker.stdin.close()
     assert found.returncode == 0, found.stderr

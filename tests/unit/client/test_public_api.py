@@ -41,6 +41,7 @@ OF_THE_LIBRARY: Final = {
     "Receiver": {
         "attach",
         "attached",
+        "closed",
         "detached",
         "end",
         "flush",
@@ -55,10 +56,22 @@ OF_THE_LIBRARY: Final = {
         "was_opened",
         "what",
     },
-    "Sender": {"attach", "attached", "detached", "end", "flush", "handle", "lost", "was_opened", "what"},
+    "Sender": {
+        "attach",
+        "attached",
+        "closed",
+        "detached",
+        "end",
+        "flush",
+        "handle",
+        "lost",
+        "send_with",
+        "was_opened",
+        "what",
+    },
 }
 """What the client's own modules call of one another: not for applications, and in no list of theirs."""
-MADE_BY_METHODS: Final = {"Delivery", "Management", "Receiver", "Requester", "Sender"}
+MADE_BY_METHODS: Final = {"Delivery", "Management", "Receiver", "Requester", "Sender", "Transaction"}
 """No application calls these classes. Nor `Connection`, but its parameters are the options of `connect`."""
 PROTOCOLS: Final = ("__aenter__", "__aiter__", "__anext__", "__enter__", "__iter__", "__await__")
 """Methods that the language calls: `async with`, `for`, and so on."""

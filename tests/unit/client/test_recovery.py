@@ -21,7 +21,7 @@ from lightrail.client import (
 )
 from lightrail.client import connection as connections
 from lightrail.client.options import pause_s
-from tests.support.engine_broker import EngineBroker
+from tests.support.amqp.engine_broker import EngineBroker
 
 DEADLINE_S = 20.0
 SOON = ReconnectPolicy(first=0.005, longest=0.05, connect=5.0)

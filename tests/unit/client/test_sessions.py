@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lightrail.client import ClientError, connect
-from tests.support.engine_broker import EngineBroker
+from tests.support.amqp.engine_broker import EngineBroker
 from tests.unit.client.test_recovery import SOON, play, until
 
 
@@ -47,7 +47,7 @@ def test_links_beyond_the_brokers_handle_max_go_to_further_sessions_also_after_a
     play(with_broker(test, handle_max=2))
 
 
-def test_a_place_that_a_closed_link_leaves_is_used_again() -> None:
+def test_a_handle_that_a_closed_link_leaves_is_used_again() -> None:
     async def test(broker: EngineBroker) -> None:
         async with connect(broker.url) as connection:
             senders = [connection.sender("q") for _ in range(6)]

@@ -25,7 +25,8 @@ from lightrail.amqp.values import (
     ULong,
 )
 from lightrail.client import Message
-from tests.support.amqp_strategies import (
+from tests.support.amqp.proton_values import ReadMessage, plain, read_value, to_proton
+from tests.support.amqp.strategies import (
     BY_TYPE,
     keys,
     same,
@@ -34,7 +35,6 @@ from tests.support.amqp_strategies import (
     symbols,
     text,
 )
-from tests.support.proton_values import ReadMessage, plain, read_value, to_proton
 
 SMALL: Final = settings(max_examples=15)
 MAPS: Final = ("annotations", "delivery_annotations", "footer")
@@ -338,18 +338,18 @@ def assert_reads_or_refuses(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("code", [0x40, 0x45, 0xC0, 0xD0, 0xA0, 0xC1, 0xD1, 0xE0, 0x00, 0x77, 0xFF])
-@pytest.mark.parametrize("place", range(0x6F, 0x7A))
+@pytest.mark.parametrize("section", range(0x6F, 0x7A))
 @pytest.mark.parametrize("rest", [b"", b"\x00", b"\x02\x01\x40", b"\x00\x00\x00\x04\x00\x00\x00\x00"])
-def test_sections_that_are_of_another_type_are_refused(place: int, code: int, rest: bytes) -> None:
-    assert_reads_or_refuses(bytes((0, 0x53, place, code)) + rest)
+def test_sections_that_are_of_another_type_are_refused(section: int, code: int, rest: bytes) -> None:
+    assert_reads_or_refuses(bytes((0, 0x53, section, code)) + rest)
 
 
-@pytest.mark.parametrize("place", [0x71, 0x72, 0x74, 0x78])
-def test_a_list_in_place_of_a_map_is_refused(place: int) -> None:
+@pytest.mark.parametrize("section", [0x71, 0x72, 0x74, 0x78])
+def test_a_list_in_place_of_a_map_is_refused(section: int) -> None:
     names = {0x71: "delivery_annotations", 0x72: "annotations", 0x74: "properties", 0x78: "footer"}
-    message = Message.decode(bytes((0, 0x53, place)) + encode([1]))
+    message = Message.decode(bytes((0, 0x53, section)) + encode([1]))
     with pytest.raises(DecodeError, match="expected the map of"):
-        getattr(message, names[place])
+        getattr(message, names[section])
     assert "no message" in repr(message)
 
 

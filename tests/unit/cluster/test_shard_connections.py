@@ -16,7 +16,7 @@ from lightrail.wire import shards
 from lightrail.wire.bodies import Welcome
 from lightrail.wire.frames import VERSION, Kind, frame
 from lightrail.wire.shards import State
-from tests.support.owner_scene import HandWire
+from tests.support.shard.owner_scene import HandWire
 
 Check = Callable[[ShardConnections, MemoryCoordinator], Awaitable[None]]
 
@@ -65,7 +65,7 @@ def test_shards_come_move_and_go_with_their_registrations(monkeypatch: pytest.Mo
         assert [(shard, peer.address) for shard, peer in made.peers.items()] == [(1, "inproc://one")]
         peer = made.peers[1]
         greet(made, 1)
-        # Elsewhere, and another process at the same place: a new connection, and the links stay.
+        # Elsewhere, and another process at the same address: a new connection, and the links stay.
         for address, boot in (("inproc://two", 1), ("inproc://two", 2)):
             socket: Any = peer._socket
             await register(coordinator, 1, address, boot)
@@ -94,7 +94,7 @@ def test_a_shard_that_greets_before_its_registration_is_heard_of_is_greeted_once
         made.refresh()
         greet(made, 1)
         peer = made.peers[1]
-        peer._lost("a test")
+        peer.greet_again("a test")
         greet(made, 1, boot=2)
         socket, greetings = peer._socket, peer.greetings
         await register(coordinator, 1, "inproc://one", boot=2)
@@ -119,9 +119,9 @@ def test_a_process_that_was_ready_stays_so_without_one_of_its_shards(monkeypatch
         assert made.not_ready() == "waiting for shard 1"
         greet(made, 1)
         assert made.not_ready() is None
-        made.peers[0]._lost("a test")
+        made.peers[0].greet_again("a test")
         assert made.not_ready() is None
-        assert made.away() == [0]
+        assert made.not_serving() == [0]
 
     play(monkeypatch, check)
 
@@ -139,16 +139,17 @@ def test_a_start_waits_for_shards_only_so_long(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_new_queue_is_placed_once_and_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def check(made: ShardConnections, coordinator: MemoryCoordinator) -> None:
-        assert made.where("q") is None
-        place = await made.place("q")
-        assert made.where("q") == place
-        assert made.where("q/$dlq") == place
+        assert made.placement("q") is None
+        placement = await made.place("q")
+        assert made.placement("q") == placement
+        assert made.placement("q/$dlq") == placement
         moved = made.moved
         entry = await coordinator.entry(f"{PLACEMENT}q")
         assert entry is not None
-        await coordinator.write([Write(f"{PLACEMENT}q", Placed.encode(1 - place[0], 2), entry.revision)])
+        moved_to = Placed.encode(1 - placement.shard, 2)
+        await coordinator.write([Write(f"{PLACEMENT}q", moved_to, entry.revision)])
         made.refresh()
-        assert made.where("q") == (1 - place[0], 2)
+        assert made.placement("q") == (1 - placement.shard, 2)
         assert made.moved > moved
 
     play(monkeypatch, check)

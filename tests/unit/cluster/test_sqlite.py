@@ -13,9 +13,9 @@ import pytest
 from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.map import ShardRecord
-from lightrail.cluster.placement import Placement
 from lightrail.cluster.sqlite import APPLICATION_ID, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
+from lightrail.model.placement import Placement
 
 PLACER = """
 import asyncio, json, sys

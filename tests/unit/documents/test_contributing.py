@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: its program that prints the records of a segment does so."""
+"""CONTRIBUTING.md: its program prints the records of a segment, and tests stand where it says."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ def printed(segment: bytes, directory: Path) -> subprocess.CompletedProcess[str]
 
 @pytest.fixture
 def segment() -> bytes:
-    records = (Queue(QueueEvent.DECLARED, 1, "shop/orders", "{}"), Close())
+    records: tuple[Queue | Close, ...] = (Queue(QueueEvent.DECLARED, 1, "shop/orders", "{}"), Close())
     return layout.encode_segment_header(1, 1, SALT) + b"".join(
         layout.finished(layout.encode_small(record, lsn, 0, 0), SALT) for lsn, record in enumerate(records, 1)
     )
@@ -43,3 +43,9 @@ def test_it_says_that_a_segment_has_no_records_yet(tmp_path: Path) -> None:
     done = printed(bytes(4096), tmp_path)
     assert done.returncode == 1
     assert done.stderr == "no records yet: the segment is prepared for later\n"
+
+
+def test_each_module_of_a_queue_has_a_test_file_of_its_name_and_there_is_no_other() -> None:
+    modules = {path.stem for path in (ROOT / "lightrail" / "shard" / "queue").glob("*.py")} - {"__init__"}
+    tests = (ROOT / "tests" / "unit" / "shard" / "queue").glob("test_*.py")
+    assert {path.stem.removeprefix("test_") for path in tests} == modules

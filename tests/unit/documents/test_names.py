@@ -32,7 +32,7 @@ PATH: Final = re.compile(r"`([a-z][\w./-]*(?:/|\.md|\.toml|\.yml))`")
 
 
 def lines(page: str) -> Iterator[tuple[str, str]]:
-    """Every line of a page, with its place as an editor opens it."""
+    """Every line of a page, with its position as an editor opens it."""
     for number, line in enumerate((ROOT / page).read_text().splitlines(), 1):
         yield f"{page}:{number}", line
 
@@ -72,8 +72,8 @@ def has(path: str, name: str) -> bool:
 @pytest.mark.parametrize("page", PAGES)
 def test_modules_that_it_names_exist(page: str) -> None:
     missing = [
-        f"{place}: {name}"
-        for place, line in lines(page)
+        f"{position}: {name}"
+        for position, line in lines(page)
         for name in MODULE.findall(line)
         if not files(name)
     ]
@@ -83,8 +83,8 @@ def test_modules_that_it_names_exist(page: str) -> None:
 @pytest.mark.parametrize("page", MAPS)
 def test_folders_and_pages_that_it_names_exist(page: str) -> None:
     missing = [
-        f"{place}: {name}"
-        for place, line in lines(page)
+        f"{position}: {name}"
+        for position, line in lines(page)
         for name in PATH.findall(line)
         if not (ROOT / name).exists() and not any(f"/{name}" in path for path in SOURCES)
     ]
@@ -94,8 +94,8 @@ def test_folders_and_pages_that_it_names_exist(page: str) -> None:
 @pytest.mark.parametrize("page", MAPS)
 def test_names_that_it_says_a_file_has_are_there(page: str) -> None:
     missing = [
-        f"{place}: {path} has no {name}"
-        for place, line in lines(page)
+        f"{position}: {path} has no {name}"
+        for position, line in lines(page)
         for name, path in (*IN_FILE.findall(line), *((name, path) for path, name in WALK.findall(line)))
         if not any(has(each, name) for each in files(path))
     ]
@@ -106,8 +106,8 @@ def test_names_that_it_says_a_file_has_are_there(page: str) -> None:
 def test_methods_that_it_names_exist(page: str) -> None:
     code = {path: (ROOT / path).read_text() for path in SOURCES}
     missing = [
-        f"{place}: {kind}.{name}"
-        for place, line in lines(page)
+        f"{position}: {kind}.{name}"
+        for position, line in lines(page)
         for kind, name in METHOD.findall(line)
         if not any(f"class {kind}" in text and has(path, f"{kind}.{name}") for path, text in code.items())
     ]

@@ -9,7 +9,7 @@ from lightrail.amqp.encoder import encode, write_map_data, write_value
 from lightrail.amqp.sections import Header, Properties
 from lightrail.amqp.values import Described, Symbol, ULong
 from lightrail.filters.message import MessageView
-from tests.support.amqp_strategies import composites, scalars, symbols, text, values
+from tests.support.amqp.strategies import composites, scalars, symbols, text, values
 
 
 def section(code: int, value: Any) -> bytes:
@@ -104,14 +104,14 @@ def mutated(draw: st.DrawFn) -> bytes:
     """Messages with some octets changed, cut or put in, and plain octets."""
     octets = bytearray(draw(messages() | st.binary(max_size=40)))
     for _ in range(draw(st.integers(1, 4))):
-        place = draw(st.integers(0, len(octets)))
+        offset = draw(st.integers(0, len(octets)))
         change = draw(st.sampled_from(("set", "cut", "insert", "delete")))
         if change == "cut":
-            del octets[place:]
+            del octets[offset:]
         elif change == "insert":
-            octets[place:place] = draw(st.binary(min_size=1, max_size=3))
+            octets[offset:offset] = draw(st.binary(min_size=1, max_size=3))
         elif change == "delete":
-            del octets[place : place + draw(st.integers(1, 4))]
-        elif place < len(octets):
-            octets[place] = draw(st.integers(0, 255))
+            del octets[offset : offset + draw(st.integers(1, 4))]
+        elif offset < len(octets):
+            octets[offset] = draw(st.integers(0, 255))
     return bytes(octets)

@@ -21,7 +21,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.message import extract, term
 from lightrail.filters.path import parse_path
 from lightrail.model import limits
-from tests.support.amqp_strategies import same
+from tests.support.amqp.strategies import same
 from tests.unit.filters.messages import message, messages, mutated, section
 
 SECTIONS = (
@@ -159,7 +159,7 @@ def test_an_entry_is_changed_in_its_place() -> None:
         ({"set": {"subject": "a"}, "remove": ["subject"]}, "remove: expected each field once"),
     ],
 )
-def test_errors_name_the_place_and_what_is_allowed(spec: Any, message: str) -> None:
+def test_errors_name_the_part_and_what_is_allowed(spec: Any, message: str) -> None:
     with pytest.raises(FilterError) as caught:
         compile_action(spec)
     assert message in str(caught.value)

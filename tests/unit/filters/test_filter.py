@@ -110,7 +110,7 @@ def test_filters_that_do_not_match(spec: Any) -> None:
         ({"not": None}, "not: expected an object with"),
     ],
 )
-def test_errors_name_the_place_and_what_is_allowed(spec: Any, message: str) -> None:
+def test_errors_name_the_part_and_what_is_allowed(spec: Any, message: str) -> None:
     with pytest.raises(FilterError) as caught:
         compile_filter(spec)
     assert message in str(caught.value)

@@ -60,7 +60,7 @@ def drawn_messages(draw: st.DrawFn) -> bytes:
 
 @given(st.lists(specs, max_size=12), drawn_messages() | mutated())
 def test_targets_are_the_keys_of_the_filters_that_match(filters: list[Any], data: bytes) -> None:
-    entries = [(place, compile_filter(spec)) for place, spec in enumerate(filters)]
+    entries = [(index, compile_filter(spec)) for index, spec in enumerate(filters)]
     expected = tuple(key for key, each in entries if each.matches(MessageView(data)))
     assert Matcher(entries).targets(MessageView(data)) == expected
 

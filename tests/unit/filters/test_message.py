@@ -32,7 +32,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.message import OPAQUE, MessageView, extract, term
 from lightrail.filters.path import FIELD_NAMES, HEADER, Path, entry, parse_path
 from lightrail.model import limits
-from tests.support.amqp_strategies import same
+from tests.support.amqp.strategies import same
 from tests.unit.filters.messages import message, messages, mutated, names, section
 
 paths = st.sampled_from(FIELD_NAMES).map(parse_path) | st.builds(

@@ -14,13 +14,13 @@ from lightrail.amqp.performatives import AmqpError, Rejected, Source, Target
 from lightrail.amqp.sections import Properties
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.cluster.placement import Placement
 from lightrail.frontend.claims import Claim, Claims
 from lightrail.model import conditions, limits
+from lightrail.model.placement import Placement
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.wire.frames import Kind
-from tests.support.frontend_scene import Client, Scene
+from tests.support.amqp.frontend_scene import Client, Scene
 
 TEMPLATE = Policy.parse({"role": "none", "auto_create": True, "template": {"lifetime": "connection"}})
 TAG = Symbol("delivery-tag")

@@ -15,9 +15,9 @@ from lightrail.model import conditions, limits
 from lightrail.namespace import tokens
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import ANYBODY, Caller
-from tests.support.frontend_scene import Client, Scene
-from tests.support.frontend_scene import play as play_scene
-from tests.support.requests import Requester
+from tests.support.amqp.frontend_scene import Client, Scene
+from tests.support.amqp.frontend_scene import play as play_scene
+from tests.support.amqp.requests import Requester
 
 Check = Callable[["Cbs"], Any]
 
@@ -47,7 +47,7 @@ class Cbs:
 
     @property
     def connection(self) -> ClientConnection:
-        (connection,) = self.scene.frontend.connections
+        (connection,) = self.scene.connections
         return connection
 
     def token(self, ttl_s: int = 60, scope: tokens.Scope | None = None, **claims: Any) -> str:
@@ -255,7 +255,7 @@ def test_set_token_is_answered_by_its_outcome_and_is_for_everything() -> None:
 @pytest.mark.parametrize(
     ("expected", "change"),
     [
-        (400, {"type": "servicebus.windows.net:sastoken"}),
+        (400, {"type": "saml"}),
         (400, {"type": None}),
         (400, {"type": 7}),
         (400, {"audience": None}),
@@ -345,6 +345,7 @@ def test_the_capability_is_offered() -> None:
             "AMQP_CBS_V1_0",
             "SHARED-SUBS",
             "lightrail:renew-locks",
+            "sole-connection-for-container",
         ]
 
     play(check)

@@ -19,9 +19,9 @@ from lightrail.frontend.nodes.queries import Queries
 from lightrail.model import conditions, limits
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.control import ControlRefusedError
-from tests.support.frame_peer import AMQP, frame
-from tests.support.frontend_scene import Client, Scene, play
-from tests.support.requests import Requester
+from tests.support.amqp.frame_peer import AMQP, frame
+from tests.support.amqp.frontend_scene import Client, Scene, play
+from tests.support.amqp.requests import Requester
 from tests.support.turns import until
 from tests.unit.frontend.test_management import make
 from tests.unit.frontend.test_management import play as manage
@@ -292,7 +292,7 @@ def test_who_sends_and_reads_no_answers_is_not_read_until_it_reads() -> None:
         server = await asyncio.get_running_loop().create_server(scene.frontend.protocol, "127.0.0.1", 0)
         client = Flooding(server)
         await until(lambda: bool(scene.frontend.connections))
-        (connection,) = scene.frontend.connections
+        (connection,) = scene.connections
         transport = connection.transport
         assert transport is not None
         most = in_vain = 0

@@ -8,7 +8,6 @@ import pytest
 
 from lightrail.amqp import events, frames
 from lightrail.amqp.performatives import (
-    Coordinator,
     SaslInit,
     SaslMechanisms,
     SaslOutcome,
@@ -21,13 +20,13 @@ from lightrail.amqp.performatives import (
 from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.cluster.placement import Placement
 from lightrail.cluster.users import UserRecord
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
+from lightrail.model.placement import Placement
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, OutcomeCode, deliver
-from tests.support.frontend_scene import Client, Scene, play
+from tests.support.amqp.frontend_scene import Client, Scene, play
 from tests.support.now import now
 
 
@@ -73,7 +72,9 @@ def test_a_receiver_is_attached_and_gets_what_it_gave_credit_for() -> None:
         link = session.attach("r", False, source=source, target=Target())
         await client.turn()
         (opened, _) = scene.shard.take()
-        assert ConsumerOpen.decode(opened.body) == ConsumerOpen("q", label="client/r")
+        opening = ConsumerOpen.decode(opened.body)
+        assert len(opening.client_link) == 32
+        assert opening == ConsumerOpen("q", label="client/r", client_link=opening.client_link, steals=True)
         scene.shard.ready()
         await client.turn()
         assert link.source.filter is None
@@ -181,7 +182,6 @@ def test_a_coordinator_that_fails_refuses_the_link() -> None:
     [
         (True, Source(), None, conditions.INVALID_FIELD),
         (True, Source(), Target(dynamic=True, address="q"), conditions.INVALID_FIELD),
-        (True, Source(), Coordinator(), conditions.NOT_IMPLEMENTED),
         (True, Source(), Target(address="a" * 600), conditions.INVALID_FIELD),
         (False, Source(), Target(), conditions.INVALID_FIELD),
         (False, None, Target(), conditions.NOT_FOUND),
@@ -221,7 +221,7 @@ def test_a_link_that_the_shard_will_not_have(ready: bool) -> None:
             scene.shard.ready()
             await client.turn()
         (consumer,) = scene.shard.consumers.values()
-        consumer.gone(Refusal(conditions.RESOURCE_LOCKED, "somebody else has it"))
+        consumer.ended(Refusal(conditions.RESOURCE_LOCKED, "somebody else has it"))
         await client.turn()
         (detached,) = client.take(events.Detached)
         assert detached.error is not None
@@ -767,7 +767,7 @@ def test_more_connections_than_the_limit_are_turned_away(monkeypatch: pytest.Mon
         await scene.settle()
         assert late.transport.aborted
         assert scene.frontend.counts.connections_refused == 1
-        # The place of one that is closed is free.
+        # One that is closed makes room.
         first.transport.abort()
         await scene.settle()
         await scene.client().open()

@@ -9,7 +9,7 @@ from lightrail.amqp.settings import ConnectionSettings
 from lightrail.frontend.control import operations
 from lightrail.model import conditions, limits
 from lightrail.wire.control import ControlRefusedError
-from tests.support.frontend_scene import Client, Scene, play
+from tests.support.amqp.frontend_scene import Client, Scene, play
 
 
 def ask(scene: Scene, op: str, **fields: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import ASKED, DRAIN, MORE, Kind, OutcomeCode, deliver
-from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard, Said
+from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard, Said
 
 WINDOW = limits.DELIVERY_WINDOW_MAX
 
@@ -460,7 +460,7 @@ def test_any_order_of_credit_drains_and_deliveries(steps: list[tuple[str, int, b
     for what, amount, flag in steps:
         drains = rig.link.drains
         if what == "credit":
-            limit = rig.consumer._sent + amount
+            limit = rig.consumer.delivered() + amount
             most = max(most, limit)
             rig.credit(limit, flag)
         elif what == "hear":
@@ -479,15 +479,15 @@ def test_any_order_of_credit_drains_and_deliveries(steps: list[tuple[str, int, b
             rig.draining = False
             rig.consumer.reopen()
         if rig.link.drains > drains:
-            most = rig.consumer._sent
-        assert rig.consumer._sent_limit <= max(most, rig.consumer._sent)
+            most = rig.consumer.delivered()
+        assert rig.consumer._window.limit <= max(most, rig.consumer.delivered())
     rig.connection.paused = False
     rig.consumer.writable()
     for _ in range(10):
         rig.hear()
         if rig.draining:
             rig.drain()
-    if rig.link.drains and rig.consumer._limit == rig.consumer._sent:
+    if rig.link.drains and rig.consumer._limit == rig.consumer.delivered():
         return
     assert rig.limit == max(rig.consumer._limit, rig.next)
 
@@ -785,6 +785,6 @@ def test_outcomes_of_what_a_former_shard_delivered_are_passed_over() -> None:
 def test_a_consumer_that_the_shard_will_not_have(ready: bool) -> None:
     rig = Rig(ready=ready)
     refusal = Refusal(conditions.RESOURCE_LOCKED, "no")
-    rig.consumer.gone(refusal)
-    rig.consumer.gone(refusal)
+    rig.consumer.ended(refusal)
+    rig.consumer.ended(refusal)
     assert rig.connection.refused == [(rig.link, ready, refusal)]

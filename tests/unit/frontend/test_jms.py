@@ -9,9 +9,10 @@ from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.sections import with_annotations
 from lightrail.amqp.values import Byte, Described, Symbol
 from lightrail.frontend.links.jms import node_of, node_of_message
+from lightrail.frontend.links.own_messages import left_out
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.rights import ANYBODY
-from tests.support.frontend_scene import Scene, play
+from tests.support.amqp.frontend_scene import Scene, play
 
 EMPTY = b"\x00S\x77\x40"
 """A message whose body is null."""
@@ -139,7 +140,31 @@ def test_a_message_without_a_target_makes_what_its_annotation_says() -> None:
 
 
 @pytest.mark.parametrize("descriptor", [Symbol("apache.org:no-local-filter:list"), 0x0000468C00000003])
-def test_a_filter_for_messages_of_others_is_refused_and_not_passed_over(descriptor: Any) -> None:
+def test_a_filter_for_messages_of_others_is_refused_where_it_would_not_hold(descriptor: Any) -> None:
+    async def test(scene: Scene) -> None:
+        one = {"role": "router", "distribution": "one"}
+        await scene.frontend.service.give(ANYBODY, "one", Policy.parse(one))
+        await scene.frontend.service.give(ANYBODY, "t", Policy.parse({"role": "router"}))
+        client = scene.client()
+        session = await client.open()
+        shared = [Symbol("shared")]
+        for name, capabilities, said in (
+            ("q", None, b"is for receivers at routers"),
+            ("one", None, b"would lose some"),
+            ("t", shared, b"is of several clients"),
+        ):
+            source = Source(address=name, filter={Symbol("no-local"): Described(descriptor, [])})
+            source.capabilities = capabilities
+            link = session.attach(f"r-{name}", False, source=source, target=Target())
+            await client.turn()
+            assert link.state == DETACHED
+            assert said in client.heard
+
+    play(test)
+
+
+@pytest.mark.parametrize("descriptor", [Symbol("apache.org:no-local-filter:list"), 0x0000468C00000003])
+def test_a_subscription_with_the_filter_names_the_container_and_the_answer_has_it(descriptor: Any) -> None:
     async def test(scene: Scene) -> None:
         await scene.frontend.service.give(ANYBODY, "t", Policy.parse({"role": "router"}))
         client = scene.client()
@@ -147,7 +172,20 @@ def test_a_filter_for_messages_of_others_is_refused_and_not_passed_over(descript
         source = Source(address="t", filter={Symbol("no-local"): Described(descriptor, [])})
         link = session.attach("r", False, source=source, target=Target())
         await client.turn()
-        assert link.state == DETACHED
-        assert b"no-local filters are not available" in client.heard
+        scene.shard.ready()
+        await client.turn()
+        (found,) = scene.frontend.directory.subscriptions("t")
+        assert (found.no_local, found.filter) == ("client", None)
+        assert link.source.filter == {Symbol("no-local"): Described(descriptor, [])}
+        plain = await client.receiver(session, "all", queue="t")
+        scene.shard.ready()
+        await client.turn()
+        assert plain.state == ATTACHED
+        plan = scene.frontend.routers.routing.plan("t", scene.frontend.now_ms())
+        assert plan is not None
+        for container, count in (("client", 1), ("another", 2)):
+            (group,) = left_out(plan.route([EMPTY]), plan, container).groups
+            assert len(group.queues) == count
+            assert (found.target in group.queues) == (container == "another")
 
     play(test)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp.performatives import DeleteOnNoLinks, DeleteOnNoMessages
+from lightrail.amqp.performatives import DeleteOnNoLinks, DeleteOnNoLinksOrMessages, DeleteOnNoMessages
 from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.frontend.lifetimes import Lifetimes
+from lightrail.frontend.lifetimes import Lifetimes, Policy, Usage
 from lightrail.model import limits
 from lightrail.model.policy import QUEUE
 from lightrail.namespace.directory import Directory
@@ -35,14 +35,16 @@ class Rig:
         self.directory = Directory(coordinator)
         self.service = Service(coordinator, self.directory)
         self.tasks: set[asyncio.Task[None]] = set()
-        self.is_empty = False
-        self.lifetimes = Lifetimes(self.service, "frontend-0", 7, self.spawn, self.empty)
+        self.usage: Usage | None = Usage(0, 0)
+        self.asked = asyncio.Event()
+        self.lifetimes = Lifetimes(self.service, "frontend-0", 7, self.spawn, self.use)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.add(asyncio.get_running_loop().create_task(work))
 
-    async def empty(self, queue: str) -> bool:
-        return self.is_empty
+    async def use(self, queue: str) -> Usage | None:
+        self.asked.set()
+        return self.usage
 
     async def give(self, name: str, owner: str) -> None:
         await self.service.give(ANYBODY, name, QUEUE, owner=owner)
@@ -136,19 +138,71 @@ def test_dynamic_nodes_are_counted_per_connection() -> None:
     play(check)
 
 
-def test_without_links_or_messages() -> None:
+POLICIES: dict[str, Policy] = {
+    "no links": DeleteOnNoLinks(),
+    "no messages": DeleteOnNoMessages(),
+    "no links or messages": DeleteOnNoLinksOrMessages(),
+}
+ENDS = {"no links": {(0, 0), (0, 1)}, "no messages": {(0, 0), (1, 0)}, "no links or messages": {(0, 0)}}
+"""With which (links, messages) a node is over, once the link that made it has ended (3.5.11 to 3.5.13)."""
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("usage", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("ended", ["link", "connection"])
+def test_links_and_messages_decide(
+    monkeypatch: pytest.MonkeyPatch, name: str, usage: tuple[int, int], ended: str
+) -> None:
+    monkeypatch.setattr(limits, "DYNAMIC_NODES_CHECK_MS", 0)
+
     async def check(rig: Rig) -> None:
         owner = rig.lifetimes.connection(1)
-        for name, policy in (("$temporary/a", DeleteOnNoLinks()), ("$temporary/b", DeleteOnNoMessages())):
-            await rig.give(name, owner)
-            rig.lifetimes.follow(name, policy)
-        await rig.give("$temporary/c", owner)
-        for name in ("$temporary/b", "$temporary/c"):
-            rig.lifetimes.unused(name)
-        assert len(await rig.names()) == 3
-        rig.is_empty = True
-        rig.lifetimes.unused("$temporary/b")
+        await rig.give("$temporary/a", owner)
+        rig.lifetimes.follow("$temporary/a", POLICIES[name], f"{owner}/0/5")
         rig.lifetimes.unused("$temporary/a")
-        assert await rig.names() == {"$temporary/c"}
+        assert await rig.names() == {"$temporary/a"}, "the link that made it is there"
+        rig.usage = Usage(*usage)
+        rig.lifetimes.ended(f"{owner}/0/5" if ended == "link" else owner)
+        if usage in ENDS[name]:
+            assert await rig.names() == set()
+            return
+        await rig.asked.wait()
+        assert rig.lifetimes.temporary_count(owner) == 1
+        rig.usage = None
+        rig.asked.clear()
+        await rig.asked.wait()
+        assert rig.lifetimes.temporary_count(owner) == 1, "a shard that does not answer ends nothing"
+        rig.usage = Usage(0, 0)
+        assert await rig.names() == set()
+
+    play(check)
+
+
+def test_the_oldest_of_too_many_orphans_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ORPHANED_NODES_MAX", 2)
+
+    async def check(rig: Rig) -> None:
+        rig.usage = Usage(0, 1)
+        for number in range(limits.ORPHANED_NODES_MAX + 1):
+            owner = rig.lifetimes.connection(number)
+            await rig.give(f"$temporary/{number}", owner)
+            rig.lifetimes.follow(f"$temporary/{number}", DeleteOnNoMessages(), f"{owner}/0/5")
+            rig.lifetimes.ended(owner)
+        await rig.lifetimes.finish()
+        rig.directory.refresh()
+        assert {record.name for record in rig.directory.below("")} == {"$temporary/1", "$temporary/2"}
+        rig.lifetimes.expire_all()
+        assert await rig.names() == set()
+
+    play(check)
+
+
+def test_an_orderly_end_leaves_nothing() -> None:
+    async def check(rig: Rig) -> None:
+        owner = rig.lifetimes.connection(1)
+        await rig.give("$temporary/a", owner)
+        rig.lifetimes.follow("$temporary/a", DeleteOnNoMessages(), f"{owner}/0/5")
+        rig.lifetimes.expire_all()
+        assert await rig.names() == set()
 
     play(check)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import ssl
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,3 +70,11 @@ def test_clients_of_tls_reach_the_frontend_and_others_are_named(
         "AMQP 1.0 with SASL; AMQP 1.0 is served here",
         "HTTP; AMQP 1.0 is served here",
     ]
+
+
+def test_accepted_sockets_are_kept_alive() -> None:
+    """Transport 2.4.5: TCP keep-alive, beside the idle time-outs that clients may do without."""
+    with listener.bound(Endpoint("127.0.0.1", 0)) as listening:
+        listening.listen()
+        with socket.create_connection(listening.getsockname()[:2]), listening.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

@@ -16,9 +16,9 @@ from lightrail.namespace.records import Right
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
-from tests.support.frontend_scene import Scene
-from tests.support.frontend_scene import play as play_scene
-from tests.support.requests import Requester
+from tests.support.amqp.frontend_scene import Scene
+from tests.support.amqp.frontend_scene import play as play_scene
+from tests.support.amqp.requests import Requester
 
 Check = Callable[[Scene, Requester], Any]
 
@@ -51,7 +51,7 @@ def answer_for(scene: Scene) -> list[tuple[str, str, dict[str, Any]]]:
             raise ShardDownError("shard 0 is not there now; try again")
         if queue == "full":
             raise ShardRefusedError(conditions.RESOURCE_LIMIT_EXCEEDED, "no room")
-        found = {
+        found: dict[str, dict[str, Any]] = {
             "queue": {"ready": 3, "in_flight": 1},
             "purge": {"purged": 4},
             "cancel": {"cancelled": int(fields.get("sequences") == [5])},

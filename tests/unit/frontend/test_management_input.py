@@ -15,7 +15,7 @@ from lightrail.frontend.nodes.management import Management
 from lightrail.model.policy import FIELDS
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.wire.bodies import Answer
-from tests.support.frontend_scene import Scene
+from tests.support.amqp.frontend_scene import Scene
 
 SCALARS = st.one_of(
     st.none(),

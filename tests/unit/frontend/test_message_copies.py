@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.message_copies import Copies
+from tests.support.shard.message_copies import Copies
 
 IN_MAX = 2.6
 """uvloop makes bytes of what it read, and the frame for the shard is joined; half of the bytes, at most, are

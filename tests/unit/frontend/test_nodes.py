@@ -13,8 +13,8 @@ from lightrail.frontend.nodes.nodes import Nodes
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import Refusal as ShardRefusal
 from lightrail.wire.frames import ENQUEUE_ENDS, Kind
-from tests.support.frontend_scene import Client, Scene, play
-from tests.support.requests import Requester
+from tests.support.amqp.frontend_scene import Client, Scene, play
+from tests.support.amqp.requests import Requester
 
 
 class Echo:
@@ -96,7 +96,7 @@ def test_answers_come_as_the_receiver_wants_them_settled(mode: int) -> None:
         if not event.settled:
             receiver.settle(event.first_delivery_id, event.first_delivery_id)
             await client.turn()
-            (connection,) = scene.frontend.connections
+            (connection,) = scene.connections
             assert connection.amqp is not None
             (ours,) = connection.amqp.sessions.values()
             assert ours.outgoing.count() == 0
@@ -127,7 +127,7 @@ def test_a_socket_that_is_not_read_holds_answers_back() -> None:
     async def test(scene: Scene) -> None:
         echo(scene)
         requester = await Requester.attach(scene.client(), "$echo")
-        (connection,) = scene.frontend.connections
+        (connection,) = scene.connections
         connection.pause_writing()
         await requester.send(Message(Properties(reply_to="me"), {}, "x"))
         assert await requester.answers() == []
@@ -271,7 +271,7 @@ def test_an_answer_can_go_to_a_queue() -> None:
             await requester.client.turn()
             assert requester.outcomes() == [Accepted()]
         await requester.send(Message(Properties(reply_to="replies", message_id="m"), {}, 3))
-        producer.gone(ShardRefusal(conditions.RESOURCE_DELETED, "gone"))
+        producer.ended(ShardRefusal(conditions.RESOURCE_DELETED, "gone"))
         await requester.client.turn()
         assert requester.outcomes() == [Accepted()]
         requester.sender.detach()
@@ -365,7 +365,7 @@ def test_nothing_is_left_when_a_client_goes(end: str) -> None:
         echo(scene)
         requester = await Requester.attach(scene.client(), "$echo", credit=0)
         await requester.send(Message(Properties(reply_to="me"), {}, "waits"))
-        (connection,) = scene.frontend.connections
+        (connection,) = scene.connections
         inside = connection.node_links
         assert inside is not None
         assert inside.waiting_bytes > 0
@@ -409,5 +409,26 @@ def test_other_names_of_the_system_are_no_nodes() -> None:
         await client.sender(session, "s", "$unknown")
         (detached,) = client.take(events.Detached)
         assert detached.error is not None
+
+    play(test)
+
+
+def test_a_receiver_without_a_target_address_is_named_by_its_link() -> None:
+    """Azure's clients for JavaScript write the name of their receiving link as reply-to."""
+
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        client = scene.client()
+        session = await client.open()
+        sender = await client.sender(session, "requests", "$echo")
+        found = {}
+        for name in ("one", "two"):
+            found[name] = await client.receiver(session, name, "$echo")
+            found[name].grant(10)
+        await client.turn()
+        sender.send_one(write_message(Message(Properties(message_id="m", reply_to="two"), {}, "x")), 0, False)
+        for _ in range(5):
+            await client.turn()
+        assert [event.link for event in client.take(events.Transfers)] == [found["two"]]
 
     play(test)

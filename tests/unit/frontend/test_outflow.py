@@ -10,8 +10,8 @@ from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.outflow import ROOMS, SHARE
 from lightrail.model import limits
-from tests.support.frontend_scene import Client, Scene, play
-from tests.support.shard_scene import Scene as ShardScene
+from tests.support.amqp.frontend_scene import Client, Scene, play
+from tests.support.shard.scene import Scene as ShardScene
 from tests.unit.frontend.test_deliveries import slice_of
 
 MESSAGE = b"\x00\x53\x75\xb0" + (992).to_bytes(4, "big") + bytes(992)
@@ -21,7 +21,7 @@ TINY = b"\x00\x53\x75\xa0\x05hello"
 
 def granted(scene: Scene) -> int:
     return sum(
-        ROOMS * (each.room - limits.WRITE_ROOM_MIN) + each.lent_bytes for each in scene.frontend.connections
+        ROOMS * (each.room - limits.WRITE_ROOM_MIN) + each.lent_bytes for each in scene.connections
     )
 
 
@@ -38,17 +38,17 @@ async def receiver(scene: Scene) -> tuple[Client, ClientConnection]:
 
 def consumer_of(connection: ClientConnection) -> ConsumerLink:
     """What is behind the only link of a connection."""
-    (consumer,) = connection._links or {}
+    (consumer,) = connection.links
     assert isinstance(consumer, ConsumerLink)
     return consumer
 
 
 def deliver(connection: ClientConnection, count: int) -> None:
     """The shard sends so many messages of 1,000 bytes, ten at a time."""
-    (consumer,) = connection.links
+    consumer = consumer_of(connection)
     for _ in range(count // 10):
-        number = consumer._sent  # type: ignore[union-attr]
-        consumer.deliver(slice_of(number, [MESSAGE] * 10), number, 10)  # type: ignore[union-attr]
+        number = consumer.delivered()
+        consumer.deliver(slice_of(number, [MESSAGE] * 10), number, 10)
 
 
 def test_a_receiver_that_uses_its_window_gets_the_largest_room_and_gives_it_back() -> None:
@@ -78,8 +78,7 @@ def test_a_receiver_that_needs_little_keeps_the_smallest_room() -> None:
             await client.turn()
             deliver(client.protocol, 50)
             await client.turn()
-            (consumer,) = client.protocol.links
-            assert consumer._sent == 50 * turn  # type: ignore[union-attr]
+            assert consumer_of(client.protocol).delivered() == 50 * turn
         assert client.protocol.room == limits.WRITE_ROOM_MIN
 
     play(test)
@@ -127,8 +126,8 @@ def test_where_there_is_no_room_who_receives_nothing_gives_it_up() -> None:
         assert clients[0].room == limits.WRITE_ROOM_MIN
         assert outflow.free_bytes == limits.FRONTEND_UNREAD_BYTES - granted(scene)
         # Of what its shard might send, the most is taken back.
-        (consumer,) = clients[0].links
-        assert consumer._sent_limit - consumer._sent <= clients[0].window_bytes // len(MESSAGE)  # type: ignore[union-attr]
+        consumer = consumer_of(clients[0])
+        assert consumer._window.credit <= clients[0].window_bytes // len(MESSAGE)
 
     play(test)
 
@@ -158,13 +157,13 @@ def test_slices_of_tiny_messages_count_with_what_is_around_them(monkeypatch: pyt
 
     async def test(scene: Scene) -> None:
         _, connection = await receiver(scene)
-        (consumer,) = connection.links
+        consumer = consumer_of(connection)
         for number in range(120):
             consumer.deliver(slice_of(number, [TINY]), number, 1)
         assert 120 * 10 < limits.CONNECTION_UNSETTLED_BYTES < 120 * limits.UNSETTLED_SLICE_BYTES
         assert connection.has_too_much_unsettled()
         assert consumer in connection.starved
-        consumer.settlements.settle(0, 119, ACCEPTED)  # type: ignore[union-attr]
+        consumer.settlements.settle(0, 119, ACCEPTED)
         assert connection.unsettled_bytes == 0
 
     play(test)
@@ -176,8 +175,7 @@ def test_so_do_runs_that_settlements_in_another_order_leave(monkeypatch: pytest.
     async def test(scene: Scene) -> None:
         client, connection = await receiver(scene)
         (link,) = client.amqp.sessions[0].inputs.values()
-        (consumer,) = connection.links
-        consumer.deliver(slice_of(0, [TINY] * 600), 0, 600)  # type: ignore[union-attr]
+        consumer_of(connection).deliver(slice_of(0, [TINY] * 600), 0, 600)
         await client.turn()
         assert not connection.has_too_much_unsettled()
         for number in range(0, 600, 2):

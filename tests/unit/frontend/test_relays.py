@@ -10,7 +10,7 @@ from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.relays import RelayLink
 from lightrail.wire.bodies import ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import DURABLE, ENQUEUE_COLUMNS, HEADER, HEADER_SIZE, Kind, OutcomeCode
-from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard
+from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
 
 NOW_MS = 1_000_000
 NOTHING = SettleDetail()
@@ -164,8 +164,8 @@ def test_a_relay_that_is_gone_ends_its_link_once() -> None:
     rig = Rig()
     rig.transfers(1)
     refusal = Refusal("amqp:resource-deleted", "it was dropped")
-    rig.relay.gone(refusal)
-    rig.relay.gone(refusal)
+    rig.relay.ended(refusal)
+    rig.relay.ended(refusal)
     assert rig.link.settled == [(0, 0, RELEASED)]
     assert rig.connection.refused == [(rig.link, True, refusal)]
     assert rig.unanswered_bytes == 0

@@ -10,8 +10,8 @@ from lightrail.amqp.messages import Message, write_message
 from lightrail.frontend.nodes.renewing import CAPABILITY
 from lightrail.model import limits
 from lightrail.wire.bodies import Answer
-from tests.support.frontend_scene import Client, Scene, play
-from tests.support.requests import Requester
+from tests.support.amqp.frontend_scene import Client, Scene, play
+from tests.support.amqp.requests import Requester
 from tests.unit.frontend.test_deliveries import slice_of
 
 Asked = list[tuple[str, str, dict[str, Any]]]

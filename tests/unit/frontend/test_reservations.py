@@ -6,7 +6,7 @@ from lightrail.amqp.events import ACCEPTED
 from lightrail.frontend.outflow import ROOMS
 from lightrail.model import limits
 from lightrail.wire.frames import DRAIN, EXACT, MORE
-from tests.support.frontend_fakes import FakeConnection, FakeFrontend
+from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend
 from tests.support.now import now
 from tests.unit.frontend.test_deliveries import Rig
 
@@ -83,7 +83,7 @@ def come(rig: Rig, size: int = LARGE, *, stuck: bool = False) -> None:
 def read(receivers: Receivers, rig: Rig) -> None:
     """The client reads everything."""
     rig.connection.paused = False
-    receivers.reservations.read(rig.connection)  # type: ignore[arg-type]
+    receivers.reservations.read(rig.connection)
     rig.consumer.writable()
     receivers.turn()
     rig.hear()

@@ -12,11 +12,12 @@ from lightrail.amqp.performatives import Modified, Rejected
 from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.model import conditions, limits
+from lightrail.model.placement import Placement
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import Refusal, Targets
 from lightrail.wire.frames import DURABLE, ENQUEUE_ENDS, Kind
-from tests.support.frontend_fakes import FakeConnection, FakeFrontend, FakeLink, FakeShard, Said
+from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend, FakeLink, FakeShard, Said
 from tests.support.routers import Graph
 
 FULL = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "full")
@@ -41,17 +42,19 @@ class RouterFrontend(FakeFrontend):
         self.graph.directory.refresh()
 
     def placed(self, queue: str) -> FakeShard | None:
-        place = self.shard_connections.where(queue)
-        return None if place is None else self.shards[place[0]]
+        placement = self.shard_connections.placement(queue)
+        return None if placement is None else self.shards[placement.shard]
 
-    async def find(self, queue: str) -> tuple[int, int]:
+    async def find(self, queue: str) -> Placement:
         await asyncio.sleep(0)
         if self.broken:
             raise OSError("no disk")
-        return self.shard_connections.places.setdefault(queue, (int(queue.startswith("far")), 1))
+        return Placement(
+            *self.shard_connections.placements.setdefault(queue, (int(queue.startswith("far")), 1))
+        )
 
     def forget_route(self, queue: str) -> None:
-        self.shard_connections.places.pop(queue, None)
+        self.shard_connections.placements.pop(queue, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
@@ -339,7 +342,7 @@ def test_batches_wait_in_order_while_a_queue_is_looked_up() -> None:
     run(check)
 
 
-def test_a_place_that_can_not_be_known_is_said() -> None:
+def test_a_placement_that_can_not_be_known_is_said() -> None:
     async def check(rig: Rig) -> None:
         await fan_out(rig, "a")
         rig.frontend.broken = True
@@ -430,7 +433,7 @@ def test_lanes_are_closed_when_the_last_answer_has_come() -> None:
     run(check)
 
 
-def test_what_waits_for_a_place_when_the_link_ends_is_sent_and_waits_for_no_room() -> None:
+def test_what_waits_for_a_placement_when_the_link_ends_is_sent_and_waits_for_no_room() -> None:
     async def check(rig: Rig) -> None:
         await fan_out(rig, "a", "far")
         rig.frontend.spawn, held = lambda work: waiting.append(work), rig.frontend.spawn  # type: ignore[method-assign]
@@ -459,7 +462,7 @@ def test_what_a_shard_gives_back_is_sent_where_the_queues_are_then_in_order() ->
         await rig.send(b"1")
         await rig.send(b"2", b"3")
         assert rig.said() == [(["a", "b"], [b"1"]), (["a", "b"], [b"2", b"3"])]
-        rig.frontend.shard_connections.places["a"] = (1, 2)
+        rig.frontend.shard_connections.placements["a"] = (1, 2)
         rig.lane().refused(1, MOVED)
         await rig.send(b"4")
         assert rig.said() == []
@@ -496,7 +499,7 @@ def test_what_is_stored_of_messages_that_are_given_back_is_not_sent_again() -> N
         await fan_out(rig, "a")
         await rig.send(b"1", b"2", b"3")
         assert rig.said() == [(["a"], [b"1", b"2", b"3"])]
-        rig.frontend.shard_connections.places["a"] = (1, 2)
+        rig.frontend.shard_connections.placements["a"] = (1, 2)
         await rig.refuse(1, Refusal(conditions.MOVED, "look again", accepted=2))
         assert rig.said(1) == [(["a"], [b"3"])]
         rig.answer(1, shard=1)
@@ -510,7 +513,7 @@ def test_nothing_overtakes_what_is_on_its_way_to_the_shard_that_a_queue_has_left
         await fan_out(rig, "a", "b")
         await rig.send(b"1")
         assert rig.said() == [(["a", "b"], [b"1"])]
-        rig.frontend.shard_connections.places["a"] = (1, 2)
+        rig.frontend.shard_connections.placements["a"] = (1, 2)
         rig.frontend.shard_connections.moved += 1
         await rig.send(b"2")
         assert (rig.said(), rig.said(1)) == ([], [])
@@ -547,16 +550,16 @@ def test_messages_of_a_shard_that_is_away_for_too_long_are_given_back() -> None:
     async def check(rig: Rig) -> None:
         await fan_out(rig, "a")
         await rig.send(b"1")
-        rig.lane().away()
+        rig.lane().disconnected()
         rig.frontend.shards[0].serving = False
         await rig.send(b"2")
-        rig.lane().give_up()
+        rig.lane().timed_out()
         states = {first: state for first, _, state in rig.link.settled}
         assert isinstance(states[0], Modified)
         assert states[0].delivery_failed
         assert states[1] is RELEASED
         assert rig.link.credit == 0
-        rig.lane().back()
+        rig.lane().reconnected()
         assert rig.link.credit > 0
         rig.frontend.shards[0].serving = True
         rig.said()

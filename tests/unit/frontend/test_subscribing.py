@@ -14,14 +14,14 @@ from lightrail.amqp.session import Session
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.cluster.placement import Placement
 from lightrail.frontend.links.subscribing import unsubscribe, wanted
 from lightrail.model import limits
+from lightrail.model.placement import Placement
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import Answer, ConsumerOpen
 from lightrail.wire.frames import Kind
-from tests.support.frontend_scene import Client, Scene, play
+from tests.support.amqp.frontend_scene import Client, Scene, play
 
 DURABLE = Source(address="r", durable=2)
 
@@ -332,7 +332,7 @@ def test_a_durable_answer_says_that_it_is_and_a_second_link_is_refused_by_the_sh
 @pytest.mark.parametrize("shared", [True, False])
 def test_nothing_stays_of_a_client_that_goes_while_its_subscription_is_made(shared: bool) -> None:
     class Slow(MemoryCoordinator):
-        """The client goes while the place of the queue is looked up."""
+        """The client goes while the placement of the queue is looked up."""
 
         client: Client | None = None
         asked = False

@@ -14,7 +14,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, Kind
-from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard
+from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
 from tests.support.now import now
 from tests.unit.amqp.peer import data
 
@@ -183,7 +183,7 @@ def hold(rig: Rig, batches: int = 1) -> int:
     for _ in range(batches):
         rig.transfers(count // batches)
     rig.producer.credit_held()
-    rig.producer.answered(rig.producer._next - batches, batches)
+    rig.producer.answered(rig.producer._window.next - batches, batches)
     return count // batches * batches
 
 
@@ -206,7 +206,7 @@ def test_a_sender_that_waits_for_each_answer_does_not_notice_that_credit_is_held
     for _ in range(1_000):
         rig.transfers(1)
         rig.producer.credit_held()
-        rig.producer.answered(rig.producer._next - 1, 1)
+        rig.producer.answered(rig.producer._window.next - 1, 1)
         assert rig.link.credit > 0
 
 
@@ -337,14 +337,14 @@ def test_credit_and_unanswered_never_exceed_the_window(steps: list[tuple[str, in
         if what == "send" and rig.link.credit:
             rig.transfers(min(amount, rig.link.credit), size=100)
         elif what == "answer":
-            newest = rig.producer._next - 1
+            newest = rig.producer._window.next - 1
             count = min(amount % 5 + 1, newest - answered)
             if count:
                 rig.producer.answered(answered + 1, count)
                 answered += count
         assert rig.link.credit >= 0
         assert rig.link.credit + rig.producer.unanswered <= limits.LINK_CREDIT_MAX
-    rig.producer.answered(1, rig.producer._next)
+    rig.producer.answered(1, rig.producer._window.next)
     assert rig.producer.unanswered == 0
     assert rig.link.credit >= limits.LINK_CREDIT_MAX >> 1
     assert rig.connection.unanswered_bytes == 0
@@ -511,8 +511,8 @@ def test_a_producer_that_the_shard_will_not_have(ready: bool) -> None:
     if ready:
         rig.transfers(3)
     refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "no")
-    rig.producer.gone(refusal)
-    rig.producer.gone(refusal)
+    rig.producer.ended(refusal)
+    rig.producer.ended(refusal)
     assert rig.connection.refused == [(rig.link, ready, refusal)]
     assert rig.connection.frontend.counts.unanswered_bytes == 0
     assert rig.connection.unanswered_bytes == 0

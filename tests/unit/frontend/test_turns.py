@@ -2,7 +2,7 @@
 
 from lightrail.amqp import frames
 from lightrail.model import limits
-from tests.support.frontend_scene import Client, Scene, play
+from tests.support.amqp.frontend_scene import Client, Scene, play
 from tests.support.now import now
 
 

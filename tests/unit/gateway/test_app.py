@@ -22,7 +22,7 @@ from lightrail.telemetry import exposition
 from lightrail.telemetry.frontend import FRONTEND_FAMILIES, FrontendCounts
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.running import Running
-from tests.support.fake_shards import FakeShards
+from tests.support.shard.fake_shards import FakeShards
 
 Get = Callable[..., Awaitable[tuple[int, str]]]
 Reason = dict[int, str | None]

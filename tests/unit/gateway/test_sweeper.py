@@ -17,8 +17,8 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardDownError
-from tests.support.fake_shards import FakeShards
 from tests.support.routers import Graph
+from tests.support.shard.fake_shards import FakeShards
 
 NOW_MS = 1_800_000_000_000
 
@@ -100,8 +100,8 @@ def test_names_of_a_frontend_that_is_gone_for_a_minute_are_orphans() -> None:
 def test_a_queue_somebody_consumes_from_belongs_to_a_frontend_that_lives() -> None:
     async def run() -> None:
         for answer, expected in (
-            (Answer({"consumer_count": 1}, b""), True),
-            (Answer({"consumer_count": 0}, b""), False),
+            (Answer({"consumer_count": 1}, memoryview(b"")), True),
+            (Answer({"consumer_count": 0}, memoryview(b"")), False),
             (ShardDownError("it is not there now"), True),
             (CoordinatorError("etcd is away"), True),
         ):

@@ -15,7 +15,7 @@ TESTS = ROOT / "tests"
 OWN_PACE = "a pace of the process itself: it bounds how often or how long, and nobody outside changes it"
 OWN_WORK = "how the process cuts its own work into pieces; what may be asked for has a bound of its own"
 COST = "what a thing in memory is counted with; tests of INDEX_SHARE and RUN_BYTES hold the sums to reality"
-MODELLED = "tests/support/modelled_queue.py makes it small, so that the histories of the model cross it"
+MODELLED = "tests/model/modelled_queue.py makes it small, so that the histories of the model cross it"
 SPARK = "of a job that its owner starts in a cluster of Spark: its memory and its patience, not the broker's"
 ETCD = "how a process deals with its etcd; who sends or manages has ETCD_CALLS_WAITING before it"
 COST_OF_A_TURN = "what a thing counts for in the budget of a turn, whose tests are in test_turns.py"
@@ -26,6 +26,8 @@ NOT_FROM_OUTSIDE = {
     "HEADERS_CACHED": "the size of an lru_cache, which keeps to it",
     "STANDSTILL_MS": OWN_PACE,
     "UNUSED_TRIES": OWN_PACE,
+    "DELAY_TRIES": OWN_PACE,
+    "DELAY_AGAIN_MS": OWN_PACE,
     "CONTROL_MS": OWN_PACE,
     "DIRECTORY_POLL_MS": OWN_PACE,
     "COPIED_BYTES": OWN_WORK,
@@ -55,9 +57,9 @@ NOT_FROM_OUTSIDE = {
     "JOINED_SPAN_MS": OWN_WORK,
     "JOIN_AT_BYTES": MODELLED,
     "JOIN_BACKLOG_BYTES": MODELLED,
-    "PLACE_SPARSE_BYTES": MODELLED,
-    "PLACE_SPARSENESS": OWN_WORK,
-    "PLACE_SPARSE_MESSAGES_BYTES": OWN_WORK,
+    "LOCATION_SPARSE_BYTES": MODELLED,
+    "LOCATION_SPARSENESS": OWN_WORK,
+    "LOCATION_SPARSE_MESSAGES_BYTES": OWN_WORK,
     "SLIM_BYTES_MIN": OWN_WORK,
     "SLIM_AT_BYTES": OWN_WORK,
     "RUN_ON_DISK_BYTES": COST,
@@ -137,7 +139,6 @@ ELSEWHERE = {
     "amqp/reader.py:CONTINUATION_BYTES_MAX": "longer encodings of transfers are decoded and not compared",
     "amqp/shapes.py:PREFIX_BYTES_MAX": "longer heads of transfers are decoded and not compared",
     "cluster/joining.py:LEAVE_TIME_MAX_S": OWN_PACE,
-    "cluster/coordinator.py:ATTEMPTS_MAX": OWN_PACE,
     "filters/action.py:_INTEGER_MAX": "64 bits with a sign; test_action.py has the numbers themselves",
     "filters/action.py:_ULONG_MAX": "64 bits; test_action.py has the numbers themselves",
     "gateway/processes/health.py:SCRAPE_BYTES_MAX": "of the metrics of the installation's own processes",
@@ -200,7 +201,7 @@ def test_the_same_holds_for_bounds_that_stand_elsewhere() -> None:
 
 def test_what_the_model_of_a_queue_makes_small_it_names() -> None:
     modelled = {name for name, reason in NOT_FROM_OUTSIDE.items() if reason is MODELLED}
-    assert modelled <= words(TESTS / "support" / "modelled_queue.py")
+    assert modelled <= words(TESTS / "model" / "modelled_queue.py")
 
 
 def test_every_limit_is_used() -> None:

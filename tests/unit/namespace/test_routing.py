@@ -322,7 +322,7 @@ def test_every_queue_gets_what_is_for_it_once_and_in_order(kinds: list[str], cho
         await scene.subscribe("r", "any", filter={"selector": "kind <> ''"})
         for name in "xy":
             await scene.subscribe("any", name)
-        payloads = [message(str(place), kind=kind) for place, kind in enumerate(kinds)]
+        payloads = [message(str(index), kind=kind) for index, kind in enumerate(kinds)]
         found = scene.route(*payloads)
         for name in "abc":
             wanted = [payload for payload, kind in zip(payloads, kinds, strict=True) if name in kind]

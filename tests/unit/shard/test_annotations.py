@@ -11,8 +11,8 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
-from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Peer, Scene
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.scene import Peer, Scene
 
 MESSAGE = b"\x00\x53\x75\xa0\x01x"
 

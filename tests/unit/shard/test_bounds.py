@@ -14,8 +14,8 @@ from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import Kind, frame
-from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Peer, Scene, SmallStore, batch
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.scene import Peer, Scene, SmallStore, batch
 
 BODY = b"\x00\x53\x75\xa0\x01"
 """A data section of one byte, without that byte."""
@@ -430,3 +430,42 @@ def test_the_directory_sets_bounds_and_they_hold_after_a_restart() -> None:
     peer.consume(6, "once", 1)
     scene.tick(500)
     assert scene.queue("once") == {"ready": 1, "in_flight": 0}
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_whole_batch_that_does_not_fit_is_refused_to_the_last_message(durable: bool) -> None:
+    scene, peer, _ = bounded(Policy(max_length=3))
+    send(scene, peer, 1, "ab", durable=durable, whole=True)
+    send(scene, peer, 2, "cd", durable=durable, whole=True)
+    assert peer.accepted(1) == [1]
+    assert [(number, refusal.accepted) for _, number, refusal in peer.refusals] == [(2, 0)]
+    assert everything(peer) == "ab"
+
+
+def test_a_whole_batch_waits_for_room_for_all_of_it() -> None:
+    scene, peer, _ = bounded(Policy(max_length=3, overflow="flow_control"))
+    send(scene, peer, 1, "ab")
+    send(scene, peer, 2, "cd", whole=True)
+    assert peer.accepted(1) == [1]
+    assert not peer.refusals
+    assert everything(peer) == "ab"
+    peer.settle(5, 0, 1)
+    scene.settle_down()
+    assert peer.accepted(1) == [2]
+    assert text(peer.messages(5)) == "abcd"
+
+
+def test_a_whole_batch_that_is_larger_than_its_queue_does_not_wait_for_ever() -> None:
+    scene, peer, _ = bounded(Policy(max_length=3, overflow="flow_control"))
+    send(scene, peer, 1, "abcd", whole=True)
+    ((_, number, refusal),) = peer.refusals
+    assert (number, refusal.accepted) == (1, 0)
+    assert "at most 3 of the 4 messages" in refusal.description
+
+
+def test_a_whole_batch_with_a_message_that_is_too_large_is_refused() -> None:
+    scene, peer, _ = bounded(Policy(max_message_bytes=5))
+    peer.send(1, 1, [*letters("ab"), BODY + b"12"], whole=True)
+    scene.settle_down()
+    assert [(number, refusal.accepted) for _, number, refusal in peer.refusals] == [(1, 0)]
+    assert everything(peer) == ""

@@ -13,10 +13,10 @@ from lightrail.shard.declared import declared_of
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
-from tests.support.captured import broken_laws, events, read
-from tests.support.fake_files import FakeFiles
-from tests.support.moving import NOTES
-from tests.support.shard_scene import Peer, Scene, SmallStore, numbered_messages
+from tests.support.shard.captured import broken_laws, events, read
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.moving import NOTES
+from tests.support.shard.scene import Peer, Scene, SmallStore, numbered_messages
 
 QUEUE = "q"
 DEAD = "q/$dlq"

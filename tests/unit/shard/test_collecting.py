@@ -12,7 +12,7 @@ import pytest
 from lightrail.model import limits
 from lightrail.shard.collecting import Collecting
 from lightrail.wire.frames import OutcomeCode
-from tests.support.shard_scene import Peer, Scene, SmallStore, numbered_messages
+from tests.support.shard.scene import Peer, Scene, SmallStore, numbered_messages
 from tests.support.turns import until
 
 BETWEEN = 25_000

@@ -8,7 +8,7 @@ from lightrail.shard.journal.record import Append
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from tests.support.now import now
-from tests.support.shard_scene import Peer, Scene, SmallStore
+from tests.support.shard.scene import Peer, Scene, SmallStore
 
 BODY = b"\x00\x53\x75\xa0\x01"
 """A data section of one byte, without that byte."""
@@ -154,7 +154,7 @@ def test_annotations_on_a_full_disk_are_kept_in_memory() -> None:
     notes = SettleDetail(annotations=encode({Symbol("x-opt-a"): 1}).hex())
     peer.settle(2, 0, 1, OutcomeCode.MODIFIED, notes)
     assert decode_annotations(peer.messages(2)[1]) == {Symbol("x-opt-a"): 1}
-    # The message still has its place: the cleaner would find it.
+    # The message still has its location: the cleaner would find it.
     machine = next(iter(scene.engine._queues)).machine
     assert len(machine.contents.runs_in(0)) == 1
 

@@ -13,8 +13,8 @@ from lightrail.shard.delivery_marks import EVERYTHING, FILE, DeliveryMarks, File
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreRefusedError
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Scene
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.scene import Scene
 from tests.support.wait import until
 
 AHEAD = limits.DELIVERY_MARK_AHEAD_MAX
@@ -215,7 +215,7 @@ def test_marks_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
     async def main() -> None:
         marks = FileMarks(str(tmp_path), BOOT)
         marks.note(3, 100)
-        marks.begin(asyncio.get_running_loop())
+        marks.begin(asyncio.get_running_loop(), lambda: None)
         marks.note(3, 700)
         marks.note(20_000, 1 << 40)
         marks._worker.close()  # type: ignore[union-attr]  # all that was handed to the thread is done
@@ -230,7 +230,7 @@ def test_marks_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
 def test_what_gathers_while_the_thread_writes_is_written_next(tmp_path: Path) -> None:
     async def main() -> None:
         marks = FileMarks(str(tmp_path), BOOT)
-        marks.begin(asyncio.get_running_loop())
+        marks.begin(asyncio.get_running_loop(), lambda: None)
         for mark in range(1, 500):
             marks.note(mark % 7, mark)
         await written(marks)
@@ -245,8 +245,7 @@ def test_what_is_delivered_beyond_the_mark_is_held_until_the_file_has_its_own(tm
     async def main() -> None:
         released: list[bool] = []
         marks = FileMarks(str(tmp_path), BOOT)
-        marks.begin(asyncio.get_running_loop())
-        marks.on_release(lambda: released.append(marks.holds))
+        marks.begin(asyncio.get_running_loop(), lambda: released.append(marks.holds))
         marks.note(1, 100)
         marks.note(2, 40)
         assert (marks.there(1), marks.holds) == (0, False)
@@ -265,7 +264,7 @@ def test_what_is_delivered_beyond_the_mark_is_held_until_the_file_has_its_own(tm
 def test_nothing_is_kept_of_queues_that_have_ended_and_nothing_waits_for_their_marks(tmp_path: Path) -> None:
     async def main() -> None:
         marks = FileMarks(str(tmp_path), BOOT)
-        marks.begin(asyncio.get_running_loop())
+        marks.begin(asyncio.get_running_loop(), lambda: None)
         for queue in range(100):
             marks.note(queue, 5)
             marks.hold(queue, 5)
@@ -282,7 +281,7 @@ def test_an_orderly_end_leaves_exact_marks_which_outlive_the_machine(tmp_path: P
     async def main() -> None:
         marks = FileMarks(str(tmp_path), BOOT)
         marks.note(1, 5)
-        marks.begin(asyncio.get_running_loop())
+        marks.begin(asyncio.get_running_loop(), lambda: None)
         marks.note(2, 16_384)
         marks.note(3, 6)
         # The thread may be at it still, so this one gathers.
@@ -306,7 +305,7 @@ def test_after_the_machine_went_down_everything_is_marked(tmp_path: Path) -> Non
     async def main() -> None:
         marks = FileMarks(str(tmp_path), BOOT)
         marks.note(1, 5)
-        marks.begin(asyncio.get_running_loop())
+        marks.begin(asyncio.get_running_loop(), lambda: None)
 
     asyncio.run(main())
     found = FileMarks(str(tmp_path), BOOT[::-1])
@@ -332,7 +331,7 @@ def test_a_disk_that_refuses_the_file_holds_nobody_up(
 
     async def main() -> None:
         marks = FileMarks(str(tmp_path), BOOT)
-        marks.begin(asyncio.get_running_loop())
+        marks.begin(asyncio.get_running_loop(), lambda: None)
         monkeypatch.setattr(os, "pwrite", refuse)
         for mark in range(3):
             marks.note(1, mark + 1)

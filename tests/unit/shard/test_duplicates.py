@@ -2,23 +2,18 @@
 
 import uuid
 
-import pytest
-
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Properties
 from lightrail.amqp.values import ULong
 from lightrail.journal.record import CONTINUED, Ids
-from lightrail.model import limits
-from lightrail.shard.field_access import look
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.commands import Change
-from lightrail.shard.queue.duplicates import Duplicates, digest_of
+from lightrail.shard.queue.duplicates import digest_of
 from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import batch_of
 from lightrail.shard.shard_queue import Queue
-from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Peer, Scene, SmallStore
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.scene import Peer, Scene, SmallStore
 
 WINDOW = Policy(duplicate_window_ms=1_000)
 
@@ -102,18 +97,6 @@ def test_a_full_queue_takes_what_is_new_and_fits() -> None:
     assert (number, refusal.accepted) == (2, 3)
     assert (queue.machine.contents.counters.duplicates, queue.machine.contents.counters.refused) == (2, 2)
     assert bodies(peer) == "123"
-
-
-def test_no_more_ids_than_the_limit_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DUPLICATE_IDS_MAX", 3)
-    duplicates = Duplicates(look)
-    for id in "abcd":
-        duplicates.remember([digest_of(id)], 5_000)
-    assert len(duplicates) == 3
-    batch = batch_of([message(id) for id in "abcd"])
-    assert [each.at for each in duplicates.fresh(batch, 0, 4, 0)] == [0]
-    assert [each.at for each in duplicates.fresh(batch, 0, 4, 5_000)] == [0, 1, 2, 3]
-    assert len(duplicates) == 0
 
 
 def test_ids_survive_a_restart_and_the_cleaner() -> None:

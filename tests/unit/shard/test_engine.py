@@ -6,7 +6,7 @@ from lightrail.journal.record import Outcome
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import Hello, ProducerOpen, SettleDetail
 from lightrail.wire.frames import ASKED, HEADER, VERSION, Kind, OutcomeCode, frame
-from tests.support.shard_scene import Answer, Peer, Scene, SmallStore, batch
+from tests.support.shard.scene import Answer, Peer, Scene, SmallStore, batch
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:

@@ -6,7 +6,7 @@ from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Recovered, StoreFullError
-from lightrail.shard.queue.runs import Place
+from lightrail.shard.queue.runs import Location
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Hello, ProducerOpen
 from lightrail.wire.frames import HEADER, VERSION, Kind, enqueue, frame
@@ -19,7 +19,7 @@ class SmallStore(MemoryStore):
 
     full = False
 
-    def append(self, record: Record, now_ms: int = 0) -> Place | None:
+    def append(self, record: Record, now_ms: int = 0) -> Location | None:
         if self.full and isinstance(record, Append):
             raise StoreFullError("full")
         return super().append(record, now_ms)

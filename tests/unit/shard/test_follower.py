@@ -21,8 +21,8 @@ from lightrail.shard.declared import declared_of, encode_declared
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.bodies import ProducerOpen, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Peer, Scene, SmallStore, batch
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.scene import Peer, Scene, SmallStore, batch
 
 ROUTER = Policy.parse({"role": "router"})
 

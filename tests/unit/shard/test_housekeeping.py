@@ -1,19 +1,22 @@
 """Memory and disk of a shard: what flows to disk comes back in order, the cleaner keeps what lives."""
 
-from typing import cast
-
 import pytest
 
-from lightrail.journal.record import SPILLED, Queue
+from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import JournalDamagedError, StoreError
 from lightrail.shard.memory import Memory
+from lightrail.shard.ownership import Ownership, State
+from lightrail.shard.queue.commands import Enqueue, Purge
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.shard_queue import Queue
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Peer, Scene, SmallStore
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.scene import Peer, Scene, SmallStore
 
 MARK = 200_000
 
@@ -85,26 +88,21 @@ def test_many_queues_share_the_mark() -> None:
 
 
 def test_memory_is_taken_from_the_largest_first() -> None:
-    class Fake:
-        def __init__(self, size: int) -> None:
-            self.machine = self.contents = self
-            self.size = size
-            self.resident = 0
-            self.index = 0
+    def filled(name: str, size: int) -> Queue:
+        machine = Machine(name)
+        machine.apply(Enqueue(batch_of([bytes(size - limits.RUN_BYTES)])), 0)
+        return Queue(1, EveryName().get(name), machine, Ownership(State.SERVING, 1))
 
-        def sizes(self) -> tuple[int, int]:
-            return 0, self.size
-
-    memory = Memory(1_000)
-    large, small = Fake(1_400), Fake(100)
+    memory = Memory(1_000_000)
+    large, small = filled("large", 1_400_000), filled("small", 100_000)
     for queue in (small, large):
-        memory.update(cast(Queue, queue))
+        memory.update(queue)
     assert memory.above_mark
     assert not memory.far_above_mark
-    assert memory.plan() == [(cast(Queue, large), 600)]
-    large.size = 0
-    memory.update(cast(Queue, large))
-    assert memory.resident == 100
+    assert memory.plan() == [(large, 600_000)]
+    large.machine.apply(Purge(), 0)
+    memory.update(large)
+    assert memory.resident == 100_000
     assert memory.plan() == []
 
 
@@ -213,7 +211,7 @@ def test_damaged_messages_stay_on_disk_for_a_repair(caplog: pytest.LogCaptureFix
     scene.reading = False
     peer.consume(2, "q", 10_000)
     first, *others = scene.take_reads()
-    segment = first.place.segment
+    segment = first.location.segment
     for read in (first, *others):
         scene.engine.read_ended(read, JournalDamagedError("1", 0, "nothing good"), scene.now_ms)
     scene.reading = True

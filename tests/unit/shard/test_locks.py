@@ -10,7 +10,7 @@ from lightrail.shard.queue.policy import Policy
 from lightrail.shard.shard_queue import Queue
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from tests.support.shard_scene import Peer, Scene
+from tests.support.shard.scene import Peer, Scene
 
 KEY = "0123456789abcdef0123456789abcdef"
 

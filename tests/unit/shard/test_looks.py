@@ -6,7 +6,7 @@ from lightrail.amqp.encoder import encode
 from lightrail.filters.looks import Looks
 from lightrail.model import limits
 from lightrail.shard.field_access import selector
-from tests.support.shard_scene import Peer, Scene, numbered_messages
+from tests.support.shard.scene import Peer, Scene, numbered_messages
 
 ONE_LOOK = 1_000_000
 """More units than any one look costs."""

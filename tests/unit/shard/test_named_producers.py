@@ -9,8 +9,8 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.frames import IDENTITY, UNKNOWN_SEQUENCE, Kind, frame
-from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Peer, Scene, batch
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.scene import Peer, Scene, batch
 
 ME = IDENTITY | 77
 

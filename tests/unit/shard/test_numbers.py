@@ -5,10 +5,10 @@ import pytest
 from lightrail.journal.record import Settle
 from lightrail.shard.journal.record import Record
 from lightrail.shard.journal.store import StoreBrokenError
-from lightrail.shard.queue.runs import Place
+from lightrail.shard.queue.runs import Location
 from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.frames import HEADER_SIZE, Kind, frame
-from tests.support.shard_scene import Peer, Scene, SmallStore, batch
+from tests.support.shard.scene import Peer, Scene, SmallStore, batch
 
 
 def opened(scene: Scene, link: int, next_number: int, queue: str = "q") -> Peer:
@@ -112,7 +112,7 @@ def test_an_error_behind_a_record_ends_the_shard(monkeypatch: pytest.MonkeyPatch
 class BrokenStore(SmallStore):
     """Whose disk fails when the test says so, without a commit."""
 
-    def append(self, record: Record, now_ms: int = 0) -> Place | None:
+    def append(self, record: Record, now_ms: int = 0) -> Location | None:
         if self.failure:
             raise StoreBrokenError(self.failure)
         return super().append(record, now_ms)

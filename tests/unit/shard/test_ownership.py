@@ -235,7 +235,7 @@ def test_a_queue_goes_on_as_its_name_says(
 def test_what_the_journal_has_goes_on_as_name_and_placement_say(
     frozen: bool, found: Name, placed: Placed | None, expected: tuple[State, int]
 ) -> None:
-    declared = Declared(created=5, epoch=EPOCH, sealed=frozen)
+    declared = Declared(created=5, epoch=EPOCH, frozen=frozen)
     assert recovered(declared, found, "", placed, HERE) == expected
 
 

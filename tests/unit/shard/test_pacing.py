@@ -8,7 +8,7 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.wire.frames import HEADER, HELD, Kind
-from tests.support.shard_scene import Answer, Peer, Scene
+from tests.support.shard.scene import Answer, Peer, Scene
 
 DEPTH = limits.PACE_DEPTH_MIN
 

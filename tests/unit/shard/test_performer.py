@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lightrail.model import limits
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
-from tests.support.shard_scene import Peer, Scene, batch
+from tests.support.shard.scene import Peer, Scene, batch
 
 PRODUCER, CONSUMER = 1, 2
 FEW = limits.JOINED_SLICE_MESSAGES

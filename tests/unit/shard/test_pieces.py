@@ -10,8 +10,8 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.bodies import Hello, ProducerOpen
 from lightrail.wire.frames import VERSION, Kind, frame
-from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Peer, Scene, batch
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.scene import Peer, Scene, batch
 
 PIECE = limits.LOOKED_INTO_AT_ONCE
 GROUPS: dict[str, object] = {"groups": True}
@@ -92,7 +92,7 @@ def test_so_do_many_small_batches_of_one_message() -> None:
     scene = Turns(GROUPS)
     peer = sender(scene)
     peer.say(
-        *(batch(1, 1 + place, [message(10 * place + each) for each in range(10)]) for place in range(250))
+        *(batch(1, 1 + index, [message(10 * index + each) for each in range(10)]) for index in range(250))
     )
     assert scene.pieces() == [PIECE, PIECE, PIECE // 2]
     scene.settle_down()

@@ -10,7 +10,7 @@ from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.queues import Queues
 from lightrail.wire.frames import Kind, frame
-from tests.support.shard_scene import Peer, Scene, SmallStore
+from tests.support.shard.scene import Peer, Scene, SmallStore
 
 
 def answer(peer: Peer, op: str, **fields: Any) -> tuple[dict[str, Any], bytes]:
@@ -60,6 +60,7 @@ def test_the_figures_of_one_queue() -> None:
         "next_sequence": 3,
         "consumer_count": 2,
         "producer_count": 1,
+        "delays": False,
     }
     assert first == {
         "label": "client/receiver",

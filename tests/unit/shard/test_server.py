@@ -24,7 +24,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Recovered, StoreBusyError
-from lightrail.shard.queue.runs import Batch, Place, Run, batch_of
+from lightrail.shard.queue.runs import Batch, Location, Run, batch_of
 from lightrail.shard.reading import Read
 from lightrail.shard.server import Server
 from lightrail.shard.worker import Worker
@@ -33,7 +33,7 @@ from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen
 from lightrail.wire.frames import HEADER, VERSION, Kind, frame
 from lightrail.wire.socket import MESSAGES_PER_TURN, WITHOUT_COPY_BYTES, LoopSocket
 from tests.support import wait
-from tests.support.shard_scene import batch
+from tests.support.shard.scene import batch
 
 WAIT_S = 20
 
@@ -67,7 +67,7 @@ class SlowStore(MemoryStore):
     def is_crowded(self) -> bool:
         return self._in_flight is not None and (self._is_busy or self._records >= self.crowded_by)
 
-    def append(self, record: Record, now_ms: int = 0) -> Place | None:
+    def append(self, record: Record, now_ms: int = 0) -> Location | None:
         self._is_busy = self._in_flight is not None and self._records >= self.busy_from
         if self._is_busy:
             raise StoreBusyError("send again in a moment")
@@ -147,8 +147,7 @@ def play(
         clock = Clock()
         server = Server(asyncio.get_running_loop(), engine, store, counts, address, clock=clock)
         if marks is not None:
-            marks.begin(asyncio.get_running_loop())
-            marks.on_release(server.turn)
+            marks.begin(asyncio.get_running_loop(), server.turn)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         frontend = Frontend(context, address)
         try:
@@ -189,7 +188,7 @@ def test_a_large_batch_stays_where_zeromq_received_it_until_it_is_on_disk_and_de
         append = store.append
         with pytest.MonkeyPatch.context() as patch:
 
-            def note(record: Record, now_ms: int = 0) -> Place | None:
+            def note(record: Record, now_ms: int = 0) -> Location | None:
                 if isinstance(record, Append):
                     stored.append(record.batch)
                 return append(record, now_ms)
@@ -550,7 +549,9 @@ def test_what_comes_to_a_crowded_store_waits_in_the_socket_until_the_commit_has_
         store.go_on.set()
         await frontend.until(Kind.PONG, 2)
         await frontend.until(Kind.ACCEPTED, 2)
-        assert server._engine._queues.find("q").machine.contents.gauges.ready == 8
+        queue = server._engine._queues.find("q")
+        assert queue is not None
+        assert queue.machine.contents.gauges.ready == 8
 
     play(test, tmp_path)
 
@@ -604,7 +605,9 @@ def test_what_finds_no_room_before_the_commit_has_ended_waits_and_is_not_refused
         await frontend.until(Kind.PONG, 2)
         await frontend.until(Kind.ACCEPTED, 2)
         assert not [kind for kind, _, _ in frontend.heard if kind is Kind.REFUSED]
-        assert server._engine._queues.find("q").machine.contents.gauges.ready == 8
+        queue = server._engine._queues.find("q")
+        assert queue is not None
+        assert queue.machine.contents.gauges.ready == 8
 
     play(test, tmp_path)
 
@@ -629,7 +632,7 @@ def test_an_error_on_the_loop_ends_the_shard(
             server.look()
         elif where == "read":
             monkeypatch.setattr(Engine, "read_ended", fails)
-            server._end_read(Read("q", 1, Run(batch_of([b"a"]), 0, 1, 0), Place(0, 0, 1)), None)
+            server._end_read(Read("q", 1, Run(batch_of([b"a"]), 0, 1, 0), Location(0, 0, 1)), None)
         else:
             name = {"frame": "receive", "turn": "step", "commit": "commit_ended"}[where]
             monkeypatch.setattr(Engine, name, fails)

@@ -8,7 +8,7 @@ import pytest
 from lightrail.model import limits
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from tests.support.shard_scene import Peer, Scene, numbered_messages
+from tests.support.shard.scene import Peer, Scene, numbered_messages
 
 COUNT = 2 * limits.SETTLE_SLICE + 500
 

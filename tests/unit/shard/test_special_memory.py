@@ -12,8 +12,8 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.memory import Memory
 from lightrail.wire.frames import Kind
-from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Peer, Scene
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.scene import Peer, Scene
 
 MARK = 1_000_000
 POLICIES: dict[str, dict[str, Any]] = {
@@ -203,5 +203,5 @@ def test_indexes_have_their_share_of_the_mark_and_all_that_can_not_flow_little_m
         memory.index = index
         assert memory.index_is_full is is_full
     for more, is_stuck in ((0, False), (1, True)):
-        memory.index, memory.parked = mark, limits.UNFLOWABLE_SLACK_BYTES + more
+        memory.index, memory.parked = mark, limits.UNSPILLABLE_SLACK_BYTES + more
         assert memory.is_stuck is is_stuck

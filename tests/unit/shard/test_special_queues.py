@@ -9,8 +9,8 @@ from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.model.policy import QUEUE, Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
-from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Peer, Scene, SmallStore
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.scene import Peer, Scene, SmallStore
 
 DELAYED = Policy.parse({"role": "queue", "delay": True})
 

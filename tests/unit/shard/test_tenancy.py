@@ -12,9 +12,9 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.declared import declared_of
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import Kind, OutcomeCode
-from tests.support.fake_files import FakeFiles
-from tests.support.places_of_a_test import TestPlaces
-from tests.support.shard_scene import Peer, Scene, SmallStore
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.scene import Peer, Scene, SmallStore
+from tests.unit.shard.fake_map import FakeMap
 
 POINT = Policy.parse({"role": "connection-point"})
 
@@ -40,8 +40,8 @@ READY = {"producer": Kind.PRODUCER_READY, "consumer": Kind.CONSUMER_READY}
 
 
 def test_a_link_is_opened_where_the_queue_is_and_in_its_epoch(opening: str) -> None:
-    places = TestPlaces(q=(0, 3), elsewhere=(1, 1))
-    peer = Scene(places=places).peer()
+    map = FakeMap(q=(0, 3), elsewhere=(1, 1))
+    peer = Scene(map=map).peer()
     assert say(peer, opening, "q", 3) == [READY[opening]]
     assert say(peer, opening, "q", 0) == [READY[opening]]
     assert say(peer, opening, "q", 2) == [Kind.MOVED]
@@ -55,26 +55,26 @@ def test_a_link_is_opened_where_the_queue_is_and_in_its_epoch(opening: str) -> N
 def test_epochs_beyond_the_bits_of_a_header_are_told_apart(opening: str) -> None:
     """They are revisions of the coordinator, and those have 64 bits."""
     beyond = (1 << 32) + 7
-    peer = Scene(places=TestPlaces(q=(0, beyond))).peer()
+    peer = Scene(map=FakeMap(q=(0, beyond))).peer()
     assert say(peer, opening, "q", beyond) == [READY[opening]]
     assert say(peer, opening, "q", beyond - 1) == [Kind.MOVED]
     assert say(peer, opening, "q", beyond + 1) == [Kind.MOVED]
 
 
 def test_a_link_that_knows_more_than_the_shard_is_not_turned_away_for_good(opening: str) -> None:
-    places, names = TestPlaces(), EveryName()
+    map, names = FakeMap(), EveryName()
     names.drop("q")
-    peer = Scene(places=places, names=names).peer()
+    peer = Scene(map=map, names=names).peer()
     assert say(peer, opening, "q", 1) == [Kind.MOVED]
-    places.give("q", 0, 1)
+    map.give("q", 0, 1)
     names.give("q", QUEUE)
     assert say(peer, opening, "q", 1) == [READY[opening]]
 
 
 def test_a_name_that_is_here_and_no_queue_is_said_to_be_none(opening: str) -> None:
-    places, names = TestPlaces(q=(0, 1)), EveryName()
+    map, names = FakeMap(q=(0, 1)), EveryName()
     names.drop("q")
-    peer = Scene(places=places, names=names).peer()
+    peer = Scene(map=map, names=names).peer()
     assert say(peer, opening, "q", 1) == [Kind.GONE]
     names.give("r", Policy.parse({"role": "router"}))
     assert say(peer, opening, "r", 1) == [Kind.GONE]
@@ -82,7 +82,7 @@ def test_a_name_that_is_here_and_no_queue_is_said_to_be_none(opening: str) -> No
 
 
 def test_a_queue_is_written_down_with_its_epoch_and_so_is_its_dead_letter_queue() -> None:
-    scene = Scene(places=TestPlaces(q=(0, 7)))
+    scene = Scene(map=FakeMap(q=(0, 7)))
     peer = scene.peer()
     peer.produce(1, "q", epoch=7)
     peer.send(1, 1, [b"bad"])
@@ -94,7 +94,7 @@ def test_a_queue_is_written_down_with_its_epoch_and_so_is_its_dead_letter_queue(
 
 
 def test_requests_and_sets_for_a_queue_elsewhere_are_told_so() -> None:
-    peer = Scene(places=TestPlaces(q=(0, 1), elsewhere=(1, 1))).peer()
+    peer = Scene(map=FakeMap(q=(0, 1), elsewhere=(1, 1))).peer()
     for queue, condition in (("elsewhere", conditions.MOVED), ("unknown", conditions.MOVED)):
         answer, _ = peer.answers[peer.ask("queue", queue=queue)]
         assert answer["error"]["condition"] == condition
@@ -110,15 +110,15 @@ def test_requests_and_sets_for_a_queue_elsewhere_are_told_so() -> None:
 
 
 def test_links_of_a_connection_point_go_where_it_goes_and_what_has_no_outcome_is_released() -> None:
-    places, names = TestPlaces(p=(0, 1)), EveryName()
+    map, names = FakeMap(p=(0, 1)), EveryName()
     names.give("p", POINT)
-    scene = Scene(places=places, names=names)
+    scene = Scene(map=map, names=names)
     sender, listener = scene.peer(), scene.peer("frontend-1", boot=8)
     listener.consume(2, "p", 5, epoch=1, relay=True)
     sender.produce(1, "p", epoch=1, relay=True)
     sender.send(1, 1, [b"a", b"b"])
     listener.settle(2, 0, 1)
-    places.give("p", 1, 2)
+    map.give("p", 1, 2)
     scene.refresh()
     assert [(each.first, each.code) for each in sender.outcomes] == [
         (0, OutcomeCode.ACCEPTED),
@@ -134,21 +134,21 @@ def test_links_of_a_connection_point_go_where_it_goes_and_what_has_no_outcome_is
 # --- after a start ---------------------------------------------------------------------------------------
 
 
-def restart(files: FakeFiles, places: TestPlaces, names: EveryName) -> Scene:
+def restart(files: FakeFiles, map: FakeMap, names: EveryName) -> Scene:
     journal = Journal(files, "test", 0)
-    scene = Scene(journal, journal.recover(1 << 30, 1), places=places, names=names)
+    scene = Scene(journal, journal.recover(1 << 30, 1), map=map, names=names)
     scene.settle_down()
     return scene
 
 
-def written(files: FakeFiles, names: EveryName, *, seal: bool = False) -> None:
+def written(files: FakeFiles, names: EveryName, *, freeze: bool = False) -> None:
     """A life in which q got a message, in epoch 3."""
-    scene = restart(files, TestPlaces(q=(0, 3)), names)
+    scene = restart(files, FakeMap(q=(0, 3)), names)
     peer = scene.peer()
     peer.produce(1, "q", epoch=3)
     peer.send(1, 1, [b"x"])
-    if seal:
-        peer.ask("seal", queue="q", epoch=3)
+    if freeze:
+        peer.ask("freeze", queue="q", epoch=3)
     scene.settle_down()
     scene.store.close()
 
@@ -175,7 +175,7 @@ def test_after_a_start_a_queue_is_served_in_the_epoch_of_its_placement(epoch: in
     files, names = FakeFiles(), EveryName()
     written(files, names)
     for _ in range(2):
-        scene = restart(files, TestPlaces(q=(0, epoch)), names)
+        scene = restart(files, FakeMap(q=(0, epoch)), names)
         assert ready(scene, epoch) == [b"x"]
         queue = scene.engine._queues.find("q")
         assert queue is not None
@@ -185,53 +185,53 @@ def test_after_a_start_a_queue_is_served_in_the_epoch_of_its_placement(epoch: in
 
 def test_after_a_start_a_queue_that_has_moved_away_is_gone() -> None:
     files, names = FakeFiles(), EveryName()
-    written(files, names, seal=True)
-    places = TestPlaces(q=(1, 4))
-    scene = restart(files, places, names)
+    written(files, names, freeze=True)
+    map = FakeMap(q=(1, 4))
+    scene = restart(files, map, names)
     assert ready(scene, 4) is None
     assert scene.engine._queues.find("q") is None
     assert scene.store.usage().live_bytes == 0
     scene.store.close()
-    scene = restart(files, TestPlaces(), names)
+    scene = restart(files, FakeMap(), names)
     assert scene.engine._queues.find("q") is None
 
 
-@pytest.mark.parametrize("seal", [False, True])
+@pytest.mark.parametrize("freeze", [False, True])
 @pytest.mark.parametrize("running", [False, True])
 def test_a_queue_that_was_given_up_and_not_moved_is_kept_and_reported(
-    seal: bool, running: bool, caplog: pytest.LogCaptureFixture
+    freeze: bool, running: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     files, names = FakeFiles(), EveryName()
-    written(files, names, seal=seal)
-    places = TestPlaces(q=(0, 3)) if running else TestPlaces()
+    written(files, names, freeze=freeze)
+    map = FakeMap(q=(0, 3)) if running else FakeMap()
     if not running:
-        places.lose("q", 1, 4)
-        places.refresh()
-    scene = restart(files, places, names)
+        map.lose("q", 1, 4)
+        map.refresh()
+    scene = restart(files, map, names)
     if running:
-        places.lose("q", 1, 4)
+        map.lose("q", 1, 4)
         scene.refresh()
     assert ready(scene, 4) is None
     assert "it is kept, not served" in caplog.text
     assert kept(scene) == [{"queue": "q", "messages": 1}]
     scene.store.close()
     # Where it gets its queue back it serves it again.
-    scene = restart(files, TestPlaces(q=(0, 5)), names)
+    scene = restart(files, FakeMap(q=(0, 5)), names)
     assert ready(scene, 5) == [b"x"]
     assert kept(scene) == []
 
 
-def test_after_a_start_a_sealed_queue_stays_sealed_until_its_placement_names_another_epoch() -> None:
+def test_after_a_start_a_frozen_queue_stays_frozen_until_its_placement_names_another_epoch() -> None:
     files, names = FakeFiles(), EveryName()
-    written(files, names, seal=True)
-    places = TestPlaces(q=(0, 3))
-    scene = restart(files, places, names)
+    written(files, names, freeze=True)
+    map = FakeMap(q=(0, 3))
+    scene = restart(files, map, names)
     assert ready(scene, 3) is None
     answer = scene.peer("shard-1", boot=50)
-    number = answer.ask("seal", queue="q", epoch=3)
+    number = answer.ask("freeze", queue="q", epoch=3)
     scene.settle_down()
     assert [each["queue"] for each in answer.answers[number][0]["states"]] == ["q"]
-    places.give("q", 0, 5)
+    map.give("q", 0, 5)
     assert ready(scene, 5) == [b"x"]
 
 
@@ -240,26 +240,26 @@ def test_after_a_start_without_any_placement_a_queue_is_kept_and_served_when_one
 ) -> None:
     files, names = FakeFiles(), EveryName()
     written(files, names)
-    places = TestPlaces()
+    map = FakeMap()
     with caplog.at_level(logging.WARNING):
-        scene = restart(files, places, names)
+        scene = restart(files, map, names)
     assert "does not say that queue q, which has 1 messages, is at this shard" in caplog.text
     assert ready(scene, 3) is None
-    places.give("q", 0, 3)
+    map.give("q", 0, 3)
     assert ready(scene, 3) == [b"x"]
 
 
 def test_a_coordinator_that_was_set_back_does_not_make_two_owners(caplog: pytest.LogCaptureFixture) -> None:
     files, names = FakeFiles(), EveryName()
     written(files, names)
-    places = TestPlaces(q=(0, 3))
-    scene = restart(files, places, names)
+    map = FakeMap(q=(0, 3))
+    scene = restart(files, map, names)
     peer = scene.peer()
     peer.produce(1, "q", epoch=3)
-    places.give("q", 1, 2)
+    map.give("q", 1, 2)
     scene.refresh()
     assert len(peer.take(Kind.MOVED)) == 1
     assert "it is kept, not served" in caplog.text
     assert ready(scene, 2) is None
-    places.give("q", 0, 4)
+    map.give("q", 0, 4)
     assert ready(scene, 4) == [b"x"]

@@ -19,7 +19,7 @@ from lightrail.shard.queue.work import LETTER_MESSAGE
 from lightrail.shard.tenancy import moved
 from lightrail.wire.bodies import Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from tests.support.shard_scene import Peer, Scene, SmallStore, batch, numbered_messages
+from tests.support.shard.scene import Peer, Scene, SmallStore, batch, numbered_messages
 
 COUNT = 30_000
 PIECE = 2 * LETTER_MESSAGE * limits.EXPIRED_AT_ONCE
@@ -60,10 +60,7 @@ class Metered(Scene):
         """Ranges of sequences in the journal that ended so."""
         assert isinstance(self.store, SmallStore)
         return [
-            each
-            for record in self.store.settles()
-            if record.outcome is outcome
-            for each in record.ranges
+            each for record in self.store.settles() if record.outcome is outcome for each in record.ranges
         ]
 
 
@@ -105,7 +102,7 @@ def test_a_purge_is_answered_when_all_of_it_is_on_disk_and_others_are_served_mea
     assert covered(scene.settled(Outcome.PURGED)) == COUNT
 
 
-def test_a_queue_that_is_being_purged_is_sealed_after_that() -> None:
+def test_a_queue_that_is_being_purged_is_frozen_after_that() -> None:
     scene = Metered()
     peer = filled(scene)
     peer.ask("purge", queue="q")

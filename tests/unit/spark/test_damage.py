@@ -1,4 +1,4 @@
-"""What is missing of segments: named with its place, or passed over with the next whole record."""
+"""What is missing of segments: named with its location, or passed over with the next whole record."""
 
 import pickle
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from lightrail.journal.layout import GAP, QUEUE, SEGMENT_HEADER_SIZE, SNAPSHOT, 
 from lightrail.journal.record import Gap
 from lightrail.spark.decoding.damage import DamageError
 from lightrail.spark.decoding.wanted import Part, Wanted
-from tests.support.journal_rows import (
+from tests.unit.spark.journal_rows import (
     PLAIN,
     Bytes,
     Stored,
@@ -40,7 +40,7 @@ def survived(segment: Stored, part: Part | None = None) -> tuple[list[int], list
     return [row["sequence"] for row in rows], damage
 
 
-def test_damage_is_named_with_its_place() -> None:
+def test_damage_is_named_with_its_location() -> None:
     segment = lines()
     third = segment.records()[4]
     broken = segment.damaged(third.offset + third.length - 1)
@@ -113,14 +113,14 @@ def test_a_header_that_is_none_is_damage() -> None:
     assert (sequences, len(damage)) == ([], 1)
 
 
-@given(seed=st.integers(0, 2**32), places=st.lists(st.floats(0, 1, exclude_max=True), max_size=12))
+@given(seed=st.integers(0, 2**32), shares=st.lists(st.floats(0, 1, exclude_max=True), max_size=12))
 @settings(max_examples=10, deadline=None)
-def test_one_wrong_bit_costs_the_rows_of_its_record_and_no_others(seed: int, places: list[float]) -> None:
+def test_one_wrong_bit_costs_the_rows_of_its_record_and_no_others(seed: int, shares: list[float]) -> None:
     (segment,) = journal_of(some_records(seed, 40))
     segment.index.sealed = True
     whole = plain_rows(segment, captured_only=False)
-    for place in places:
-        offset = SEGMENT_HEADER_SIZE + int(place * (segment.index.end - SEGMENT_HEADER_SIZE))
+    for share in shares:
+        offset = SEGMENT_HEADER_SIZE + int(share * (segment.index.end - SEGMENT_HEADER_SIZE))
         (record,) = (each for each in segment.records() if each.offset <= offset < each.offset + each.length)
         damage: list[DamageError] = []
         rows = rows_of(segment.damaged(offset), ALL, None, damage.append)
@@ -130,12 +130,12 @@ def test_one_wrong_bit_costs_the_rows_of_its_record_and_no_others(seed: int, pla
             assert len(damage) == 1
 
 
-@given(seed=st.integers(0, 2**32), places=st.lists(st.floats(0, 1), max_size=12))
+@given(seed=st.integers(0, 2**32), shares=st.lists(st.floats(0, 1), max_size=12))
 @settings(max_examples=10, deadline=None)
-def test_an_end_that_is_torn_anywhere_is_the_end(seed: int, places: list[float]) -> None:
+def test_an_end_that_is_torn_anywhere_is_the_end(seed: int, shares: list[float]) -> None:
     (segment,) = journal_of(some_records(seed, 40))
-    for place in places:
-        torn = stored(segment.file.data[: SEGMENT_HEADER_SIZE + int(place * segment.index.end)], False)
+    for share in shares:
+        torn = stored(segment.file.data[: SEGMENT_HEADER_SIZE + int(share * segment.index.end)], False)
         assert rows_of(torn, ALL) == plain_rows(torn, captured_only=False)
 
 
@@ -163,7 +163,7 @@ def test_a_gap_of_a_repair_is_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "value"), [(68, 9), (72, 1), (80, 2), (100, 99), (8, 13), (8, 0), (8, 2), (8, 12)]
+    ("at", "value"), [(68, 9), (72, 1), (80, 2), (100, 99), (8, 14), (8, 0), (8, 2), (8, 12)]
 )
 def test_a_body_that_is_not_as_drawn_is_damage(at: int, value: int) -> None:
     def change(old: bytes, lsn: int, salt: int) -> bytes:

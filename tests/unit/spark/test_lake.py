@@ -27,7 +27,7 @@ from lightrail.spark.lake.table import (
 from lightrail.spark.lake.verifying import verify
 from lightrail.spark.main import main
 from lightrail.spark.reading.losses import Loss
-from tests.support.lakes import DAY_MS, SELECTION, Lake, covered
+from tests.support.spark.lakes import DAY_MS, SELECTION, Lake, covered
 
 SEGMENTS = 3
 NO_FILES = 1 << 40

@@ -16,11 +16,11 @@ from lightrail.spark import main as frame
 from lightrail.spark.command import CommandError, UnreachableError, UsageError, source_options
 from lightrail.spark.failures import named, told
 from lightrail.spark.jobs import capture
+from lightrail.spark.journals.sources import NoArchiveError, SourceError
 from lightrail.spark.lake.stream import Capture
 from lightrail.spark.main import main
-from lightrail.spark.places.sources import NoArchiveError, PlaceError
-from lightrail.spark.reading.losses import DataLossError
-from tests.support.spark import ROOT
+from lightrail.spark.reading.losses import DataLossError, Loss
+from tests.support.spark.session import ROOT
 
 WITHOUT = """
 import sys
@@ -115,7 +115,7 @@ def test_errors_have_exit_statuses(
 @pytest.mark.parametrize(
     "given", [("verify", "x"), ("capture", "--to", "x"), ("analyse",), ("replay", "--dry-run")]
 )
-def test_a_place_that_does_not_answer_ends_with_status_3_before_spark_starts(
+def test_a_missing_archive_ends_with_status_3_before_spark_starts(
     given: tuple[str, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -222,8 +222,8 @@ def test_queues_are_the_same_choice_in_whatever_order() -> None:
             CommandError,
             "journal a: gone",
         ),
-        ("...\nlightrail.spark.places.sources.PlaceError: nobody at h\n", UnreachableError, "nobody at h"),
-        ("...\nlightrail.spark.places.sources.NoArchiveError: none at h\n X", UnreachableError, "none at h"),
+        ("...\nlightrail.spark.journals.sources.SourceError: nobody at h\n", UnreachableError, "nobody at h"),
+        ("..\nlightrail.spark.journals.sources.NoArchiveError: none at h\n X", UnreachableError, "none at h"),
         ("[STREAM_FAILED] Query terminated\nmore", CommandError, "[STREAM_FAILED] Query terminated"),
         ("", CommandError, "Exception"),
     ],
@@ -237,9 +237,9 @@ def test_what_spark_says_of_an_error_becomes_its_own_words(text: str, kind: type
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (PlaceError("it"), UnreachableError),
+        (SourceError("it"), UnreachableError),
         (NoArchiveError("it"), UnreachableError),
-        (DataLossError("it"), CommandError),
+        (DataLossError(Loss("a", 0, 1, 2, "it")), CommandError),
     ],
 )
 def test_an_error_that_never_was_in_spark_is_of_the_same_kind(error: Exception, kind: type) -> None:

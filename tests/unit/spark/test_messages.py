@@ -17,8 +17,8 @@ from lightrail.spark.columns import DECODED, SCHEMA
 from lightrail.spark.decoding import messages
 from lightrail.spark.decoding.sections import read_columns
 from lightrail.spark.decoding.values import PADDING, Blob
-from tests.support import amqp_strategies as amqp
-from tests.support import proton_messages
+from tests.support.amqp import proton_messages
+from tests.support.amqp import strategies as amqp
 
 NAMES = tuple(name for name in SCHEMA.names if name in DECODED | {"body"})
 

@@ -12,7 +12,7 @@ from lightrail.spark.lake.stream import Outline, PartsReader
 from lightrail.spark.reading.losses import DataLossError
 from lightrail.spark.reading.options import read_options
 from lightrail.spark.reading.planning import Piece
-from tests.support.lakes import Lake
+from tests.support.spark.lakes import Lake
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from lightrail.spark.http import Response
 from lightrail.spark.loads import Load
-from lightrail.spark.placement import Placement, UnsettledError, ask, document, propose
+from lightrail.spark.placement import Placements, UnsettledError, ask, document, propose
 
 
 class Gateway:
@@ -48,8 +48,8 @@ def test_a_look_during_which_queues_were_placed_is_taken_again_a_few_times() -> 
         ask(Gateway(*range(10)))  # type: ignore[arg-type]
 
 
-def placement(**queues: int) -> Placement:
-    return Placement("c1", 5, active={0, 1}, queues=queues)
+def placement(**queues: int) -> Placements:
+    return Placements("c1", 5, active={0, 1}, queues=queues)
 
 
 def test_hot_queues_part_and_those_that_are_not_known_stay() -> None:
@@ -71,14 +71,14 @@ def test_bytes_may_weigh_in_place_of_messages() -> None:
 
 
 def test_a_draining_shard_is_emptied_and_what_is_on_its_way_counts_where_it_goes() -> None:
-    there = Placement("c1", 5, active={0, 1}, draining={2}, queues={"a": 2, "b": 2, "c": 0})
+    there = Placements("c1", 5, active={0, 1}, draining={2}, queues={"a": 2, "b": 2, "c": 0})
     there.moving = {"b": 0}
     made = propose(there, {"b": Load(50.0, 0.0)})
     assert [(move.queue, move.source, move.to) for move in made.plan.moves] == [("a", 2, 1)]
 
 
 def test_without_a_shard_that_takes_queues_there_is_no_plan() -> None:
-    there = Placement("c1", 5, draining={2}, queues={"a": 2})
+    there = Placements("c1", 5, draining={2}, queues={"a": 2})
     with pytest.raises(ValueError, match="no shard is active"):
         propose(there, {"a": Load(50.0, 0.0)})
 

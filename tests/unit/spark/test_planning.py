@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.spark.places.journals import Journal
-from lightrail.spark.places.listing import Places
+from lightrail.spark.journals.journal import Journal
+from lightrail.spark.journals.listing import Listing
 from lightrail.spark.reading.admission import admitted
 from lightrail.spark.reading.losses import Loss
 from lightrail.spark.reading.planning import Piece, first_since, pieces, tasks
-from tests.support.archives import MORNING_MS, JournalOf
+from tests.support.spark.archives import MORNING_MS, JournalOf
 
 MESSAGE = b"\x00Su\xa0\x60" + bytes(96)
 
@@ -31,7 +31,7 @@ def written(tmp_path: Path) -> JournalOf:
 
 
 def found(tmp_path: Path, written: JournalOf) -> Journal:
-    return Places((str(tmp_path / "archive"),), None).journals()[written.disk]
+    return Listing((str(tmp_path / "archive"),), None).journals()[written.disk]
 
 
 def none_lost(loss: Loss) -> None:

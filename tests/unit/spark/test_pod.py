@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from lightrail.spark.pod import EXECUTOR, command
-from tests.support.spark import ROOT
+from tests.support.spark.session import ROOT
 
 POD = {
     "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@driver:7078",

@@ -11,16 +11,16 @@ from lightrail.amqp.decoder import read_value
 from lightrail.amqp.sections import decode_annotations, scan
 from lightrail.amqp.values import Timestamp, ULong
 from lightrail.spark.command import CommandError, UsageError
-from lightrail.spark.places.listing import Places
+from lightrail.spark.journals.listing import Listing
 from lightrail.spark.reading.options import read_options
 from lightrail.spark.reading.ranges import resolve
 from lightrail.spark.writing.encoding import BadRowError
 from lightrail.spark.writing.marking import marked, marked_rows
 from lightrail.spark.writing.replaying import load, new_run, pinned_options, save, state_file
-from lightrail.spark.writing.sink import SinkOptions, place_number, send, send_rests
-from tests.support.archives import JournalOf
+from lightrail.spark.writing.sink import SinkOptions, batch_number, send, send_rests
 from tests.support.batches import message
 from tests.support.fake_gateway import FakeGateway
+from tests.support.spark.archives import JournalOf
 
 ASKED: dict[str, Any] = {"where": "priority > 4", "to": "again"}
 
@@ -108,7 +108,7 @@ def test_what_is_read_is_pinned_when_a_run_begins(tmp_path: Path) -> None:
     journal.archive(tmp_path / "archive")
     (later,) = json.loads(pinned_options(options)["endingOffsets"]).values()
     assert later > end
-    assert resolve(read_options(pinned), Places((options["path"],), None).journals())[1] == json.loads(
+    assert resolve(read_options(pinned), Listing((options["path"],), None).journals())[1] == json.loads(
         pinned["endingOffsets"]
     )
 
@@ -126,6 +126,6 @@ def test_the_sink_marks_what_it_is_told_to() -> None:
         for name in ("a", "b"):
             gateway.answers["POST", f"/{name}/!batch"] = (200, {}, {"stored": 1, "duplicate": False})
         options = SinkOptions.of({"gateway": gateway.url, "replayedAt": "1790000000000"})
-        send_rests(options, [send(options, [rows], "p", place_number)])
+        send_rests(options, [send(options, [rows], "p", batch_number)])
         assert [path for _, path, _, _ in gateway.asked] == ["/a/!batch", "/b/!batch"]
         assert decode_annotations(gateway.asked[1][2][8:])["x-opt-lightrail-replayed-sequence"] == 4

@@ -11,7 +11,7 @@ from lightrail.model.limits import SPARK_REPORT_STEPS_MAX, SPARK_REPORT_TEXT_MAX
 from lightrail.spark.analysis import report
 from lightrail.spark.analysis.charts import HEIGHT, WIDTH, bars, chart, scale
 from lightrail.spark.analysis.figures import Figures, step_of, steps
-from tests.support.figures import EVIL, shown
+from tests.support.spark.figures import EVIL, shown
 
 MORNING = datetime(2026, 11, 21, 8, 7, tzinfo=UTC)
 

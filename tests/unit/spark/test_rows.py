@@ -30,7 +30,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.spark.columns import Decode
 from lightrail.spark.decoding.rows import record_batches
 from lightrail.spark.decoding.wanted import Wanted
-from tests.support.journal_rows import (
+from tests.unit.spark.journal_rows import (
     PLAIN,
     Bytes,
     append,
@@ -125,8 +125,8 @@ def test_records_of_one_message_each_are_read_by_the_thousand(targets: int) -> N
         for queue in range(1, targets + 1):
             journal.append(declared(queue), 1)
         for number in range(2_500):
-            places = [(queue, number) for queue in range(1, targets + 1)]
-            journal.append(append([b"message %d" % number], *places), number)
+            starts = [(queue, number) for queue in range(1, targets + 1)]
+            journal.append(append([b"message %d" % number], *starts), number)
             if number % 7 == 0:
                 journal.append(Settle(1, [(number, number + 1)], Outcome.ACCEPTED), number)
 
@@ -216,7 +216,7 @@ def test_deliveries_name_their_consumer() -> None:
     ]
 
 
-def test_only_queues_with_capture_at_that_place_give_rows() -> None:
+def test_only_queues_with_capture_at_that_record_give_rows() -> None:
     segment = written(
         declared(1, capture=False),
         append([b"before"], (1, 0)),

@@ -15,7 +15,7 @@ from lightrail.spark.writing.sink import (
     Sent,
     SinkError,
     SinkOptions,
-    place_number,
+    batch_number,
     producer_name,
     send,
     send_rests,
@@ -40,7 +40,7 @@ def test_chunks_hold_every_message_of_a_target_in_order(rows: Rows, messages: in
     chunks = chunks_of(rows, messages, size)
     for target in "abc":
         mine = [chunk for chunk in chunks if chunk.target == target]
-        assert [chunk.place for chunk in mine] == list(range(len(mine)))
+        assert [chunk.position for chunk in mine] == list(range(len(mine)))
         assert [each for chunk in mine for each in chunk.messages] == [m for t, m in rows if t == target]
     for chunk in chunks:
         assert 1 <= len(chunk.messages) <= messages
@@ -87,7 +87,7 @@ def test_a_task_sends_chunks_under_its_name_with_rising_numbers() -> None:
             (200, {}, {"stored": 2, "duplicate": False}),
             (200, {}, {"stored": 1, "duplicate": False}),
         ]
-        sent = send(options(gateway.url), bodies(5), producer_name("job", 3), place_number)
+        sent = send(options(gateway.url), bodies(5), producer_name("job", 3), batch_number)
         assert (sent.messages, sent.stored, sent.batches, sent.duplicates) == (4, 2, 2, 1)
         assert numbers(gateway) == ["0", "1"]
         send_rests(options(gateway.url), [None, sent, Sent()])
@@ -100,7 +100,7 @@ def test_rows_go_where_their_column_says() -> None:
     with FakeGateway() as gateway:
         gateway.answers["POST", "/a/b/!batch"] = (200, {}, {"stored": 2, "duplicate": False})
         gateway.answers["POST", "/c%20d/!batch"] = (200, {}, {"stored": 1, "duplicate": False})
-        sent = send(options(gateway.url, target=""), [rows], "p", place_number)
+        sent = send(options(gateway.url, target=""), [rows], "p", batch_number)
         send_rests(options(gateway.url, target=""), [sent])
         assert [(path, headers["LightRail-Batch"]) for _, path, _, headers in gateway.asked] == [
             ("/a/b/!batch", "0"),
@@ -112,9 +112,9 @@ def test_what_ends_in_the_middle_of_a_chunk_is_sent_only_when_the_task_is_known_
     """A worker whose JVM was killed sees an end. The next attempt has the same number for a whole chunk."""
     with FakeGateway() as gateway:
         gateway.answers["POST", "/q/!batch"] = (200, {}, {"stored": 2, "duplicate": False})
-        send(options(gateway.url), bodies(3), "p", place_number)
+        send(options(gateway.url), bodies(3), "p", batch_number)
         assert numbers(gateway) == ["0"]
-        send(options(gateway.url), bodies(4), "p", place_number)
+        send(options(gateway.url), bodies(4), "p", batch_number)
         assert numbers(gateway) == ["0", "0", "1"]
 
 
@@ -133,7 +133,7 @@ def test_a_refusal_says_which_batch_and_what_stays() -> None:
         with pytest.raises(
             SinkError, match=r"batch 1 of spark/j/0 .*message 0 has 70 bytes.*is not stored again"
         ):
-            send(options(gateway.url), bodies(4), producer_name("j", 0), place_number)
+            send(options(gateway.url), bodies(4), producer_name("j", 0), batch_number)
 
 
 def test_a_queue_that_stays_full_fails_the_task_after_a_while() -> None:
@@ -147,7 +147,7 @@ def test_a_queue_that_stays_full_fails_the_task_after_a_while() -> None:
         access = Access((gateway.url,))
         client = GatewayClient(access, retry_ms=20_000, monotonic=lambda: now[0], sleep=sleep)
         with pytest.raises(SinkError, match="q is full; tried for 20 s"):
-            send(options(gateway.url), bodies(2), "p", place_number, client=client)
+            send(options(gateway.url), bodies(2), "p", batch_number, client=client)
         assert len(gateway.asked) > 4
 
 
@@ -160,16 +160,16 @@ def test_a_rate_is_kept() -> None:
     with FakeGateway() as gateway:
         gateway.answers["POST", "/q/!batch"] = (200, {}, {"stored": 2, "duplicate": False})
         wanted = options(gateway.url, messagesPerSecond="10")
-        send(wanted, bodies(40), "p", place_number, monotonic=lambda: now[0], sleep=sleep)
+        send(wanted, bodies(40), "p", batch_number, monotonic=lambda: now[0], sleep=sleep)
     assert now[0] == pytest.approx(4.0)
 
 
-def test_a_row_that_is_no_message_is_named_by_its_place() -> None:
+def test_a_row_that_is_no_message_is_named_by_its_index() -> None:
     rows = pa.record_batch({"body": pa.array([b"1", None])})
     with pytest.raises(
         SinkError, match="row 1 of this partition is no message: expected a message, or a body"
     ):
-        send(options("http://127.0.0.1:1"), [rows], "p", place_number)
+        send(options("http://127.0.0.1:1"), [rows], "p", batch_number)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ async def serving(
 ) -> AsyncIterator[Scene]:
     app = web.Application()
     connections = Connections(most)
-    places = [(Endpoint("127.0.0.1", 0), server_tls)]
+    endpoints = [(Endpoint("127.0.0.1", 0), server_tls)]
 
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text="here\n")
@@ -88,7 +88,7 @@ async def serving(
         return web.Response(body=bytes(BIG))
 
     app.add_routes([web.get("/", answer), web.get("/wait", wait), web.get("/big", big)])
-    runner, (port,) = await http_server.serve(app, connections, places, shared=False)
+    runner, (port,) = await http_server.serve(app, connections, endpoints, shared=False)
     scene = Scene(runner, connections, port, client_tls)
     try:
         yield scene

@@ -44,8 +44,8 @@ def scrape(families: Any, counts: Any) -> dict[tuple[str, tuple[str, ...]], floa
 def test_every_attribute_of_the_frontend_is_shown_once() -> None:
     counts = FrontendCounts()
     names = [name for name in FrontendCounts.__slots__ if name != "outcomes"]
-    for place, name in enumerate(names, 1):
-        setattr(counts, name, 1 << place)
+    for index, name in enumerate(names, 1):
+        setattr(counts, name, 1 << index)
     counts.links_opened, counts.links_closed = 1 << 60, 1 << 59
     values = [int(value) for value in scrape(FRONTEND_FAMILIES, counts).values()]
     for name in names:

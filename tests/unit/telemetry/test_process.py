@@ -16,7 +16,7 @@ ALONE = """
 import sys
 from lightrail.model.settings import Settings
 from lightrail.telemetry import process
-from tests.support.roles import serve
+from tests.support.roles.stand_in import serve
 sys.exit(process.alone("shard", 3, Settings(data=sys.argv[1]), serve))
 """
 
@@ -25,7 +25,7 @@ def supervised(data: Path) -> tuple[subprocess.Popen[bytes], Channel]:
     ours, theirs = socket.socketpair()
     with theirs:
         child = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.role_shard", "--supervisor-fd", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.support.roles.shard", "--supervisor-fd", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
             stderr=subprocess.PIPE,

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from lightrail.model import conditions, limits
+from lightrail.model.placement import Placement
 from lightrail.wire.assignments import BEHIND, Assignment, AssignmentError, Event, LinkState
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.links import Consumer
 from lightrail.wire.owner import Owner
 from lightrail.wire.shards import State
-from tests.support.places import FixedPlaces
+from tests.support.shard.resolvers import FixedResolver
 
 GRID = """
               ASSIGNED  READY   READY_LATE  MOVED        LEFT        LOST        RESTARTED  OWNER_LOST
@@ -40,7 +41,7 @@ def test_the_grid_has_every_state_and_event() -> None:
 @pytest.mark.parametrize(("state", "event", "then"), rows())
 @pytest.mark.parametrize("resumes", [False, True])
 def test_each_state_with_each_event(state: LinkState, event: Event, then: str, resumes: bool) -> None:
-    link = Assignment(7)
+    link: Assignment[Peer] = Assignment(7)
     link.state, link.resumes = state, resumes
     if then == "-":
         with pytest.raises(AssignmentError, match=f"link 7 is {state.name} and cannot have {event.name}"):
@@ -82,7 +83,7 @@ class Link(Consumer):
         self.number = number
         self.refusal: Refusal | None = None
 
-    def gone(self, refusal: Refusal) -> None:
+    def ended(self, refusal: Refusal) -> None:
         self.refusal = refusal
 
 
@@ -90,11 +91,11 @@ class Table:
     """An owner of q with consumers 1 and 2, between shards A and B. It stands in for all owners, too."""
 
     def __init__(self) -> None:
-        self.places = FixedPlaces()
+        self.resolver = FixedResolver()
         self.a, self.b = Peer(0), Peer(1)
-        self.places.peers = {0: self.a, 1: self.b}
+        self.resolver.peers = {0: self.a, 1: self.b}
         self.time_ms = 1_000_000
-        self.owner: Any = Owner(self, "q", (0, 1))  # type: ignore[arg-type]
+        self.owner: Any = Owner(self, "q", Placement(0, 1))  # type: ignore[arg-type]
         self.link = Link(1)
 
     # --- as all owners ---------------------------------------------------------------------------------
@@ -112,15 +113,15 @@ class Table:
     # --- into a state ----------------------------------------------------------------------------------
 
     def place(self, shard: int, epoch: int) -> None:
-        self.places.places["q"] = (shard, epoch)
+        self.resolver.placements["q"] = (shard, epoch)
         self.owner.replaced()
 
     def start(self, state: LinkState, owner_at: str) -> None:
         """Link 1 gets there, and the owner to A, B or nowhere; shard A is asked first."""
-        self.places.places["q"] = (0, 1)
+        self.resolver.placements["q"] = (0, 1)
         if state is LinkState.UNASSIGNED:
-            self.places.peers.clear()
-        self.owner.go((0, 1))
+            self.resolver.peers.clear()
+        self.owner.go(Placement(0, 1))
         self.owner.open_consumer(self.link)
         self.owner.open_consumer(Link(2))
         if state in (LinkState.OPEN, LinkState.DRAINING):
@@ -131,7 +132,7 @@ class Table:
                 self.place(1, 2)
             elif owner_at == "A":
                 self.place(0, 3)
-        self.places.peers = {0: self.a, 1: self.b}
+        self.resolver.peers = {0: self.a, 1: self.b}
         assert self.owner._links[1].state is state
         self.a.posted.clear()
         self.b.posted.clear()
@@ -301,7 +302,7 @@ DRAINING, owner at B
     closed      gone, frame at A, held
     ended       gone
 """
-"""By state, place of the owner and event: what `seen` says afterwards."""
+"""By state, shard of the owner and event: what `seen` says afterwards."""
 
 
 def story() -> list[tuple[LinkState, str, str, str]]:
@@ -329,9 +330,9 @@ def test_what_an_owner_makes_of_each_event(state: LinkState, owner_at: str, even
         assert table.seen() == then
 
 
-def test_the_story_has_every_state_place_of_the_owner_and_event() -> None:
-    places = {state: "-AB" if state in BEHIND else "A" for state in LinkState} | {LinkState.UNASSIGNED: "-"}
+def test_the_story_has_every_state_shard_of_the_owner_and_event() -> None:
+    shards = {state: "-AB" if state in BEHIND else "A" for state in LinkState} | {LinkState.UNASSIGNED: "-"}
     events = [event for _, _, event, _ in story()[:11]]
     assert {(state, owner_at, event) for state, owner_at, event, _ in story()} == {
-        (state, owner_at, event) for state in LinkState for owner_at in places[state] for event in events
+        (state, owner_at, event) for state in LinkState for owner_at in shards[state] for event in events
     }

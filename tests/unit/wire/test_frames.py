@@ -21,6 +21,7 @@ from lightrail.wire.frames import (
     AFRESH,
     ASKED,
     CLOCK_BEHIND_MS,
+    CLOSED,
     DELIVER_COLUMNS,
     DELIVER_ENDS,
     DRAIN,
@@ -31,6 +32,7 @@ from lightrail.wire.frames import (
     HEADER,
     HEADER_SIZE,
     HELD,
+    KEPT,
     MORE,
     SEQUENCE,
     TIMED,
@@ -44,6 +46,7 @@ from lightrail.wire.frames import (
     enqueue,
     frame,
 )
+from lightrail.wire.tags import decode_tags, encode_tags
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v4.txt"
 
@@ -241,6 +244,9 @@ def examples() -> dict[str, bytes]:
         "LARGER": frame(Kind.LARGER, link=6, count=8_192, number=7),
         "ACCEPTED_HELD": frame(Kind.ACCEPTED, flags=HELD, link=5, count=2, number=9),
         "FREED": frame(Kind.FREED, link=5, count=256),
+        "TAGS": frame(Kind.TAGS, link=5, count=2, number=9, body=encode_tags([b"a", b"bc"])),
+        "FORGET": frame(Kind.FORGET, flags=CLOSED, link=5, count=1, body=encode_tags([b""])),
+        "UNSETTLED": frame(Kind.UNSETTLED, flags=KEPT, link=5, count=1, body=encode_tags([b"abc"])),
         "OUTCOME": frame(Kind.OUTCOME, flags=OutcomeCode.RELEASED, link=5, epoch=1, count=2, number=9),
     }
 
@@ -280,3 +286,13 @@ def test_the_page_names_every_kind_with_its_number() -> None:
     page = (GOLDEN.parents[3] / "docs" / "formats" / "wire.md").read_text()
     for kind in Kind:
         assert f"| {kind.value} | {kind.name} |" in page
+
+
+@given(st.lists(st.binary(max_size=32)))
+def test_tags_are_what_they_were(tags: list[bytes]) -> None:
+    assert decode_tags(encode_tags(tags)) == tags
+
+
+def test_tags_that_end_too_early_are_no_tags() -> None:
+    with pytest.raises(WireError, match="expected a tag of 3 bytes, found 2"):
+        decode_tags(b"\x01a\x03bc")

@@ -10,7 +10,7 @@ from lightrail.model import limits
 from lightrail.wire.bodies import ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, Kind
 from lightrail.wire.lanes import Attributes, Lane, Load
-from tests.support.frontend_fakes import FakeShard, Said
+from tests.support.amqp.frontend_fakes import FakeShard, Said
 
 PLAIN = Attributes(False, 4, 0, 0)
 FULL = Refusal("amqp:resource-limit-exceeded", "full")
@@ -146,7 +146,7 @@ def test_a_lane_that_the_shard_ends_opens_again_for_what_comes_next() -> None:
     rig = Rig()
     rig.send("x")
     rig.send("y")
-    rig.lane.gone(FULL)
+    rig.lane.ended(FULL)
     assert [batch for batch, _ in rig.refused] == ["x", "y"]
     rig.shard.take()
     rig.send("z")
@@ -174,8 +174,8 @@ def test_a_set_that_was_not_found_is_declared_anew() -> None:
 
 def test_numbers_of_sets_are_given_anew_and_frames_keep_their_meaning() -> None:
     rig = Rig()
-    for place in range(limits.ROUTE_SETS_MAX + 1):
-        rig.send(place, f"q{place}")
+    for index in range(limits.ROUTE_SETS_MAX + 1):
+        rig.send(index, f"q{index}")
     meaning = dict[int, list[str]]()
     for said in rig.shard.take():
         if said.kind == Kind.TARGETS:

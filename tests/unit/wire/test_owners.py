@@ -14,9 +14,9 @@ from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DRAIN, EXACT, Kind
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
-from tests.support.frontend_fakes import FakeLink
-from tests.support.model_shard import ModelQueue
-from tests.support.owner_scene import OwnerReceiver, OwnerScene, OwnerSender
+from tests.support.amqp.frontend_fakes import FakeLink
+from tests.support.shard.model_shard import ModelQueue
+from tests.support.shard.owner_scene import OwnerReceiver, OwnerScene, OwnerSender
 
 Play = Callable[[Callable[[OwnerScene], Awaitable[None]]], None]
 
@@ -41,9 +41,9 @@ def kinds(scene: OwnerScene, shard: int) -> list[Kind]:
 
 def move(scene: OwnerScene, queue: ModelQueue, to: int) -> None:
     """The whole of a move, but for what the frontend hears of it by the wire."""
-    scene.shards[1 - to].seal(queue.name)
+    scene.shards[1 - to].freeze(queue.name)
     scene.shards[to].open(queue, queue.epoch + 1)
-    scene.places.soon[queue.name] = (to, queue.epoch)
+    scene.resolver.soon[queue.name] = (to, queue.epoch)
 
 
 def take(receiver: OwnerReceiver, limit: int, drain: bool = False) -> None:
@@ -101,7 +101,7 @@ def test_everything_is_said_at_the_new_shard_in_the_new_epoch_and_nothing_at_the
 
 def test_where_the_placement_is_what_it_was_links_are_said_again_more_and_more_slowly(play: Play) -> None:
     async def check(scene: OwnerScene) -> None:
-        scene.places.places["q"] = (0, 1)
+        scene.resolver.placements["q"] = (0, 1)
         scene.sender()
         times = []
         for _ in range(400):
@@ -120,7 +120,7 @@ def test_where_the_placement_is_what_it_was_links_are_said_again_more_and_more_s
 
 def test_a_link_that_no_shard_had_taken_is_attached_once_and_by_the_new_one(play: Play) -> None:
     async def check(scene: OwnerScene) -> None:
-        scene.places.places["q"] = (0, 1)
+        scene.resolver.placements["q"] = (0, 1)
         sender, receiver = scene.sender(), scene.receiver()
         await scene.settle()
         assert scene.connection.accepted == []
@@ -193,7 +193,7 @@ def test_settlements_and_closes_that_no_shard_is_there_for_are_said_behind_the_l
         take(goes, 2)
         await scene.settle()
         assert (len(stays.link.sent), len(goes.link.sent)) == (2, 2)
-        scene.shards[0].seal("q")
+        scene.shards[0].freeze("q")
         await scene.settle()
         settle(stays, 0, 0)
         settle(goes, 0, 0)
@@ -270,7 +270,7 @@ def test_a_sender_that_is_gone_brings_its_batches_to_the_new_shard_and_abandons_
         queue = scene.queue("q")
         sender = scene.sender()
         await scene.settle()
-        scene.shards[0].seal("q")
+        scene.shards[0].freeze("q")
         await scene.settle()
         sender.send(2, settled=True)
         sender.producer.close()
@@ -307,7 +307,7 @@ def test_a_link_that_is_answered_late_is_not_said_again_before(play: Play) -> No
     """The answer to its first opening would be taken for that to its second."""
 
     async def check(scene: OwnerScene) -> None:
-        scene.places.places["q"] = (0, 1)
+        scene.resolver.placements["q"] = (0, 1)
         scene.sender()
         scene.up(0)
         scene.receiver()
@@ -334,7 +334,7 @@ def test_where_the_shard_died_before_it_said_so_consumers_begin_anew(play: Play)
         sender.send(1)
         take(receiver, 1)
         await scene.settle()
-        moved = scene.shards[0].seal("q")
+        moved = scene.shards[0].freeze("q")
         scene.shards[0].out.clear()
         scene.lose(0)
         scene.shards[1].open(moved, 2)
@@ -354,7 +354,7 @@ def test_a_shard_that_stands_still_is_left_after_a_while(play: Play) -> None:
         queue = scene.queue("q")
         sender = scene.sender()
         await scene.settle()
-        scene.shards[0].seal("q")
+        scene.shards[0].freeze("q")
         scene.shards[1].open(queue, 2)
         scene.shards[0].up = False
         sender.send(1)
@@ -380,7 +380,7 @@ def test_what_was_settled_at_a_silent_shard_that_was_left_comes_back_when_that_s
 
     async def check(scene: OwnerScene) -> None:
         queue, _, receiver = await holding(scene, 2)
-        scene.shards[0].seal("q")
+        scene.shards[0].freeze("q")
         scene.shards[1].open(queue, 2)
         scene.shards[0].up = False
         settle(receiver, 0, 0)
@@ -403,7 +403,7 @@ def test_what_was_settled_at_a_silent_shard_that_was_left_comes_back_when_that_s
 
 def test_links_wait_for_a_shard_that_nobody_knows_yet(play: Play) -> None:
     async def check(scene: OwnerScene) -> None:
-        scene.places.places["q"] = (2, 1)
+        scene.resolver.placements["q"] = (2, 1)
         sender = scene.sender()
         scene.tick(1_000)
         scene.shards.append(type(scene.shards[0])(2))
@@ -417,13 +417,13 @@ def test_links_wait_for_a_shard_that_nobody_knows_yet(play: Play) -> None:
 
 def test_links_end_when_their_queue_is_nowhere_by_the_coordinators_word(play: Play) -> None:
     async def check(scene: OwnerScene) -> None:
-        scene.places.places["q"] = (0, 1)
+        scene.resolver.placements["q"] = (0, 1)
         sender, receiver = scene.sender(), scene.receiver()
         for _ in range(2 * limits.OWNER_LOST_MS // 50):
             await scene.settle()
             scene.tick(50)
         assert scene.connection.refused == []
-        scene.places.gone = Refusal(conditions.RESOURCE_DELETED, "gone")
+        scene.resolver.gone = Refusal(conditions.RESOURCE_DELETED, "gone")
         for _ in range(limits.OWNER_LOST_MS // 50 + 20):
             await scene.settle()
             scene.tick(50)
@@ -520,7 +520,7 @@ def test_messages_wait_for_ever_where_that_is_set(monkeypatch: pytest.MonkeyPatc
 def test_a_request_follows_the_queue(play: Play) -> None:
     async def check(scene: OwnerScene) -> None:
         queue = scene.queue("q")
-        scene.shards[0].seal("q")
+        scene.shards[0].freeze("q")
         asked = asyncio.ensure_future(scene.owners.request("q", "queue", {}))
         await scene.settle()
         assert not asked.done()
@@ -534,7 +534,7 @@ def test_a_request_follows_the_queue(play: Play) -> None:
 
 def test_a_request_does_not_follow_for_ever(play: Play) -> None:
     async def check(scene: OwnerScene) -> None:
-        scene.places.places["q"] = (0, 1)
+        scene.resolver.placements["q"] = (0, 1)
         asked = asyncio.ensure_future(scene.owners.request("q", "queue", {}, wait_ms=50))
         while not asked.done():
             await scene.settle()
@@ -558,7 +558,7 @@ def test_at_most_so_many_settlements_are_held_for_a_shard_and_the_log_says_so_on
 
     async def check(scene: OwnerScene) -> None:
         queue, _, receiver = await holding(scene, 10)
-        scene.shards[0].seal("q")
+        scene.shards[0].freeze("q")
         await scene.settle()
         for number in range(10):
             settle(receiver, number, number)

@@ -16,7 +16,7 @@ from lightrail.wire.frames import VERSION, Kind, deliver, frame
 from lightrail.wire.links import MissingDeliveriesError
 from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import GREETING_MS, GREETING_MS_MAX, ShardPeer, State
-from tests.support.frontend_fakes import Said
+from tests.support.amqp.frontend_fakes import Said
 from tests.support.now import now
 
 
@@ -98,8 +98,8 @@ class FakeLinkEnd:
     def refused(self, number: int, refusal: Refusal) -> None:
         self.told.append(("refused", number, refusal.condition))
 
-    def gone(self, refusal: Refusal) -> None:
-        self.told.append(("gone", refusal.condition))
+    def ended(self, refusal: Refusal) -> None:
+        self.told.append(("ended", refusal.condition))
 
 
 class Rig:
@@ -349,13 +349,13 @@ def test_frames_reach_their_links(rig: Rig) -> None:
         "ready",
         ("answered", 3, 4),
         ("refused", 7, conditions.RESOURCE_LOCKED),
-        ("gone", conditions.RESOURCE_LOCKED),
+        ("ended", conditions.RESOURCE_LOCKED),
     ]
     assert consumer.told[1:] == [
         "ready",
         ("deliver", 5, 1),
         ("drained", 6),
-        ("gone", conditions.RESOURCE_LOCKED),
+        ("ended", conditions.RESOURCE_LOCKED),
     ]
     assert (rig.peer.producers, rig.peer.consumers) == ({}, {})
 
@@ -366,7 +366,7 @@ def test_a_mistake_with_one_link_ends_that_link_alone(rig: Rig) -> None:
     broken.fails = True
     rig.kinds()
     rig.hear(frame(Kind.DELIVER, link=1, count=1), frame(Kind.DELIVER, link=2, count=1, number=9))
-    assert broken.told[1:] == [("gone", conditions.INTERNAL_ERROR)]
+    assert broken.told[1:] == [("ended", conditions.INTERNAL_ERROR)]
     assert well.told[1:] == [("deliver", 9, 1)]
     assert rig.kinds() == [[Kind.CONSUMER_CLOSE]]
     rig.hear(frame(Kind.GONE, link=77, body=b"no JSON"), frame(Kind.DRAINED, link=2, number=1))

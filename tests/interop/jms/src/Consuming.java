@@ -16,46 +16,46 @@ final class Consuming {
         List<String> found = new ArrayList<>();
         Enumeration<?> messages = browser.getEnumeration();
         while (messages.hasMoreElements()) {
-            found.add(Place.text((Message) messages.nextElement()));
+            found.add(Scene.text((Message) messages.nextElement()));
         }
         return found;
     }
 
     @Law
-    void a_browser_sees_everything_and_removes_nothing(Place place) throws Exception {
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
+    void a_browser_sees_everything_and_removes_nothing(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
         QueueBrowser browser = session.createBrowser(queue);
-        Place.equal(List.of(), browsed(browser));
-        Place.send(session, session.createProducer(queue), Place.numbered(0, 30));
-        Place.equal(List.of(Place.numbered(0, 30)), browsed(browser));
-        Place.equal(List.of(Place.numbered(0, 30)), browsed(browser));
+        Scene.equal(List.of(), browsed(browser));
+        Scene.send(session, session.createProducer(queue), Scene.numbered(0, 30));
+        Scene.equal(List.of(Scene.numbered(0, 30)), browsed(browser));
+        Scene.equal(List.of(Scene.numbered(0, 30)), browsed(browser));
         MessageConsumer consumer = session.createConsumer(queue);
-        Message first = Place.next(consumer);
-        Place.equal("m0", Place.text(first));
-        Place.equal(false, first.getJMSRedelivered());
-        Place.expect(consumer, Place.numbered(1, 29));
+        Message first = Scene.next(consumer);
+        Scene.equal("m0", Scene.text(first));
+        Scene.equal(false, first.getJMSRedelivered());
+        Scene.expect(consumer, Scene.numbered(1, 29));
         consumer.close();
-        Place.equal(List.of(), browsed(browser));
+        Scene.equal(List.of(), browsed(browser));
     }
 
     @Law
-    void a_browser_with_a_selector_sees_what_it_selects(Place place) throws Exception {
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
+    void a_browser_with_a_selector_sees_what_it_selects(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
         MessageProducer producer = session.createProducer(queue);
         for (int number = 0; number < 10; number++) {
             Message message = session.createTextMessage("m" + number);
             message.setIntProperty("number", number);
             producer.send(message);
         }
-        Place.equal(List.of("m3", "m4"), browsed(session.createBrowser(queue, "number BETWEEN 3 AND 4")));
+        Scene.equal(List.of("m3", "m4"), browsed(session.createBrowser(queue, "number BETWEEN 3 AND 4")));
     }
 
     @Law
-    void a_selector_leaves_the_rest_for_others(Place place) throws Exception {
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
+    void a_selector_leaves_the_rest_for_others(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
         MessageProducer producer = session.createProducer(queue);
         for (int number = 0; number < 6; number++) {
             Message message = session.createTextMessage("m" + number);
@@ -63,15 +63,15 @@ final class Consuming {
             producer.send(message);
         }
         MessageConsumer red = session.createConsumer(queue, "colour = 'red'");
-        Place.expect(red, "m0", "m2", "m4");
-        Place.expectNothing(red);
-        Place.expect(session.createConsumer(queue), "m1", "m3", "m5");
+        Scene.expect(red, "m0", "m2", "m4");
+        Scene.expectNothing(red);
+        Scene.expect(session.createConsumer(queue), "m1", "m3", "m5");
     }
 
     @Law
-    void selectors_see_headers_and_properties(Place place) throws Exception {
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
+    void selectors_see_headers_and_properties(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
         MessageProducer producer = session.createProducer(queue);
         producer.setPriority(8);
         Message message = session.createTextMessage("m");
@@ -87,7 +87,7 @@ final class Consuming {
                 "missing IS NOT NULL", "price NOT BETWEEN 12 AND 13", "JMSDeliveryMode = 'NON_PERSISTENT'")) {
             MessageConsumer none = session.createConsumer(queue, wrong);
             Message found = none.receiveNoWait();
-            Place.check(found == null, "expected nothing for " + wrong);
+            Scene.check(found == null, "expected nothing for " + wrong);
             none.close();
         }
         for (String right : List.of(
@@ -95,60 +95,60 @@ final class Consuming {
                 "price * 2 = 25 AND paid", "missing IS NULL OR FALSE", "JMSMessageID = '" + id + "'",
                 "JMSXGroupID IN ('f', 'g')", "JMSDeliveryMode = 'PERSISTENT'", "JMSTimestamp > 0")) {
             QueueBrowser browser = session.createBrowser(queue, right);
-            Place.check(browsed(browser).equals(List.of("m")), "expected the message for " + right);
+            Scene.check(browsed(browser).equals(List.of("m")), "expected the message for " + right);
             browser.close();
         }
     }
 
     @Law
-    void a_selector_with_an_error_is_refused(Place place) throws Exception {
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
-        Place.refused(InvalidSelectorException.class, "", () -> session.createConsumer(queue, "colour = = 'red'"));
+    void a_selector_with_an_error_is_refused(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
+        Scene.refused(InvalidSelectorException.class, "", () -> session.createConsumer(queue, "colour = = 'red'"));
     }
 
     @Law
-    void receiving_without_waiting_gives_what_is_there(Place place) throws Exception {
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
+    void receiving_without_waiting_gives_what_is_there(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
         MessageConsumer consumer = session.createConsumer(queue);
-        Place.equal(null, consumer.receiveNoWait());
+        Scene.equal(null, consumer.receiveNoWait());
         consumer.close();
-        Place.send(session, session.createProducer(queue), "here");
-        Place.equal("here", Place.text(session.createConsumer(queue).receiveNoWait()));
+        Scene.send(session, session.createProducer(queue), "here");
+        Scene.equal("here", Scene.text(session.createConsumer(queue).receiveNoWait()));
     }
 
     @Law
-    void a_stopped_connection_delivers_nothing_until_it_is_started(Place place) throws Exception {
-        Connection connection = place.connect();
+    void a_stopped_connection_delivers_nothing_until_it_is_started(Scene scene) throws Exception {
+        Connection connection = scene.connect();
         Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
-        Queue queue = session.createQueue(place.name("q"));
+        Queue queue = session.createQueue(scene.name("q"));
         MessageConsumer consumer = session.createConsumer(queue);
         connection.stop();
-        Place.send(session, session.createProducer(queue), "waits");
-        Place.expectNothing(consumer);
+        Scene.send(session, session.createProducer(queue), "waits");
+        Scene.expectNothing(consumer);
         connection.start();
-        Place.expect(consumer, "waits");
+        Scene.expect(consumer, "waits");
     }
 
     @Law
-    void two_consumers_of_a_queue_divide_its_messages(Place place) throws Exception {
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
-        MessageConsumer one = place.session().createConsumer(queue);
-        MessageConsumer two = place.session().createConsumer(queue);
-        Place.send(session, session.createProducer(queue), Place.numbered(0, 40));
+    void two_consumers_of_a_queue_divide_its_messages(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
+        MessageConsumer one = scene.session().createConsumer(queue);
+        MessageConsumer two = scene.session().createConsumer(queue);
+        Scene.send(session, session.createProducer(queue), Scene.numbered(0, 40));
         List<String> found = new ArrayList<>();
         for (Message message; found.size() < 40; ) {
             for (MessageConsumer each : List.of(one, two)) {
                 if ((message = each.receive(20)) != null) {
-                    found.add(Place.text(message));
+                    found.add(Scene.text(message));
                 }
             }
         }
-        Place.expectNothing(one);
-        Place.expectNothing(two);
+        Scene.expectNothing(one);
+        Scene.expectNothing(two);
         found.sort((a, b) -> Integer.parseInt(a.substring(1)) - Integer.parseInt(b.substring(1)));
-        Place.equal(List.of(Place.numbered(0, 40)), found);
+        Scene.equal(List.of(Scene.numbered(0, 40)), found);
     }
 }

@@ -23,9 +23,9 @@ final class Failover {
     private static final int AFTER = 200;
 
     /** Sends one by one and notes what was accepted; what fails is sent again under the same number. */
-    private static void produce(Place place, Queue queue, Topic topic, Set<Integer> accepted, AtomicInteger goal)
+    private static void produce(Scene scene, Queue queue, Topic topic, Set<Integer> accepted, AtomicInteger goal)
             throws JMSException {
-        Session session = place.connectForGood(null).createSession(false, Session.AUTO_ACKNOWLEDGE);
+        Session session = scene.connectForGood(null).createSession(false, Session.AUTO_ACKNOWLEDGE);
         MessageProducer toQueue = session.createProducer(queue);
         MessageProducer toTopic = session.createProducer(topic);
         for (int number = 0; number < goal.get(); ) {
@@ -48,7 +48,7 @@ final class Failover {
             if (message == null) {
                 continue;
             }
-            seen.add(Integer.parseInt(Place.text(message).substring(1)));
+            seen.add(Integer.parseInt(Scene.text(message).substring(1)));
             try {
                 message.acknowledge();
             } catch (JMSException lost) {
@@ -58,13 +58,13 @@ final class Failover {
         return seen;
     }
 
-    private static void survives(Place place, String role) throws Exception {
-        Session setup = place.session();
-        Queue queue = setup.createQueue(place.name("q"));
-        Topic topic = setup.createTopic(place.name("t"));
+    private static void survives(Scene scene, String what) throws Exception {
+        Session setup = scene.session();
+        Queue queue = setup.createQueue(scene.name("q"));
+        Topic topic = setup.createTopic(scene.name("t"));
         setup.createConsumer(queue).close();
-        Session one = place.connectForGood("one").createSession(false, Session.CLIENT_ACKNOWLEDGE);
-        Session two = place.connectForGood("two").createSession(false, Session.CLIENT_ACKNOWLEDGE);
+        Session one = scene.connectForGood("one").createSession(false, Session.CLIENT_ACKNOWLEDGE);
+        Session two = scene.connectForGood("two").createSession(false, Session.CLIENT_ACKNOWLEDGE);
         MessageConsumer fromQueue = one.createConsumer(queue);
         MessageConsumer fromTopic = two.createDurableConsumer(topic, "s");
         Set<Integer> accepted = new ConcurrentSkipListSet<>();
@@ -72,20 +72,20 @@ final class Failover {
         ExecutorService threads = Executors.newFixedThreadPool(3);
         try {
             Future<?> sending = threads.submit((Callable<Void>) () -> {
-                produce(place, queue, topic, accepted, goal);
+                produce(scene, queue, topic, accepted, goal);
                 return null;
             });
             List<Future<Set<Integer>>> receiving = List.of(
                     threads.submit(() -> consume(fromQueue, goal)),
                     threads.submit(() -> consume(fromTopic, goal)));
             until(() -> accepted.size() >= BEFORE || sending.isDone());
-            Place.ask("kill " + role);
+            Scene.ask(what);
             goal.set(accepted.size() + AFTER);
-            sending.get(Place.SOON_MS * 2, TimeUnit.MILLISECONDS);
+            sending.get(Scene.SOON_MS * 2, TimeUnit.MILLISECONDS);
             for (Future<Set<Integer>> each : receiving) {
                 Set<Integer> missing = new TreeSet<>(accepted);
-                missing.removeAll(each.get(Place.SOON_MS * 2, TimeUnit.MILLISECONDS));
-                Place.check(missing.isEmpty(), "accepted and never delivered: " + missing);
+                missing.removeAll(each.get(Scene.SOON_MS * 2, TimeUnit.MILLISECONDS));
+                Scene.check(missing.isEmpty(), "accepted and never delivered: " + missing);
             }
         } finally {
             threads.shutdownNow();
@@ -93,20 +93,25 @@ final class Failover {
     }
 
     private static void until(Callable<Boolean> holds) throws Exception {
-        long deadline = System.currentTimeMillis() + Place.SOON_MS;
+        long deadline = System.currentTimeMillis() + Scene.SOON_MS;
         while (!holds.call()) {
-            Place.check(System.currentTimeMillis() < deadline, "expected more to be accepted in time");
+            Scene.check(System.currentTimeMillis() < deadline, "expected more to be accepted in time");
             Thread.sleep(5);
         }
     }
 
     @Law
-    void nothing_is_lost_when_every_frontend_is_killed(Place place) throws Exception {
-        survives(place, "frontend");
+    void nothing_is_lost_when_every_frontend_is_killed(Scene scene) throws Exception {
+        survives(scene, "kill frontend");
     }
 
     @Law
-    void nothing_is_lost_when_every_shard_is_killed(Place place) throws Exception {
-        survives(place, "shard");
+    void nothing_is_lost_when_every_shard_is_killed(Scene scene) throws Exception {
+        survives(scene, "kill shard");
+    }
+
+    @Law
+    void nothing_is_lost_when_the_broker_is_killed_and_started_again(Scene scene) throws Exception {
+        survives(scene, "restart");
     }
 }

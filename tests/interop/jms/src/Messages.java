@@ -1,5 +1,6 @@
 import jakarta.jms.BytesMessage;
 import jakarta.jms.CompletionListener;
+import jakarta.jms.Connection;
 import jakarta.jms.DeliveryMode;
 import jakarta.jms.JMSException;
 import jakarta.jms.MapMessage;
@@ -10,6 +11,7 @@ import jakarta.jms.ObjectMessage;
 import jakarta.jms.Queue;
 import jakarta.jms.Session;
 import jakarta.jms.StreamMessage;
+import jakarta.jms.Topic;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -19,9 +21,9 @@ import java.util.concurrent.TimeUnit;
 /** Messages: their bodies, headers and properties, when they come and when they do not. */
 final class Messages {
     @Law
-    void bodies_of_all_kinds_arrive(Place place) throws Exception {
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
+    void bodies_of_all_kinds_arrive(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
         MessageProducer producer = session.createProducer(queue);
         MessageConsumer consumer = session.createConsumer(queue);
         producer.send(session.createMessage());
@@ -42,33 +44,33 @@ final class Messages {
         producer.send(stream);
         producer.send(session.createObjectMessage(new ArrayList<>(List.of("a", 1))));
 
-        Place.check(!(Place.next(consumer) instanceof BytesMessage), "expected a message without a body");
-        Place.equal("Zug \ud83d\ude82", Place.text(Place.next(consumer)));
-        Place.equal(null, Place.text(Place.next(consumer)));
-        BytesMessage foundBytes = (BytesMessage) Place.next(consumer);
+        Scene.check(!(Scene.next(consumer) instanceof BytesMessage), "expected a message without a body");
+        Scene.equal("Zug \ud83d\ude82", Scene.text(Scene.next(consumer)));
+        Scene.equal(null, Scene.text(Scene.next(consumer)));
+        BytesMessage foundBytes = (BytesMessage) Scene.next(consumer);
         byte[] content = new byte[3];
-        Place.equal(3, foundBytes.readBytes(content));
-        Place.equal(List.of((byte) 0, (byte) 1, (byte) -1), List.of(content[0], content[1], content[2]));
-        MapMessage foundMap = (MapMessage) Place.next(consumer);
-        Place.equal(-1, foundMap.getInt("int"));
-        Place.equal(0.5, foundMap.getDouble("double"));
-        Place.equal((byte) 7, foundMap.getBytes("bytes")[0]);
-        Place.check(foundMap.itemExists("null") && foundMap.getString("null") == null, "expected an entry null");
-        StreamMessage foundStream = (StreamMessage) Place.next(consumer);
-        Place.equal(1L << 40, foundStream.readLong());
-        Place.equal('x', foundStream.readChar());
-        Place.equal(List.of("a", 1), ((ObjectMessage) Place.next(consumer)).getObject());
+        Scene.equal(3, foundBytes.readBytes(content));
+        Scene.equal(List.of((byte) 0, (byte) 1, (byte) -1), List.of(content[0], content[1], content[2]));
+        MapMessage foundMap = (MapMessage) Scene.next(consumer);
+        Scene.equal(-1, foundMap.getInt("int"));
+        Scene.equal(0.5, foundMap.getDouble("double"));
+        Scene.equal((byte) 7, foundMap.getBytes("bytes")[0]);
+        Scene.check(foundMap.itemExists("null") && foundMap.getString("null") == null, "expected an entry null");
+        StreamMessage foundStream = (StreamMessage) Scene.next(consumer);
+        Scene.equal(1L << 40, foundStream.readLong());
+        Scene.equal('x', foundStream.readChar());
+        Scene.equal(List.of("a", 1), ((ObjectMessage) Scene.next(consumer)).getObject());
     }
 
     @Law
-    void headers_and_properties_arrive(Place place) throws Exception {
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
+    void headers_and_properties_arrive(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
         MessageProducer producer = session.createProducer(queue);
         Message sent = session.createMessage();
         sent.setJMSType("orders.new");
         sent.setJMSCorrelationID("mine");
-        sent.setJMSReplyTo(session.createTopic(place.name("replies")));
+        sent.setJMSReplyTo(session.createTopic(scene.name("replies")));
         sent.setBooleanProperty("boolean", true);
         sent.setByteProperty("byte", (byte) -1);
         sent.setShortProperty("short", (short) -2);
@@ -84,43 +86,43 @@ final class Messages {
         long before = System.currentTimeMillis();
         producer.send(sent);
 
-        Message found = Place.next(session.createConsumer(queue));
-        Place.equal(sent.getJMSMessageID(), found.getJMSMessageID());
-        Place.check(found.getJMSMessageID().startsWith("ID:"), "expected ID:, found " + found.getJMSMessageID());
-        Place.equal("orders.new", found.getJMSType());
-        Place.equal("mine", found.getJMSCorrelationID());
-        Place.equal(session.createTopic(place.name("replies")), found.getJMSReplyTo());
-        Place.equal(queue, found.getJMSDestination());
-        Place.equal(DeliveryMode.NON_PERSISTENT, found.getJMSDeliveryMode());
-        Place.equal(7, found.getJMSPriority());
-        Place.equal(0L, found.getJMSExpiration());
-        Place.equal(false, found.getJMSRedelivered());
-        Place.equal(1, found.getIntProperty("JMSXDeliveryCount"));
-        Place.check(found.getJMSTimestamp() >= before, "expected a time stamp of now");
-        Place.equal(true, found.getBooleanProperty("boolean"));
-        Place.equal((byte) -1, found.getObjectProperty("byte"));
-        Place.equal((short) -2, found.getObjectProperty("short"));
-        Place.equal(1 << 30, found.getObjectProperty("int"));
-        Place.equal(1L << 60, found.getObjectProperty("long"));
-        Place.equal(0.25f, found.getObjectProperty("float"));
-        Place.equal(1e300, found.getObjectProperty("double"));
-        Place.equal("s", found.getObjectProperty("string"));
-        Place.equal("group", found.getStringProperty("JMSXGroupID"));
-        Place.equal(3, found.getIntProperty("JMSXGroupSeq"));
+        Message found = Scene.next(session.createConsumer(queue));
+        Scene.equal(sent.getJMSMessageID(), found.getJMSMessageID());
+        Scene.check(found.getJMSMessageID().startsWith("ID:"), "expected ID:, found " + found.getJMSMessageID());
+        Scene.equal("orders.new", found.getJMSType());
+        Scene.equal("mine", found.getJMSCorrelationID());
+        Scene.equal(session.createTopic(scene.name("replies")), found.getJMSReplyTo());
+        Scene.equal(queue, found.getJMSDestination());
+        Scene.equal(DeliveryMode.NON_PERSISTENT, found.getJMSDeliveryMode());
+        Scene.equal(7, found.getJMSPriority());
+        Scene.equal(0L, found.getJMSExpiration());
+        Scene.equal(false, found.getJMSRedelivered());
+        Scene.equal(1, found.getIntProperty("JMSXDeliveryCount"));
+        Scene.check(found.getJMSTimestamp() >= before, "expected a time stamp of now");
+        Scene.equal(true, found.getBooleanProperty("boolean"));
+        Scene.equal((byte) -1, found.getObjectProperty("byte"));
+        Scene.equal((short) -2, found.getObjectProperty("short"));
+        Scene.equal(1 << 30, found.getObjectProperty("int"));
+        Scene.equal(1L << 60, found.getObjectProperty("long"));
+        Scene.equal(0.25f, found.getObjectProperty("float"));
+        Scene.equal(1e300, found.getObjectProperty("double"));
+        Scene.equal("s", found.getObjectProperty("string"));
+        Scene.equal("group", found.getStringProperty("JMSXGroupID"));
+        Scene.equal(3, found.getIntProperty("JMSXGroupSeq"));
     }
 
     @Law
-    void messages_of_a_producer_keep_their_order(Place place) throws Exception {
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
-        Place.send(session, session.createProducer(queue), Place.numbered(0, 300));
-        Place.expect(session.createConsumer(queue), Place.numbered(0, 300));
+    void messages_of_a_producer_keep_their_order(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
+        Scene.send(session, session.createProducer(queue), Scene.numbered(0, 300));
+        Scene.expect(session.createConsumer(queue), Scene.numbered(0, 300));
     }
 
     @Law
-    void sending_without_waiting_is_completed_for_every_message(Place place) throws Exception {
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
+    void sending_without_waiting_is_completed_for_every_message(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
         MessageProducer producer = session.createProducer(queue);
         CountDownLatch waiting = new CountDownLatch(500);
         List<Exception> failed = Collections.synchronizedList(new ArrayList<>());
@@ -136,99 +138,145 @@ final class Messages {
                 waiting.countDown();
             }
         };
-        for (String body : Place.numbered(0, 500)) {
+        for (String body : Scene.numbered(0, 500)) {
             producer.send(session.createTextMessage(body), listener);
         }
-        Place.check(waiting.await(Place.SOON_MS, TimeUnit.MILLISECONDS), "expected every send to be completed");
-        Place.equal(List.of(), failed);
-        Place.expect(session.createConsumer(queue), Place.numbered(0, 500));
+        Scene.check(waiting.await(Scene.SOON_MS, TimeUnit.MILLISECONDS), "expected every send to be completed");
+        Scene.equal(List.of(), failed);
+        Scene.expect(session.createConsumer(queue), Scene.numbered(0, 500));
     }
 
     @Law
-    void a_queue_with_priorities_delivers_the_highest_first(Place place) throws Exception {
-        Place.ask("policy " + place.name("q") + " {\"role\": \"queue\", \"priorities\": 10}");
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
+    void a_queue_with_priorities_delivers_the_highest_first(Scene scene) throws Exception {
+        Scene.ask("policy " + scene.name("q") + " {\"role\": \"queue\", \"priorities\": 10}");
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
         MessageProducer producer = session.createProducer(queue);
         for (int priority : new int[] {4, 0, 9, 4, 7}) {
             producer.setPriority(priority);
-            Place.send(session, producer, "p" + priority);
+            Scene.send(session, producer, "p" + priority);
         }
-        Place.expect(session.createConsumer(queue), "p9", "p7", "p4", "p4", "p0");
+        Scene.expect(session.createConsumer(queue), "p9", "p7", "p4", "p4", "p0");
     }
 
     @Law
-    void what_has_expired_does_not_come(Place place) throws Exception {
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
+    void what_has_expired_does_not_come(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
         MessageProducer producer = session.createProducer(queue);
         producer.setTimeToLive(50);
         Message expiring = session.createTextMessage("expires");
         producer.send(expiring);
-        Place.equal(expiring.getJMSTimestamp() + 50, expiring.getJMSExpiration());
+        Scene.equal(expiring.getJMSTimestamp() + 50, expiring.getJMSExpiration());
         producer.setTimeToLive(600_000);
-        Place.send(session, producer, "stays");
+        Scene.send(session, producer, "stays");
         while (System.currentTimeMillis() <= expiring.getJMSExpiration()) {
             Thread.sleep(5); // the passing of time is what this law is about
         }
         MessageConsumer consumer = session.createConsumer(queue);
-        Message found = Place.next(consumer);
-        Place.equal("stays", Place.text(found));
-        Place.equal(found.getJMSTimestamp() + 600_000, found.getJMSExpiration());
-        Place.expectNothing(consumer);
+        Message found = Scene.next(consumer);
+        Scene.equal("stays", Scene.text(found));
+        Scene.equal(found.getJMSTimestamp() + 600_000, found.getJMSExpiration());
+        Scene.expectNothing(consumer);
     }
 
     @Law
-    void a_delayed_message_comes_when_its_delay_is_over(Place place) throws Exception {
-        Place.ask("policy " + place.name("q") + " {\"role\": \"queue\", \"delay\": true}");
-        Session session = place.session();
-        Queue queue = session.createQueue(place.name("q"));
+    void a_delayed_message_comes_when_its_delay_is_over(Scene scene) throws Exception {
+        Scene.ask("policy " + scene.name("q") + " {\"role\": \"queue\", \"delay\": true}");
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
         MessageProducer producer = session.createProducer(queue);
         MessageConsumer consumer = session.createConsumer(queue);
         producer.setDeliveryDelay(400);
-        Place.send(session, producer, "late");
+        Scene.send(session, producer, "late");
         producer.setDeliveryDelay(0);
-        Place.send(session, producer, "at once");
-        Place.expect(consumer, "at once");
-        Message late = Place.next(consumer);
-        Place.equal("late", Place.text(late));
-        long now = System.currentTimeMillis();
-        Place.check(late.getJMSDeliveryTime() <= now, "came " + (late.getJMSDeliveryTime() - now) + " ms too early");
+        Scene.send(session, producer, "at once");
+        Scene.expect(consumer, "at once");
+        notEarly(Scene.next(consumer), "late");
     }
 
     @Law
-    void a_delay_is_refused_where_the_policy_has_none(Place place) throws Exception {
-        Session session = place.session();
-        MessageProducer producer = session.createProducer(session.createQueue(place.name("q")));
+    void a_delay_needs_no_policy(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
+        MessageProducer producer = session.createProducer(queue);
+        MessageConsumer consumer = session.createConsumer(queue);
+        Scene.send(session, producer, "before");
         producer.setDeliveryDelay(400);
-        Place.refused(JMSException.class, "does not support delayed message delivery", () -> {
-            Place.send(session, producer, "late");
-            return "it was sent";
-        });
+        Scene.send(session, producer, "late");
+        producer.setDeliveryDelay(0);
+        Scene.send(session, producer, "at once");
+        Scene.expect(consumer, "before", "at once");
+        notEarly(Scene.next(consumer), "late");
     }
 
     @Law
-    void a_delay_is_refused_for_a_producer_without_a_destination(Place place) throws Exception {
-        Place.ask("policy " + place.name("q") + " {\"role\": \"queue\", \"delay\": true}");
-        Session session = place.session();
+    void a_delay_needs_no_policy_where_a_temporary_queue_receives(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createTemporaryQueue();
+        MessageConsumer consumer = session.createConsumer(queue);
+        MessageProducer producer = session.createProducer(queue);
+        producer.setDeliveryDelay(300);
+        Scene.send(session, producer, "late");
+        notEarly(Scene.next(consumer), "late");
+    }
+
+    @Law
+    void a_producer_without_a_destination_delays_what_it_sends_to_queues(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
+        MessageConsumer consumer = session.createConsumer(queue);
         MessageProducer producer = session.createProducer(null);
+        producer.setDeliveryDelay(300);
+        producer.send(queue, session.createTextMessage("late"));
+        notEarly(Scene.next(consumer), "late");
+        Topic topic = session.createTopic(scene.name("t"));
+        session.createConsumer(topic);
+        Scene.refused(JMSException.class, "a router delays no messages", () -> {
+            producer.send(topic, session.createTextMessage("late"));
+            return "it was sent";
+        });
+        producer.setDeliveryDelay(0);
+        producer.send(queue, session.createTextMessage("at once"));
+        Scene.expect(consumer, "at once");
+    }
+
+    @Law
+    void delays_of_messages_that_are_sent_without_waiting_are_kept(Scene scene) throws Exception {
+        Session session = scene.session();
+        Queue queue = session.createQueue(scene.name("q"));
+        MessageConsumer consumer = session.createConsumer(queue);
+        try (Connection sending = scene.connect()) {
+            Session other = sending.createSession(false, Session.AUTO_ACKNOWLEDGE);
+            MessageProducer producer = other.createProducer(queue);
+            producer.setDeliveryMode(DeliveryMode.NON_PERSISTENT);
+            for (int number = 0; number < 100; number++) {
+                producer.setDeliveryDelay(number % 2 == 0 ? 0 : 500);
+                Scene.send(other, producer, "m" + number);
+            }
+        }
+        for (int number = 0; number < 100; number += 2) {
+            Scene.expect(consumer, "m" + number);
+        }
+        for (int number = 1; number < 100; number += 2) {
+            notEarly(Scene.next(consumer), "m" + number);
+        }
+    }
+
+    @Law
+    void a_delay_is_refused_where_a_topic_receives(Scene scene) throws Exception {
+        Session session = scene.session();
+        MessageProducer producer = session.createProducer(session.createTopic(scene.name("t")));
         producer.setDeliveryDelay(400);
-        Place.refused(JMSException.class, "does not support delayed message delivery", () -> {
-            producer.send(session.createQueue(place.name("q")), session.createMessage());
+        Scene.refused(JMSException.class, "does not support delayed message delivery", () -> {
+            Scene.send(session, producer, "late");
             return "it was sent";
         });
     }
 
-    @Law
-    void a_transacted_session_is_refused_clearly(Place place) throws Exception {
-        Place.refused(JMSException.class, "transactions are not available", () -> {
-            Session session = place.connect().createSession(true, Session.SESSION_TRANSACTED);
-            Queue queue = session.createQueue(place.name("q"));
-            session.createProducer(queue).send(session.createMessage());
-            session.commit();
-            return "it was committed";
-        });
-        // Nothing else is disturbed by it.
-        bodies_of_all_kinds_arrive(place);
+    private static void notEarly(Message message, String body) throws JMSException {
+        Scene.equal(body, Scene.text(message));
+        long early = message.getJMSDeliveryTime() - System.currentTimeMillis();
+        Scene.check(early <= 0, body + " came " + early + " ms too early");
     }
 }

@@ -16,11 +16,13 @@ import java.util.concurrent.TimeoutException;
  * Runs laws in one process: {@code java Suite ADDRESS LAW...}, in the order of {@link #GROUPS}.
  *
  * <p>Stdout carries one line per law, {@code passed NAME SECONDS} or {@code failed NAME SECONDS TEXT} with its line
- * breaks as {@code \n}, and what a law asks of the broker's keeper (see {@link Place#ask}).
+ * breaks as {@code \n}, and what a law asks of the broker's keeper (see {@link Scene#ask}).
  */
 final class Suite {
     private static final List<Class<?>> GROUPS = List.of(
-            Messages.class, Acknowledging.class, Consuming.class, Subscriptions.class, Temporary.class, Failover.class);
+            Messages.class, Acknowledging.class, Consuming.class, Listening.class, Closing.class, Subscriptions.class,
+            Temporary.class, Frameworks.class, ClientIdentifiers.class, Transactions.class,
+            TransactionsOverShards.class, Failover.class);
     private static final long LAW_SECONDS_MAX = 40;
 
     private Suite() {}
@@ -49,9 +51,9 @@ final class Suite {
     private static void run(ExecutorService threads, String address, Class<?> group, Method law) {
         long began = System.nanoTime();
         String problem = null;
-        try (Place place = new Place(address, law.getName())) {
+        try (Scene scene = new Scene(address, law.getName())) {
             Future<?> future = threads.submit(() -> {
-                law.invoke(group.getDeclaredConstructor().newInstance(), place);
+                law.invoke(group.getDeclaredConstructor().newInstance(), scene);
                 return null;
             });
             problem = outcome(future);

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -231,7 +232,7 @@ def test_ctrl_c_leaves_the_moves_going_on_and_another_run_shows_their_end(
 
     gateway.answers["GET", "/!moves"] = looks(([under_way()], []))
     with monkeypatch.context() as patched:
-        patched.setattr(execution.time, "sleep", interrupted)
+        patched.setattr(time, "sleep", interrupted)
         assert run(gateway, "rebalance") == 1
     assert "the moves go on; `lightrail-admin rebalance` shows them again" in capsys.readouterr().err
     assert ("DELETE", "/!moves") not in asked(gateway)

@@ -15,9 +15,10 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
 from lightrail.wire.frames import OutcomeCode
-from tests.support.fake_shard import FakeLinks, FakeSink
-from tests.support.letters import dead_letter
+from tests.support.amqp.letters import dead_letter
+from tests.support.shard.engine_links import EngineLinks
 from tests.support.turns import until
+from tests.unit.gateway.forwarding.fake_sink import FakeSink
 
 
 class Scene:
@@ -27,7 +28,7 @@ class Scene:
         self.coordinator = MemoryCoordinator()
         self.directory = Directory(self.coordinator)
         self.service = Service(self.coordinator, self.directory)
-        self.links = FakeLinks()
+        self.links = EngineLinks()
         self.sink = FakeSink()
         self.counts = ForwardingCounts()
         self.pauses: list[float] = []
@@ -105,9 +106,9 @@ def test_what_a_target_refuses_holds_up_no_more_than_a_window() -> None:
         await scene.give("q", dead_letter="graves")
         await until(lambda: len(scene.sink.letters.get("graves", ())) == 50)
         scene.dlq.add(*(dead_letter(b"%d!" % number, "q") for number in range(100)))
-        scene.links.peer.dispatch()
+        scene.links.peer.flush()
         await until(lambda: len(scene.pauses) == limits.FORWARD_WINDOW)
-        assert len(scene.dlq.ready) == 99
+        assert scene.dlq.ready == 99
 
     run(check)
 
@@ -118,20 +119,20 @@ def test_forwarders_follow_the_policies() -> None:
         assert scene.counts.forwarders == 0
         await scene.service.change(ANYBODY, "q", Policy.parse({"role": "queue", "dead_letter": "one"}))
         scene.dlq.add(dead_letter(b"1", "q"))
-        scene.links.peer.dispatch()
+        scene.links.peer.flush()
         await until(lambda: len(scene.dlq.outcomes) == 1)
         await scene.service.change(ANYBODY, "q", Policy.parse({"role": "queue", "dead_letter": "two"}))
         scene.dlq.add(dead_letter(b"2", "q"))
         await until(lambda: len(scene.dlq.outcomes) == 2)
         assert {name: len(found) for name, found in scene.sink.letters.items()} == {"one": 1, "two": 1}
         await scene.service.change(ANYBODY, "q", Policy.parse({"role": "queue", "description": "x"}))
-        assert (scene.counts.forwarders, scene.links.peer.open) == (0, {})
+        assert (scene.counts.forwarders, scene.links.peer.consumers) == (0, {})
         await scene.give("r", dead_letter="r/$dlq")
         assert scene.counts.forwarders == 0, "they are there already"
         await scene.service.change(ANYBODY, "q", Policy.parse({"role": "queue", "dead_letter": "one"}))
-        await until(lambda: len(scene.links.peer.open) == 1)
+        await until(lambda: len(scene.links.peer.consumers) == 1)
         await scene.service.drop(ANYBODY, "q")
-        assert (scene.counts.forwarders, scene.links.peer.open) == (0, {})
+        assert (scene.counts.forwarders, scene.links.peer.consumers) == (0, {})
 
     run(check)
 
@@ -147,13 +148,13 @@ def test_those_who_are_there_at_the_start_are_found_and_a_queue_that_is_away_is_
             scene.directory, scene.links, scene.sink, ForwardingCounts(), pause=scene.pause
         )
         scene.forwarders.close()
-        del scene.links.peer.queues["q/$dlq"]
+        scene.links.peer.delete("q/$dlq")
         late.start()
         before = scene.links.peer.opened_ever
         await until(lambda: scene.links.peer.opened_ever >= before + 3)
-        dlq = scene.links.peer.queue("q/$dlq")
-        dlq.add(dead_letter(b"x", "q"))
-        await until(lambda: len(dlq.outcomes) == 1)
+        scene.links.peer.create("q/$dlq")
+        scene.dlq.add(dead_letter(b"x", "q"))
+        await until(lambda: len(scene.dlq.outcomes) == 1)
         late.close()
 
     run(check)
@@ -165,12 +166,12 @@ def test_after_a_restart_of_the_shard_everything_that_was_not_settled_comes_agai
         scene.dlq.add(*(dead_letter(b"%d" % number, "q") for number in range(20)))
         await scene.give("q", dead_letter="graves")
         await until(lambda: scene.sink.waiting == 20)
-        scene.links.peer.restart()
+        scene.links.peer.reconnect()
         scene.sink.gate.set()
         await until(lambda: len(scene.dlq.outcomes) == 20)
         assert len(scene.sink.letters["graves"]) == 40
         assert len(set(scene.sink.messages("graves"))) == 20
-        await until(lambda: scene.links.peer.open[1].limit == 20 + limits.FORWARD_WINDOW)
+        await until(lambda: scene.links.peer.credit_limits[1] == 20 + limits.FORWARD_WINDOW)
 
     run(check)
 
@@ -182,7 +183,7 @@ def test_large_messages_are_held_a_few_at_a_time() -> None:
         scene.dlq.add(*(dead_letter(b"x" * large, "q") for _ in range(30)))
         await scene.give("q", dead_letter="graves")
         await until(lambda: scene.sink.waiting == limits.FORWARDER_WINDOW_FIRST)
-        assert len(scene.dlq.ready) == 30 - limits.FORWARDER_WINDOW_FIRST
+        assert scene.dlq.ready == 30 - limits.FORWARDER_WINDOW_FIRST
         scene.sink.gate.set()
         await until(lambda: len(scene.dlq.outcomes) == limits.FORWARDER_WINDOW_FIRST)
         scene.sink.gate.clear()

@@ -2,7 +2,7 @@
 
 from lightrail.amqp.sections import decode_annotations, decode_header
 from lightrail.gateway.forwarding.delivery import Delivery, dead_letter_source, moved, redriven
-from tests.support.letters import dead_letter, message
+from tests.support.amqp.letters import dead_letter, message
 
 
 def delivery(data: bytes, **other: int) -> Delivery:

@@ -22,9 +22,9 @@ from lightrail.namespace.records import Subscription
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
 from lightrail.wire.frames import OutcomeCode
+from tests.support.amqp.letters import message
 from tests.support.documented import is_genuine
-from tests.support.fake_shard import FakeLinks, FakeQueue
-from tests.support.letters import message
+from tests.support.shard.engine_links import EngineLinks, EngineQueue
 from tests.support.turns import until
 
 URL = "http://localhost:9000/hook"
@@ -53,7 +53,7 @@ class Scene:
         self.coordinator = MemoryCoordinator()
         self.directory = Directory(self.coordinator)
         self.service = Service(self.coordinator, self.directory, destinations=Destinations(("localhost",)))
-        self.links = FakeLinks()
+        self.links = EngineLinks()
         self.endpoints = FakeEndpoints()
         self.counts = ForwardingCounts()
         self.pauses: list[float] = []
@@ -71,16 +71,16 @@ class Scene:
         self.pauses.append(seconds)
         await asyncio.sleep(0)
 
-    async def subscribe(self, **policy: Any) -> tuple[Subscription, FakeQueue]:
+    async def subscribe(self, **policy: Any) -> tuple[Subscription, EngineQueue]:
         queue = self.links.peer.queue(subscription_name("r", "one"))
         await self.service.give(ANYBODY, "r", Policy.parse({"role": "router"} | policy))
         made = await self.service.subscribe(ANYBODY, "r", URL, id="one")
-        await until(lambda: bool(self.links.peer.open))
+        await until(lambda: bool(self.links.peer.consumers))
         return made, queue
 
-    async def push(self, queue: FakeQueue, *messages: bytes) -> None:
+    async def push(self, queue: EngineQueue, *messages: bytes) -> None:
         queue.add(*messages)
-        self.links.peer.dispatch()
+        self.links.peer.flush()
 
 
 def run(check: Callable[[Scene], Awaitable[None]]) -> None:
@@ -101,7 +101,7 @@ def test_a_push_is_a_receive_over_http_with_a_signature() -> None:
         ((url, headers, body),) = scene.endpoints.requests
         assert (url, body) == (URL, b"hello")
         broker = json.loads(headers["BrokerProperties"])
-        assert (broker["Subject"], broker["SequenceNumber"]) == ("s", 1)
+        assert (broker["Subject"], broker["SequenceNumber"]) == ("s", 0)
         assert headers["LightRail-Property-colour"] == '"red"'
         assert headers["LightRail-Subscription"] == "/r/!subscriptions/one"
         assert headers["LightRail-Delivery"] == "1"
@@ -111,7 +111,7 @@ def test_a_push_is_a_receive_over_http_with_a_signature() -> None:
         assert not is_genuine(headers["LightRail-Signature"], made.secret, body)
         assert not is_genuine(headers["LightRail-Signature"], made.secret, b"other", time.time())
         assert not is_genuine(headers["LightRail-Signature"], "other", body, time.time())
-        assert queue.outcomes[1][0] is OutcomeCode.ACCEPTED
+        assert queue.outcomes[0][0] is OutcomeCode.ACCEPTED
         assert (scene.counts.pushes_accepted, scene.counts.pushers) == (1, 1)
 
     run(check)
@@ -134,7 +134,7 @@ def test_what_fails_is_tried_again_more_and_more_slowly_and_then_a_dead_letter()
         assert [each[1]["LightRail-Delivery"] for each in scene.endpoints.requests] == [
             str(number) for number in range(1, 11)
         ]
-        code, detail = queue.outcomes[1]
+        code, detail = queue.outcomes[0]
         assert code is OutcomeCode.REJECTED
         assert detail.condition == "lightrail:push-failed"
         assert detail.description == f"{URL}: status 500, 9"
@@ -149,7 +149,7 @@ def test_a_push_that_succeeds_in_the_end_is_settled() -> None:
         scene.endpoints.answers = [Result(None, None, "no answer"), Result(404, None, "status 404")]
         await scene.push(queue, message(b"x"))
         await until(lambda: bool(queue.outcomes))
-        assert queue.outcomes[1][0] is OutcomeCode.ACCEPTED
+        assert queue.outcomes[0][0] is OutcomeCode.ACCEPTED
         assert len(scene.endpoints.requests) == 3
 
     run(check)
@@ -175,7 +175,7 @@ def test_410_ends_the_subscription() -> None:
         assert scene.directory.subscriptions("r") == []
         assert scene.directory.find(subscription_name("r", "one")) is None
         assert await scene.coordinator.placement(subscription_name("r", "one")) is None
-        assert scene.links.peer.open == {}
+        assert scene.links.peer.consumers == {}
         assert scene.counts.pushers == 0
 
     run(check)
@@ -188,7 +188,7 @@ def test_an_endpoint_that_does_not_answer_is_sent_a_window_and_no_more() -> None
         await scene.push(queue, *(message(b"%d" % number) for number in range(50)))
         await until(lambda: len(scene.endpoints.requests) == limits.PUSH_WINDOW)
         assert scene.counts.pushes_under_way == limits.PUSH_WINDOW
-        assert len(queue.ready) == 50 - limits.PUSH_WINDOW
+        assert queue.ready == 50 - limits.PUSH_WINDOW
         scene.endpoints.gate.set()
         await until(lambda: len(queue.outcomes) == 50)
         assert scene.counts.pushes_under_way == 0
@@ -202,18 +202,18 @@ def test_pushers_follow_subscriptions_and_policies() -> None:
         made, queue = await scene.subscribe()
         other = "https://localhost/other"
         await scene.service.subscribe(ANYBODY, "r", other, id=made.id, replace_it=True)
-        await until(lambda: bool(scene.links.peer.open))
+        await until(lambda: bool(scene.links.peer.consumers))
         await scene.push(queue, message(b"x"))
         await until(lambda: bool(queue.outcomes))
         assert scene.endpoints.requests[0][0] == other
         await scene.service.change(ANYBODY, "r", Policy.parse({"role": "router", "push_retries": 0}))
-        await until(lambda: bool(scene.links.peer.open))
+        await until(lambda: bool(scene.links.peer.consumers))
         scene.endpoints.answers = [Result(500, None, "status 500")]
         await scene.push(queue, message(b"y"))
-        await until(lambda: 2 in queue.outcomes)
-        assert queue.outcomes[2][0] is OutcomeCode.REJECTED
+        await until(lambda: 1 in queue.outcomes)
+        assert queue.outcomes[1][0] is OutcomeCode.REJECTED
         await scene.service.unsubscribe(ANYBODY, "r", made.id)
-        assert (scene.links.peer.open, scene.counts.pushers) == ({}, 0)
+        assert (scene.links.peer.consumers, scene.counts.pushers) == ({}, 0)
 
     run(check)
 
@@ -223,6 +223,6 @@ def test_pushers_go_with_their_router_and_their_queue(gone: str) -> None:
     async def check(scene: Scene) -> None:
         await scene.subscribe()
         await scene.service.drop(ANYBODY, "r" if gone == "router" else subscription_name("r", "one"))
-        assert (scene.links.peer.open, scene.counts.pushers) == ({}, 0)
+        assert (scene.links.peer.consumers, scene.counts.pushers) == ({}, 0)
 
     run(check)

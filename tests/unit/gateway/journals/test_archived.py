@@ -7,7 +7,7 @@ import pytest
 
 from lightrail.journal.archive import IDENTITY, Incarnation, index_name, segment_name
 from lightrail.journal.index import SegmentIndex, decode_index
-from tests.support.journal_scene import JournalScene, with_journals
+from tests.support.shard.journal_scene import JournalScene, with_journals
 
 MIB = 1024 * 1024
 

@@ -10,7 +10,7 @@ from lightrail.gateway.links.numbered import Batch, Message, NumberedProducer, S
 from lightrail.model import conditions
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, HEADER_SIZE, IDENTITY, UNKNOWN_SEQUENCE, Kind
-from tests.support.fake_shards import FULL, FakePeer
+from tests.support.shard.fake_shards import FULL, FakePeer
 
 FIRST = 8 << 16
 """The number of the first frame of batch 7."""
@@ -94,7 +94,7 @@ def test_a_refusal_says_how_many_are_stored() -> None:
 )
 def test_a_producer_that_is_gone_is_told_why(condition: str, status: int, said: str) -> None:
     async def check(owner: Owner, task: "asyncio.Task[Stored]") -> None:
-        owner.producer.gone(Refusal(condition, "q was dropped"))
+        owner.producer.ended(Refusal(condition, "q was dropped"))
         with pytest.raises(ProblemError, match=said) as caught:
             await task
         assert caught.value.status == status

@@ -17,7 +17,7 @@ from lightrail.namespace.records import Name
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DRAIN, Kind, OutcomeCode
 from lightrail.wire.shards import State
-from tests.support.fake_shards import FakePeer, FakeShards
+from tests.support.shard.fake_shards import FakePeer, FakeShards
 
 LONG_MS = 60_000
 
@@ -191,7 +191,7 @@ def test_a_refused_consumer_is_said_to_everybody_who_waits() -> None:
     async def check(receivers: Receivers, shards: FakeShards) -> None:
         tasks = [waiting(receivers) for _ in range(2)]
         await turn()
-        shards.peer.consumer.gone(Refusal("amqp:resource-locked", "somebody else has it"))
+        shards.peer.consumer.ended(Refusal("amqp:resource-locked", "somebody else has it"))
         for task in tasks:
             with pytest.raises(ProblemError) as raised:
                 await task
@@ -209,7 +209,7 @@ def test_a_queue_that_was_made_again_has_a_consumer_of_its_own() -> None:
         after = waiting(receivers, record=replace(queue(), created=queue().created + 1))
         await turn()
         assert len(shards.peer.consumers) == 2
-        old.gone(Refusal("amqp:resource-deleted", "q was dropped and made again"))
+        old.ended(Refusal("amqp:resource-deleted", "q was dropped and made again"))
         with pytest.raises(ProblemError):
             await before
         assert not after.done()

@@ -17,7 +17,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, Kind
-from tests.support.fake_shards import FULL, FakePeer, FakeShards
+from tests.support.shard.fake_shards import FULL, FakePeer, FakeShards
 
 MESSAGE = Outgoing(b"message", True, 4, 0)
 Q = Name("q", Policy.parse({"role": "queue", "max_message_bytes": 100}))
@@ -128,7 +128,7 @@ def test_a_queue_that_is_gone_is_told_to_all() -> None:
     async def check(sender: Sender, peer: FakePeer) -> None:
         tasks = [sending(sender) for _ in range(2)]
         await turn()
-        peer.producer.gone(Refusal("amqp:not-found", "there is no q"))
+        peer.producer.ended(Refusal("amqp:not-found", "there is no q"))
         for task in tasks:
             with pytest.raises(ProblemError) as raised:
                 await task
@@ -146,7 +146,7 @@ def test_a_queue_that_was_made_again_has_a_producer_of_its_own() -> None:
         await turn()
         (_, new) = cast(Any, peer.producers.values())
         assert len(peer.said(Kind.PRODUCER_OPEN, Kind.ENQUEUE)) == 4
-        old.gone(Refusal("amqp:resource-deleted", "q was dropped and made again"))
+        old.ended(Refusal("amqp:resource-deleted", "q was dropped and made again"))
         with pytest.raises(ProblemError):
             await before
         new.stored(1, 0)

@@ -3,8 +3,8 @@
 import asyncio
 
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.cluster.placement import Placement
 from lightrail.gateway.links.shards import Shards
+from lightrail.model.placement import Placement
 
 
 class SlowCoordinator(MemoryCoordinator):
@@ -34,7 +34,7 @@ def test_those_who_wait_for_a_look_up_are_not_overtaken_by_who_comes_later() -> 
             await shards.route("q")
             order.append(number)
             if number == 1:
-                # The place is known now, and others still wait for their turn.
+                # The placement is known now, and others still wait for their turn.
                 later.append(loop.create_task(ask(4)))
 
         later: list[asyncio.Task[None]] = []

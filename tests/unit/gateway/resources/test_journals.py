@@ -11,7 +11,7 @@ import pytest
 from lightrail.journal.index import decode_index
 from lightrail.model import limits
 from lightrail.shard.requests import Fields
-from tests.support.journal_scene import JournalScene, eventually, with_journals
+from tests.support.shard.journal_scene import JournalScene, eventually, with_journals
 
 MIB = 1024 * 1024
 
@@ -344,7 +344,7 @@ def test_a_shard_that_starts_again_elsewhere_is_read_there(tmp_path: Path) -> No
         scene.directory = scene.directory / "elsewhere"
         scene.directory.mkdir()
         await scene.start(0)
-        await eventually(lambda: scene.shards.shard_connections.away() == [])
+        await eventually(lambda: scene.shards.shard_connections.not_serving() == [])
         assert (await scene.get("/!journals/d0/1")).body == data
 
     with_journals(check, tmp_path)

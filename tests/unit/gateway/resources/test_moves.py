@@ -13,7 +13,7 @@ from lightrail.gateway.links import loads
 from lightrail.gateway.resources import moves, plans, verification
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.wire.shards import State
-from tests.support.move_scene import MoveScene, with_scene
+from tests.support.shard.move_scene import MoveScene, with_scene
 
 MANY = tuple(f"q{i:02}" for i in range(20))
 
@@ -118,7 +118,7 @@ def test_a_shard_that_drains_loses_everything_and_gets_nothing() -> None:
     with_scene(check)
 
 
-def test_a_place_without_a_name_is_not_moved() -> None:
+def test_a_placement_without_a_name_is_not_moved() -> None:
     async def check(scene: MoveScene) -> None:
         for queue in MANY:
             await scene.put(PLACEMENT + queue, Placed.encode(0, 1))

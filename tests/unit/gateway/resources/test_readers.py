@@ -10,8 +10,8 @@ from lightrail.cluster.readers import READERS, Reader
 from lightrail.gateway.resources import journals, readers
 from lightrail.model import limits
 from lightrail.namespace.rights import Caller, ForbiddenError
-from tests.support.journal_scene import JournalScene, with_journals
-from tests.support.move_scene import MoveScene, with_scene
+from tests.support.shard.journal_scene import JournalScene, with_journals
+from tests.support.shard.move_scene import MoveScene, with_scene
 
 
 def problem(came: Any, status: int) -> Any:

@@ -9,7 +9,7 @@ from lightrail.cluster.map import MOVES, PLACEMENT, SHARDS
 from lightrail.gateway.resources import shards
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.wire.shards import State
-from tests.support.move_scene import MoveScene, with_scene
+from tests.support.shard.move_scene import MoveScene, with_scene
 
 
 def test_who_may_not_manage_everything_is_refused() -> None:
@@ -113,7 +113,7 @@ def test_a_lost_shard_is_given_up_with_its_queues_and_moves_to_it() -> None:
         assert scene.map.moves == {}
         after = scene.map.placements()
         assert {queue: each.shard for queue, each in after.items()} == dict.fromkeys(before, 0)
-        # What was given up is in a later epoch, which says so; what was frozen may have been sealed.
+        # What was given up is in a later epoch, which says so; what was to be frozen may have been.
         raised = {queue: each.epoch - before[queue] for queue, each in after.items()}
         assert raised == {"stays": 0, "frozen": 2, "lost": 1, "leaving": 1}
         assert {queue: each.lost for queue, each in after.items() if each.lost} == {

@@ -10,8 +10,8 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.queue.runs import batch_of
-from tests.support.archive_scene import ArchiveScene, records_of
-from tests.support.fake_files import FakeFiles, FakeFolders
+from tests.support.shard.archive_scene import ArchiveScene, records_of
+from tests.support.shard.fake_files import FakeFiles, FakeFolders
 
 CAPTURED = '{"capture": true}'
 
@@ -85,8 +85,8 @@ def test_what_is_not_committed_or_not_synced_never_leaves(scene: Scene) -> None:
     scene.send(1)
     before = scene.own()[-1]
     batch = batch_of([b"x"], durable=True)
-    place = scene.journal.append(Append([(1, 1)], 0, 0, batch, 0, 1), 1_000)
-    assert place is not None
+    location = scene.journal.append(Append([(1, 1)], 0, 0, batch, 0, 1), 1_000)
+    assert location is not None
     commit = scene.journal.begin_commit()
     commit.perform()
     assert scene.own()[-1] == before, "written and synced, but the loop has not heard of it"
@@ -96,7 +96,7 @@ def test_what_is_not_committed_or_not_synced_never_leaves(scene: Scene) -> None:
     ):
         scene.journals.read(disk, before.segment, 0, before.end + 1)
     scene.journal.end_commit(commit)
-    assert scene.own()[-1].end == before.end + place.length
+    assert scene.own()[-1].end == before.end + location.length
     scene.sent = 2
     before = scene.own()[-1]
     scene.send(1, SPILLED)

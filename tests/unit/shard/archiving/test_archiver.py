@@ -15,9 +15,9 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.journal.store import StoreFullError
-from lightrail.shard.queue.runs import Place, batch_of
-from tests.support.archive_scene import SEAL_MS, ArchiveScene, archived, reader
-from tests.support.fake_files import FakeFiles, FakeFolders
+from lightrail.shard.queue.runs import Location, batch_of
+from tests.support.shard.archive_scene import SEAL_MS, ArchiveScene, archived, reader
+from tests.support.shard.fake_files import FakeFiles, FakeFolders
 
 CAPTURED = '{"created": 1, "policy": {"capture": true}, "capture": true}'
 NOT_CAPTURED = '{"created": 1, "policy": {"capture": true}}'
@@ -33,25 +33,25 @@ def opened(files: FakeFiles, policy: str = CAPTURED) -> Journal:
     return journal
 
 
-def send(journal: Journal, sequence: int, now_ms: int = 1_000, flags: int = 0, size: int = 200) -> Place:
+def send(journal: Journal, sequence: int, now_ms: int = 1_000, flags: int = 0, size: int = 200) -> Location:
     batch = batch_of([bytes([65 + sequence % 26]) * size], durable=True)
-    place = journal.append(Append([(1, sequence)], 0, 0, batch, 0, 1, 0, flags), now_ms)
-    assert place is not None
-    return place
+    location = journal.append(Append([(1, sequence)], 0, 0, batch, 0, 1, 0, flags), now_ms)
+    assert location is not None
+    return location
 
 
-def filled(journal: Journal, count: int, start: int = 0, now_ms: int = 1_000) -> dict[int, Place]:
-    places = {}
+def filled(journal: Journal, count: int, start: int = 0, now_ms: int = 1_000) -> dict[int, Location]:
+    locations = {}
     for number in range(start, start + count):
-        places[number] = send(journal, number, now_ms)
+        locations[number] = send(journal, number, now_ms)
         journal.flush()
-    return places
+    return locations
 
 
-def settle(journal: Journal, places: dict[int, Place]) -> None:
-    journal.append(Settle(1, [(min(places), max(places) + 1)], Outcome.ACCEPTED), 2_000)
-    for place in places.values():
-        journal.release(place.segment, 200)
+def settle(journal: Journal, locations: dict[int, Location]) -> None:
+    journal.append(Settle(1, [(min(locations), max(locations) + 1)], Outcome.ACCEPTED), 2_000)
+    for location in locations.values():
+        journal.release(location.segment, 200)
     journal.flush()
 
 
@@ -275,18 +275,18 @@ def test_an_archived_file_is_never_used_again_nor_changed() -> None:
     files = FakeFiles(space=6_000)
     journal = opened(files)
     scene = ArchiveScene(files, journal, readers={"r": reader()})
-    places: dict[int, Place] = {}
+    locations: dict[int, Location] = {}
     number = 0
     try:
         while True:
-            places |= filled(journal, 1, number)
+            locations |= filled(journal, 1, number)
             number += 1
             scene.work()
     except StoreFullError:
         pass
     scene.tick()
     before = archived(files, journal.incarnation.folder)
-    settle(journal, places)
+    settle(journal, locations)
     while (oldest := journal.oldest_to_clean()) is not None:
         journal.drop(oldest)
         journal.flush()
@@ -314,17 +314,17 @@ def test_a_full_disk_that_takes_no_index_does_not_stop_the_broker(caplog: pytest
     journal = opened(files)
     scene = ArchiveScene(files, journal)
     number = 0
-    places: dict[int, Place] = {}
+    locations: dict[int, Location] = {}
     try:
         while True:
-            places |= filled(journal, 1, number)
+            locations |= filled(journal, 1, number)
             number += 1
     except StoreFullError:
         pass
     files.space = files.used()
     scene.tick()
     assert scene.numbers == []
-    settle(journal, places)
+    settle(journal, locations)
     while (oldest := journal.oldest_to_clean()) is not None:
         journal.drop(oldest)
         journal.flush()
@@ -337,11 +337,11 @@ def test_repair_leaves_what_is_in_the_archive_as_it_is() -> None:
     files = FakeFiles()
     journal = opened(files)
     scene = ArchiveScene(files, journal)
-    places = filled(journal, 9)
+    locations = filled(journal, 9)
     scene.tick()
     image = files.after_crash(0, "none")
     for data in (image.inodes[name_of(1)].live, image.inodes[name_of(1)].durable):
-        data[places[1].offset + 90] ^= 1
+        data[locations[1].offset + 90] ^= 1
     folder = journal.incarnation.folder
     before = bytes(image.inodes[f"{folder}/{segment_name(1)}"].live)
     assert repair_files(image).damages
@@ -374,7 +374,7 @@ def test_a_segment_with_anything_captured_is_sealed_after_a_while() -> None:
         scene.now_ms += SEAL_MS
         scene.tick()
     assert journal.current.number == first, "nothing has happened"
-    place = send(journal, 0, scene.now_ms)
+    location = send(journal, 0, scene.now_ms)
     scene.now_ms += SEAL_MS - 1
     scene.tick()
     assert journal.current.number == first
@@ -382,7 +382,7 @@ def test_a_segment_with_anything_captured_is_sealed_after_a_while() -> None:
     scene.tick()
     assert journal.current.number == first + 1
     assert scene.numbers == [first]
-    settle(journal, {0: place})
+    settle(journal, {0: location})
     scene.now_ms += SEAL_MS
     scene.tick()
     assert journal.current.number == first + 2

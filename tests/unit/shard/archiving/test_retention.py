@@ -121,7 +121,7 @@ def test_the_laws_of_retention(
             if (disk, one.segment) not in verdict.go and one.next_lsn > reader_.positions[disk]
         ]
         missed = verdict.standings[name].passed
-        assert all(place in verdict.go for place in missed)
+        assert all(segment in verdict.go for segment in missed)
         assert sum(one.end for one in held) + 100 * len(missed) == sum(
             one.end for disk, each in kept.items() for one in each if one.next_lsn > reader_.positions[disk]
         )

@@ -7,7 +7,7 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.policy import Policy
 from lightrail.wire.frames import Kind, frame
-from tests.support.shard_scene import Peer, Scene
+from tests.support.shard.scene import Peer, Scene
 
 FLOW = Policy(max_length=2, overflow="flow_control")
 

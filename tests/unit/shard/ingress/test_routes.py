@@ -13,11 +13,11 @@ from lightrail.shard.journal.store import StoreFullError
 from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Place
+from lightrail.shard.queue.runs import Location
 from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import UNKNOWN_SEQUENCE, Kind, OutcomeCode
-from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Peer, Scene, SmallStore
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.scene import Peer, Scene, SmallStore
 
 SEGMENT_BYTES = 40_000
 
@@ -326,7 +326,7 @@ def test_the_cleaner_writes_what_several_queues_hold_once(mark: int, monkeypatch
     appended: list[Append] = []
     real = Tail.append
 
-    def append(tail: Tail, record: Append, now_ms: int) -> Place:
+    def append(tail: Tail, record: Append, now_ms: int) -> Location:
         appended.append(record)
         return real(tail, record, now_ms)
 
@@ -455,7 +455,7 @@ def test_a_group_that_finds_no_room_for_its_end_is_taken_back(monkeypatch: pytes
     real = Journal.append
     left = [1]
 
-    def append(journal: Journal, record: Record, now_ms: int = 0) -> Place | None:
+    def append(journal: Journal, record: Record, now_ms: int = 0) -> Location | None:
         if isinstance(record, Append):
             left[0] -= 1
             if left[0] < 0:

@@ -14,9 +14,9 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.queue.runs import batch_of
-from tests.support.fake_files import FakeFiles
-from tests.support.journal_writer import Writer, open_journal, script
 from tests.support.now import now
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.journal_writer import Writer, open_journal, script
 
 
 @pytest.fixture(autouse=True)
@@ -114,18 +114,18 @@ def test_records_that_a_repair_gave_up_are_passed_over() -> None:
     files = FakeFiles()
     journal, _ = open_journal(files, segment_bytes=5_000)
     journal.append(Queue(QueueEvent.DECLARED, 1, "q"), 1)
-    places = []
+    locations = []
     for number in range(9):
         batch = batch_of([b"x" * 100], durable=True)
-        places.append(journal.append(Append([(1, number)], 0, 0, batch, 0, 1), 3))
+        locations.append(journal.append(Append([(1, number)], 0, 0, batch, 0, 1), 3))
         journal.flush()
     journal.append(Settle(1, [(0, 1)], Outcome.ACCEPTED), 4)
     journal.flush()
     image = files.after_crash(0, "none")
-    place = places[3]
-    assert place is not None
-    image.inodes[name_of(place.segment)].live[place.offset + 90] ^= 1
-    image.inodes[name_of(place.segment)].durable[place.offset + 90] ^= 1
+    location = locations[3]
+    assert location is not None
+    image.inodes[name_of(location.segment)].live[location.offset + 90] ^= 1
+    image.inodes[name_of(location.segment)].durable[location.offset + 90] ^= 1
     assert repair_files(image).damages
     index = by_reading(image, 1)
     assert (index.messages, index.next_lsn) == (8, journal.committed.next_lsn)

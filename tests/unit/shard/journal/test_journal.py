@@ -22,9 +22,9 @@ from lightrail.shard.journal.store import (
     StoreFullError,
     StoreRefusedError,
 )
-from lightrail.shard.queue.runs import Batch, Place, Run, batch_of
-from tests.support.fake_files import FakeFiles
+from lightrail.shard.queue.runs import Batch, Location, Run, batch_of
 from tests.support.now import now
+from tests.support.shard.fake_files import FakeFiles
 
 EXTENT_BYTES = SLOTS * SLOT_BYTES
 """What a journal takes of a disk beside its segments."""
@@ -50,15 +50,15 @@ def batch(count: int = 1, size: int = 100) -> Batch:
 
 def send(
     journal: Journal, sequence: int, count: int = 1, size: int = 100, flags: int = 0, now_ms: int = 0
-) -> Place:
-    place = journal.append(Append([(1, sequence)], 0, 0, batch(count, size), 0, count, 0, flags), now_ms)
-    assert place is not None
-    return place
+) -> Location:
+    location = journal.append(Append([(1, sequence)], 0, 0, batch(count, size), 0, count, 0, flags), now_ms)
+    assert location is not None
+    return location
 
 
-def fill(journal: Journal) -> dict[int, Place]:
+def fill(journal: Journal) -> dict[int, Location]:
     """Sends until there is no room."""
-    live: dict[int, Place] = {}
+    live: dict[int, Location] = {}
     try:
         while True:
             live[len(live)] = send(journal, len(live))
@@ -84,8 +84,8 @@ def test_nothing_may_be_appended_before_recovery() -> None:
 def test_a_segment_is_rolled_at_append_and_the_former_is_synced_first() -> None:
     files = FakeFiles()
     journal = declared(files)
-    places = [send(journal, number, size=500) for number in range(8)]
-    assert [place.segment for place in places] == [1, 1, 1, 2, 2, 2, 3, 3]
+    locations = [send(journal, number, size=500) for number in range(8)]
+    assert [location.segment for location in locations] == [1, 1, 1, 2, 2, 2, 3, 3]
     syncs = files.syncs
     journal.flush()
     assert files.syncs == syncs + 3 + 1, "each segment, and the extent once"
@@ -112,12 +112,12 @@ def test_a_group_without_anything_durable_is_not_synced_until_the_next_that_is()
 def test_a_record_larger_than_a_segment_gets_a_larger_one() -> None:
     files = FakeFiles()
     journal = declared(files)
-    place = send(journal, 0, size=10_000)
+    location = send(journal, 0, size=10_000)
     after = send(journal, 1)
     journal.flush()
-    assert place.length > 10_000
-    assert after.segment == place.segment
-    [run] = journal.read(place, 1, 0, 1)
+    assert location.length > 10_000
+    assert after.segment == location.segment
+    [run] = journal.read(location, 1, 0, 1)
     assert run.messages() == [b"A" * 10_000]
     assert restarted(files) == [0, 1]
 
@@ -128,10 +128,10 @@ def test_the_snapshot_at_the_head_of_a_segment_stands_for_what_was_dropped() -> 
     journal.append(Queue(QueueEvent.DECLARED, 1, "q", '{"a":1}'), 0)
     for number in range(40):
         record = Append([(1, number)], 9, number + 1, batch(1, 400), 0, 1)
-        place = journal.append(record, 0)
-        assert place is not None
+        location = journal.append(record, 0)
+        assert location is not None
         journal.append(Settle(1, [(number, number + 1)], Outcome.ACCEPTED), 0)
-        journal.release(place.segment, 400)
+        journal.release(location.segment, 400)
         journal.flush()
         while (oldest := journal.oldest_to_clean()) is not None:
             journal.drop(oldest)
@@ -148,7 +148,7 @@ def test_disk_use_stays_within_the_factor_while_the_oldest_messages_stay() -> No
     """One message of ten stays for ever: the cleaner has to carry them along."""
     files = FakeFiles()
     journal = declared(files)
-    live: dict[int, Place] = {}
+    live: dict[int, Location] = {}
     for number in range(300):
         live[number] = send(journal, number)
         if number % 10:
@@ -156,9 +156,9 @@ def test_disk_use_stays_within_the_factor_while_the_oldest_messages_stay() -> No
             journal.release(live.pop(number).segment, 100)
         journal.flush()
         while (oldest := journal.oldest_to_clean()) is not None:
-            for sequence, place in list(live.items()):
-                if place.segment == oldest:
-                    [run] = journal.read(place, 1, sequence, sequence + 1)
+            for sequence, location in list(live.items()):
+                if location.segment == oldest:
+                    [run] = journal.read(location, 1, sequence, sequence + 1)
                     moved = journal.append(
                         Append([(1, sequence)], 0, 0, run.batch, run.first, run.last, 0, REWRITTEN), 0
                     )
@@ -200,31 +200,31 @@ def test_a_dropped_segment_goes_after_what_was_appended_before_is_synced() -> No
 def test_a_reader_keeps_a_dropped_segment_open() -> None:
     files = FakeFiles()
     journal = declared(files)
-    place = send(journal, 0, size=1_500)
+    location = send(journal, 0, size=1_500)
     send(journal, 1, size=1_500)
     journal.flush()
     segment = journal._segments[1]
     assert segment.pin()
     journal.drop(1)
     journal.flush()
-    assert segment.file.read(place.offset, 4) != b""
+    assert segment.file.read(location.offset, 4) != b""
     segment.unpin()
     assert not segment.pin()
     with pytest.raises(StoreError, match="not there"):
-        journal.read(place, 1, 0, 1)
+        journal.read(location, 1, 0, 1)
 
 
 def test_reads_while_another_thread_commits() -> None:
     files = FakeFiles()
     journal = declared(files, 100_000)
-    places = [send(journal, number, count=3, size=50) for number in range(400)]
+    locations = [send(journal, number, count=3, size=50) for number in range(400)]
     failures: list[object] = []
     started = threading.Barrier(2)
 
     def read() -> None:
         started.wait()
-        for number, place in enumerate(places):
-            runs = journal.read(place, 1, number, number + 3)
+        for number, location in enumerate(locations):
+            runs = journal.read(location, 1, number, number + 3)
             if [run.count for run in runs] != [3]:
                 failures.append((number, runs))
 
@@ -289,9 +289,9 @@ def test_on_a_full_disk_what_the_cleaner_frees_is_used_again() -> None:
     files = FakeFiles(space=6_500 + EXTENT_BYTES)
     journal = declared(files)
     live = fill(journal)
-    for number, place in live.items():
+    for number, location in live.items():
         journal.append(Settle(1, [(number, number + 1)], Outcome.ACCEPTED), 0)
-        journal.release(place.segment, 100)
+        journal.release(location.segment, 100)
     oldest = journal.oldest_to_clean()
     assert oldest == 1
     journal.drop(oldest)
@@ -300,11 +300,11 @@ def test_on_a_full_disk_what_the_cleaner_frees_is_used_again() -> None:
     assert files.used() <= 6_500 + EXTENT_BYTES
     # The files that are used again hold old records behind their new ones; those never come back.
     for number in range(len(live), len(live) + 60):
-        place = send(journal, number)
+        location = send(journal, number)
         journal.flush()
         assert restarted(files) == [number]
         journal.append(Settle(1, [(number, number + 1)], Outcome.ACCEPTED), 0)
-        journal.release(place.segment, 100)
+        journal.release(location.segment, 100)
         while (oldest := journal.oldest_to_clean()) is not None:
             journal.drop(oldest)
             journal.flush()
@@ -380,7 +380,7 @@ class HangingFiles(FakeFiles):
 def test_while_the_commit_thread_hangs_appending_never_waits_for_it() -> None:
     files = HangingFiles()
     journal = declared(files)
-    live: dict[int, Place] = {}
+    live: dict[int, Location] = {}
     while journal._space.spare is not None:
         live[len(live)] = send(journal, len(live))  # It takes the spare when the segment is full.
     commit = journal.begin_commit()

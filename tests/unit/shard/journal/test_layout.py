@@ -34,16 +34,18 @@ from lightrail.journal.record import (
     Settle,
     Snapshot,
     Taken,
+    Transaction,
+    TransactionState,
 )
 from lightrail.journal.scan import Scan
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.queue.runs import batch_of
-from tests.support.fake_files import FakeFiles
+from tests.support.shard.fake_files import FakeFiles
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v4.bin"
-OLDER = [GOLDEN.with_name(f"segment-v{version}.bin") for version in (1, 2, 3)]
+GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v5.bin"
+OLDER = [GOLDEN.with_name(f"segment-v{version}.bin") for version in (1, 2, 3, 4)]
 
 
 def written() -> bytes:
@@ -74,6 +76,13 @@ def written() -> bytes:
     journal.append(Numbers(1, 9, [(7, 3, 0), (8, 5, 2)]), 1_008)
     journal.append(Delivered(1, 7 << 32 | 9, [(4, 6), (8, 9)]), 1_008)
     journal.append(Append([(2, 4)], 0, 0, orders, 0, 1, 0, MOVED), 1_008)
+    journal.append(
+        Transaction(bytes(range(16)), TransactionState.PREPARED, 3, '{"posts":[]}', b"\1\0\0\0x"), 1_008
+    )
+    journal.append(
+        Transaction(bytes(16), TransactionState.COMMITTED, 0, '{"others":[1,2]}', flags=CONTINUED), 1_008
+    )
+    journal.append(Transaction(bytes(range(16)), TransactionState.ENDED), 1_008)
     journal.append(Queue(QueueEvent.DELETED, 2, ""), 1_008)
     journal.append(Seal(5), 1_009)
     journal.close(1_010)
@@ -89,12 +98,12 @@ def test_the_golden_file_is_read() -> None:
     file = files.create(name_of(1))
     file.write(0, [GOLDEN.read_bytes()])
     header = decode_segment_header(file.read(0, 40))
-    assert header == (4, 1, 1, 0x03020100)
+    assert header == (5, 1, 1, 0x03020100)
     scan = Scan(file, header.salt, 40, file.size(), 1)
     found = list(scan)
-    assert [record.lsn for record in found] == list(range(1, 23))
+    assert [record.lsn for record in found] == list(range(1, 26))
     assert [record.timestamp for record in found][-1] == 1_010
-    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(15)]
+    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(18)]
     small = [
         decode_small(record.view, record.start, record.length) for record in found if record.code != APPEND
     ]
@@ -111,6 +120,9 @@ def test_the_golden_file_is_read() -> None:
         Taken(6, 8, 1),
         Numbers(1, 9, [(7, 3, 0), (8, 5, 2)]),
         Delivered(1, 7 << 32 | 9, [(4, 6), (8, 9)]),
+        Transaction(bytes(range(16)), 1, 3, '{"posts":[]}', b"\1\0\0\0x"),
+        Transaction(bytes(16), 2, 0, '{"others":[1,2]}', b"", CONTINUED),
+        Transaction(bytes(range(16)), 4),
         Queue(3, 2, "", "{}"),
         Seal(5),
         Close(),
@@ -135,7 +147,8 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
     journal = Journal(files, "cluster", 2, segment_bytes=16_384)
     recovered = journal.recover(1 << 20, 2_000)
     (queue,) = recovered.queues
-    assert (queue.name, queue.next_sequence) == ("orders", 9 if older is OLDER[2] else 4)
+    later = OLDER.index(older) > 1
+    assert (queue.name, queue.next_sequence) == ("orders", 9 if later else 4)
     assert [message for run in queue.runs for message in run.messages()] == [b"x" * 1_500]
     second = older is not OLDER[0]
     assert queue.ids == ([(61_007, bytes(range(32)))] if second else [])
@@ -143,13 +156,13 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
         0xFFFF_FFFF_FFFF_FFFE: 17,
         5: 1,
         **({6: 8} if second else {}),
-        **({7: 3, 8: 5} if older is OLDER[2] else {}),
+        **({7: 3, 8: 5} if later else {}),
     }
-    parts = ({}, {6: 1}, {6: 1, 8: 2})[OLDER.index(older)]
+    parts = ({}, {6: 1}, {6: 1, 8: 2}, {6: 1, 8: 2})[OLDER.index(older)]
     assert (recovered.parts, recovered.sealed, recovered.epoch) == (parts, True, 5)
     header = decode_segment_header(bytes(files.inodes[name_of(2)].live[:40]))
     assert header is not None
-    assert header.version == 4
+    assert header.version == 5
     journal.close(2_001)
 
 
@@ -171,6 +184,8 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
         Taken(1 << 63, 1 << 40, 9),
         Numbers(1 << 40, 1 << 50, [(1 << 63, 1 << 62, 0), (1, 2, 3)], CONTINUED),
         Numbers(1, 0, []),
+        Transaction(bytes(16), TransactionState.PREPARED, 9, '{"\u00e9":1}', bytes(300), CONTINUED),
+        Transaction(bytes(range(16)), TransactionState.ABORTED),
         Seal(3),
         Epoch(1 << 40),
         Close(),
@@ -178,14 +193,25 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
     ],
 )
 def test_records_come_back_as_they_went(
-    record: Settle | Delivered | Queue | Snapshot | Ids | Taken | Numbers | Seal | Epoch | Close | Gap,
+    record: Settle
+    | Delivered
+    | Queue
+    | Snapshot
+    | Ids
+    | Taken
+    | Numbers
+    | Transaction
+    | Seal
+    | Epoch
+    | Close
+    | Gap,
 ) -> None:
     data = finished(encode_small(record, 5, 1, 1_000), 3)
     assert len(data) >= 40
     assert decode_small(data, 0, len(data)) == record
 
 
-@pytest.mark.parametrize("code", [0, 13, 255])
+@pytest.mark.parametrize("code", [0, 14, 255])
 def test_unknown_types_are_named(code: int) -> None:
     data = finished(REST.pack(code, 0, MARK, 0, 1, 0) + bytes(8), 0)
     with pytest.raises(LayoutError, match=f"type {code}"):

@@ -20,26 +20,26 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.journal.store import JournalDamagedError, Recovered, StoreRefusedError
-from lightrail.shard.queue.runs import Place, batch_of
-from tests.support.fake_files import FakeFiles, Inode
+from lightrail.shard.queue.runs import Location, batch_of
+from tests.support.shard.fake_files import FakeFiles, Inode
 
 
-def written(count: int = 12, close: bool = False) -> tuple[FakeFiles, list[Place]]:
+def written(count: int = 12, close: bool = False) -> tuple[FakeFiles, list[Location]]:
     """Segments 1 to 3 with one message per record and commit; 4 is the spare."""
     files = FakeFiles()
     journal = Journal(files, "c", 0, segment_bytes=1_000)
     journal.recover(0)
     journal.append(Queue(QueueEvent.DECLARED, 1, "orders"))
-    places = []
+    locations = []
     for number in range(count):
         batch = batch_of([b"%03d" % number + bytes(97)], durable=True)
-        place = journal.append(Append([(1, number)], 5, number + 1, batch, 0, 1))
-        assert place is not None
-        places.append(place)
+        location = journal.append(Append([(1, number)], 5, number + 1, batch, 0, 1))
+        assert location is not None
+        locations.append(location)
         journal.flush()
     if close:
         journal.close()
-    return files, places
+    return files, locations
 
 
 def recovered(files: FakeFiles) -> tuple[Recovered, list[int]]:
@@ -51,7 +51,7 @@ def recovered(files: FakeFiles) -> tuple[Recovered, list[int]]:
 
 
 def damage(files: FakeFiles, segment: int, offset: int, data: bytes = b"\xff") -> FakeFiles:
-    """The disk after a crash, with other bytes at a place."""
+    """The disk after a crash, with other bytes at one offset."""
     image = files.after_crash(0, "none")
     inode = image.inodes[name_of(segment)]
     for copy in (inode.live, inode.durable):
@@ -69,40 +69,40 @@ def test_recovery_tells_everything_that_was_written() -> None:
 
 
 def test_damage_in_a_former_segment_stops_the_start_and_says_where() -> None:
-    files, places = written()
-    image = damage(files, places[2].segment, places[2].offset + 60)
+    files, locations = written()
+    image = damage(files, locations[2].segment, locations[2].offset + 60)
     with pytest.raises(
         JournalDamagedError, match=r"000000000001\.segment.*offset \d+.*checksum.*repair"
     ) as raised:
         recovered(image)
-    assert raised.value.offset == places[2].offset
+    assert raised.value.offset == locations[2].offset
     assert raised.value.segment == name_of(1)
 
 
 @pytest.mark.parametrize("where", [0, 4, 8, 9, 10, 12, 16, 24, 40, 100])
 def test_damage_of_any_field_is_found(where: int) -> None:
-    files, places = written()
+    files, locations = written()
     with pytest.raises(JournalDamagedError):
-        recovered(damage(files, places[2].segment, places[2].offset + where))
+        recovered(damage(files, locations[2].segment, locations[2].offset + where))
 
 
 def test_damage_in_the_last_segment_is_no_torn_end_when_later_records_know_better() -> None:
-    files, places = written()
-    assert places[-2].segment == places[-3].segment
+    files, locations = written()
+    assert locations[-2].segment == locations[-3].segment
     with pytest.raises(JournalDamagedError, match="had been synced") as raised:
-        recovered(damage(files, places[-3].segment, places[-3].offset + 60))
-    assert raised.value.offset == places[-3].offset
+        recovered(damage(files, locations[-3].segment, locations[-3].offset + 60))
+    assert raised.value.offset == locations[-3].offset
 
 
 def test_damage_at_the_very_end_is_found_after_an_orderly_close() -> None:
-    files, places = written(close=True)
+    files, locations = written(close=True)
     with pytest.raises(JournalDamagedError, match="had been synced"):
-        recovered(damage(files, places[-1].segment, places[-1].offset + 60))
+        recovered(damage(files, locations[-1].segment, locations[-1].offset + 60))
 
 
 def test_a_bad_last_record_without_a_successor_is_a_torn_end() -> None:
-    files, places = written()
-    found, numbers = recovered(damage(files, places[-1].segment, places[-1].offset + 60))
+    files, locations = written()
+    found, numbers = recovered(damage(files, locations[-1].segment, locations[-1].offset + 60))
     assert numbers == list(range(11))
     assert found.cut_bytes > 0
 
@@ -115,8 +115,8 @@ def test_a_missing_segment_and_a_bad_header_are_damage() -> None:
         recovered(image)
     with pytest.raises(JournalDamagedError, match="no header"):
         recovered(damage(files, 2, 3))
-    files, places = written()
-    last = places[-1].segment
+    files, locations = written()
+    last = locations[-1].segment
     with pytest.raises(JournalDamagedError, match="no header"):
         recovered(damage(files, last, 3))
 
@@ -161,12 +161,12 @@ def test_an_identity_that_can_not_be_read_is_refused_and_a_lost_one_is_made_agai
 
 
 def test_a_message_that_looks_like_a_record_does_not_make_a_torn_end_look_damaged() -> None:
-    files, places = written()
-    segment = places[-1].segment
-    image = damage(files, segment, places[-1].offset + 60)
+    files, locations = written()
+    segment = locations[-1].segment
+    image = damage(files, segment, locations[-1].offset + 60)
     inode = image.inodes[name_of(segment)]
     forged = finished(REST.pack(CLOSE, 0, MARK, 0, 1_000, 0) + U64.pack(0), 0)
-    at = places[-1].offset + 110
+    at = locations[-1].offset + 110
     inode.live[at : at + len(forged)] = inode.durable[at : at + len(forged)] = forged
     _, numbers = recovered(image)
     assert numbers == list(range(11))
@@ -186,11 +186,11 @@ def test_repair_of_a_whole_journal_changes_nothing() -> None:
 
 
 def test_repair_sets_damage_aside_and_says_what_it_held() -> None:
-    files, places = written()
-    image = damage(files, places[2].segment, places[2].offset + 150)
+    files, locations = written()
+    image = damage(files, locations[2].segment, locations[2].offset + 150)
     report = repair_files(image)
     [found] = report.damages
-    assert (found.segment, found.offset, found.length) == (name_of(1), places[2].offset, places[2].length)
+    assert (found.segment, found.offset, found.length) == (name_of(1), *locations[2][1:])
     assert (found.first_lsn, found.next_lsn) == (5, 6)
     assert "1 messages" in str(report)
     assert "queue 1 from sequence 2" in str(report)
@@ -207,9 +207,9 @@ def test_repair_sets_damage_aside_and_says_what_it_held() -> None:
 
 
 def test_repair_of_an_end_of_a_former_segment() -> None:
-    files, places = written()
-    last_of_first = max(number for number, place in enumerate(places) if place.segment == 1)
-    image = damage(files, 1, places[last_of_first].offset + 60)
+    files, locations = written()
+    last_of_first = max(number for number, location in enumerate(locations) if location.segment == 1)
+    image = damage(files, 1, locations[last_of_first].offset + 60)
     report = repair_files(image)
     assert len(report.damages) == 1
     _, numbers = recovered(image)
@@ -227,20 +227,20 @@ def test_repair_of_a_header(segment: int) -> None:
 
 
 def test_repair_of_a_missing_segment() -> None:
-    files, places = written()
+    files, locations = written()
     image = files.after_crash(0, "none")
     del image.inodes[name_of(2)]
     del image._durable[name_of(2)]
     report = repair_files(image)
     assert len(report.damages) >= 1
     what, numbers = recovered(image)
-    assert numbers == [number for number, place in enumerate(places) if place.segment != 2]
+    assert numbers == [number for number, location in enumerate(locations) if location.segment != 2]
     assert what.lost
 
 
 def test_repair_leaves_a_torn_end_to_recovery() -> None:
-    files, places = written()
-    image = damage(files, places[-1].segment, places[-1].offset + 60)
+    files, locations = written()
+    image = damage(files, locations[-1].segment, locations[-1].offset + 60)
     assert repair_files(image).damages == []
     _, numbers = recovered(image)
     assert numbers == list(range(11))
@@ -252,21 +252,21 @@ def test_repair_of_no_journal_is_refused() -> None:
 
 
 def test_after_any_damage_repair_lets_the_shard_start_with_the_rest() -> None:
-    """Random bytes over random places: what is left is a part of what was there, in order, undamaged."""
+    """Random bytes at random offsets: what is left is a part of what was there, in order, undamaged."""
     for seed in range(300):
         chance = random.Random(seed)
-        files, places = written(chance.randint(1, 30), close=chance.random() < 0.5)
-        segment = chance.randint(1, places[-1].segment)
+        files, locations = written(chance.randint(1, 30), close=chance.random() < 0.5)
+        segment = chance.randint(1, locations[-1].segment)
         size = len(files.inodes[name_of(segment)].live)
         at = chance.choice((0, SEGMENT_HEADER_SIZE, chance.randrange(size)))
         data = bytes(chance.choices(range(256), k=min(chance.choice((1, 8, 50, 400, 2_000)), size - at)))
         image = damage(files, segment, at, data)
-        before = list(range(len(places)))
+        before = list(range(len(locations)))
         try:
             _, numbers = recovered(image)
             # Nothing but the end may be missing without a word.
             assert numbers == before[: len(numbers)], seed
-            assert len(numbers) >= len(before) - 1 or segment == places[-1].segment, seed
+            assert len(numbers) >= len(before) - 1 or segment == locations[-1].segment, seed
         except JournalDamagedError:
             image = damage(files, segment, at, data)
             repair_files(image)
@@ -274,10 +274,10 @@ def test_after_any_damage_repair_lets_the_shard_start_with_the_rest() -> None:
             assert numbers == sorted(set(numbers) & set(before)), seed
             hit = {
                 number
-                for number, place in enumerate(places)
-                if place.segment == segment
-                and place.offset < at + len(data)
-                and at < place.offset + place.length
+                for number, location in enumerate(locations)
+                if location.segment == segment
+                and location.offset < at + len(data)
+                and at < location.offset + location.length
             }
             assert set(before) - set(numbers) <= hit | {before[-1]}, seed
 

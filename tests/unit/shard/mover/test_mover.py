@@ -8,9 +8,10 @@ from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import Map
 from lightrail.model import limits
 from lightrail.model.policy import Policy
+from lightrail.shard.moving.answering import FORMER_FREEZE_OP, FREEZE_OP
 from lightrail.wire.frames import Kind, OutcomeCode
-from tests.support.moving_scene import Cluster
-from tests.support.shard_scene import Peer
+from tests.support.shard.moving_scene import Cluster
+from tests.support.shard.scene import Peer
 
 BOOT = 7
 
@@ -84,6 +85,22 @@ def test_consumers_come_along_and_their_settlements_find_them() -> None:
     run(story)
 
 
+def test_a_source_of_an_earlier_version_is_asked_to_freeze_by_the_former_name() -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.place("q")
+        peer = frontend(cluster, 0)
+        peer.produce(1, "q", epoch=1)
+        peer.send(1, 1, [b"a"])
+        cluster.shards[0].settle_down()
+        del cluster.shards[0].scene.engine._requests._operations[FREEZE_OP]
+        await cluster.moved("q", 1)
+        assert contents(cluster, 1, "q") == [b"a"]
+        asked = [f"ask {FREEZE_OP}", f"ask {FORMER_FREEZE_OP}"]
+        assert [step for step in cluster.steps if step in asked] == asked
+
+    run(story)
+
+
 def test_dead_letters_move_with_their_queue_even_the_first_that_comes_during_the_move() -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.place("q")
@@ -94,7 +111,7 @@ def test_dead_letters_move_with_their_queue_even_the_first_that_comes_during_the
         cluster.shards[0].settle_down()
 
         def stepped(_: int, step: str) -> None:
-            if step == "ask seal":
+            if step == "ask freeze":
                 peer.settle(2, 0, 1, OutcomeCode.REJECTED)
 
         cluster.on_step = stepped
@@ -188,7 +205,7 @@ def test_a_destination_that_does_not_come_back_loses_the_queue_to_its_source() -
         peer.consume(2, "q", 1, epoch=1)
 
         def stepped(_: int, step: str) -> None:
-            if step == "answer seal" and cluster.shards[1].alive:
+            if step == "answer freeze" and cluster.shards[1].alive:
                 cluster.shards[1].die()
 
         cluster.on_step = stepped

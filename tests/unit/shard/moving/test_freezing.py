@@ -1,4 +1,4 @@
-"""Sealing: from one frame on nothing of a queue changes here, and nobody loses what he holds."""
+"""Freezing: from one frame on nothing of a queue changes here, and nobody loses what he holds."""
 
 from typing import Any
 
@@ -9,21 +9,22 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.declared import declared_of
+from lightrail.shard.moving.answering import FORMER_FREEZE_OP
 from lightrail.wire.frames import HEADER, Kind, OutcomeCode
-from tests.support.places_of_a_test import TestPlaces
-from tests.support.shard_scene import Peer, Scene, SmallStore
+from tests.support.shard.scene import Peer, Scene, SmallStore
+from tests.unit.shard.fake_map import FakeMap
 
-LATE_MS = limits.MOVE_SEALED_MS
+LATE_MS = limits.MOVE_FROZEN_MS
 
 
 class Story:
     """A shard with q in epoch 3; its link 1 sends, and link 2 holds two messages of three."""
 
     def __init__(self, policy: dict[str, Any] | None = None) -> None:
-        self.places = TestPlaces(q=(0, 3))
+        self.map = FakeMap(q=(0, 3))
         self.names = EveryName()
         self.names.give("q", Policy.parse({"role": "queue", **(policy or {})}))
-        self.scene = Scene(places=self.places, names=self.names)
+        self.scene = Scene(map=self.map, names=self.names)
         self.peer = self.scene.peer()
         self.other = self.scene.peer("shard-1", boot=50)
         self.peer.produce(1, "q", epoch=3)
@@ -32,8 +33,8 @@ class Story:
         self.scene.settle_down()
         self.peer.take()
 
-    def seal(self) -> dict[str, Any]:
-        number = self.other.ask("seal", queue="q", epoch=3)
+    def freeze(self) -> dict[str, Any]:
+        number = self.other.ask("freeze", queue="q", epoch=3)
         self.scene.settle_down()
         return self.other.answers[number][0]
 
@@ -46,14 +47,14 @@ class Story:
         self.scene.settle_down()
 
     def give_back(self) -> None:
-        self.places.give("q", 0, 5)
+        self.map.give("q", 0, 5)
         self.scene.refresh()
         self.scene.settle_down()
 
 
 def test_every_link_is_sent_away_and_the_answer_waits_for_the_disk() -> None:
     story = Story()
-    story.other.ask("seal", queue="q", epoch=3)
+    story.other.ask("freeze", queue="q", epoch=3)
     moved = story.peer.take(Kind.MOVED)
     assert sorted(each.link for each in moved) == [1, 2]
     assert story.other.answers == {}
@@ -63,17 +64,31 @@ def test_every_link_is_sent_away_and_the_answer_waits_for_the_disk() -> None:
     store = story.scene.store
     assert isinstance(store, SmallStore)
     last = [each for each in store.records if isinstance(each, Queue)][-1]
-    assert (declared_of(last.policy).sealed, declared_of(last.policy).epoch) == (True, 3)
-    assert story.scene.counts.queues_sealed == 1
+    assert (declared_of(last.policy).frozen, declared_of(last.policy).epoch) == (True, 3)
+    assert story.scene.counts.queues_frozen == 1
 
 
-def test_a_second_seal_in_the_same_epoch_is_answered_anew_and_one_in_another_is_refused() -> None:
+def test_a_shard_of_an_earlier_version_asks_by_the_former_name() -> None:
     story = Story()
-    first = story.seal()
-    assert story.seal()["states"][0]["state"]["messages"] == 3
+    number = story.other.ask(FORMER_FREEZE_OP, queue="q", epoch=3)
+    story.scene.settle_down()
+    assert story.other.answers[number][0]["states"][0]["queue"] == "q"
+
+
+def test_a_queue_that_an_earlier_version_froze_is_frozen() -> None:
+    assert [
+        declared_of(f'{{"created":1,"policy":{{"role":"queue"}},"epoch":3{field}}}').frozen
+        for field in ("", ',"frozen":true', ',"sealed":true')
+    ] == [False, True, True]
+
+
+def test_a_second_freeze_in_the_same_epoch_is_answered_anew_and_one_in_another_is_refused() -> None:
+    story = Story()
+    first = story.freeze()
+    assert story.freeze()["states"][0]["state"]["messages"] == 3
     assert first["states"][0]["queue"] == "q"
     for epoch in (2, 4):
-        number = story.other.ask("seal", queue="q", epoch=epoch)
+        number = story.other.ask("freeze", queue="q", epoch=epoch)
         story.scene.settle_down()
         assert story.other.answers[number][0]["error"]["condition"] == conditions.MOVED
 
@@ -82,13 +97,13 @@ def test_answers_that_waited_for_the_disk_still_leave() -> None:
     story = Story()
     story.peer.send(1, 2, [b"d"])
     assert story.peer.accepted(1) == []
-    story.seal()
+    story.freeze()
     assert story.peer.accepted(1) == [2]
 
 
-def test_what_links_say_after_the_seal_changes_nothing() -> None:
+def test_what_links_say_after_the_freeze_changes_nothing() -> None:
     story = Story()
-    story.seal()
+    story.freeze()
     before = story.scene.queue("q")
     story.peer.take()
     story.peer.send(1, 2, [b"late"])
@@ -101,7 +116,7 @@ def test_what_links_say_after_the_seal_changes_nothing() -> None:
 
 def test_settlements_and_closes_come_back_with_the_queue_and_its_epoch() -> None:
     story = Story()
-    story.seal()
+    story.freeze()
     story.peer.settle(2, 0, 1)
     story.peer.settle(2, 1, 1, OutcomeCode.REJECTED)
     story.peer.close_consumer(2)
@@ -119,14 +134,14 @@ def test_settlements_still_come_back_when_the_queue_has_gone_and_not_after_the_n
     None
 ):
     story = Story()
-    story.seal()
-    story.places.give("q", 1, 4)
+    story.freeze()
+    story.map.give("q", 1, 4)
     story.scene.refresh()
     assert story.scene.engine._queues.find("q") is None
-    assert (story.scene.counts.moves_out, story.scene.counts.queues_sealed) == (1, 0)
+    assert (story.scene.counts.moves_out, story.scene.counts.queues_frozen) == (1, 0)
     story.peer.settle(2, 0, 1)
     assert len(story.peer.bounced) == 1
-    story.places.give("p", 0, 1)
+    story.map.give("p", 0, 1)
     story.peer.consume(2, "p", epoch=1)
     story.peer.settle(2, 0, 1)
     assert len(story.peer.bounced) == 1
@@ -134,24 +149,24 @@ def test_settlements_still_come_back_when_the_queue_has_gone_and_not_after_the_n
 
 def test_a_consumer_that_was_opened_too_late_gets_its_settlements_back_as_well() -> None:
     story = Story()
-    story.seal()
+    story.freeze()
     story.peer.consume(5, "q", epoch=3, resume=True)
     story.peer.settle(5, 7, 1)
     assert len(story.peer.bounced) == 1
 
 
-def test_the_loss_of_a_frontend_releases_nothing_of_a_sealed_queue() -> None:
+def test_the_loss_of_a_frontend_releases_nothing_of_a_frozen_queue() -> None:
     story = Story()
-    story.seal()
+    story.freeze()
     for _ in range(0, 2 * limits.PEER_SILENCE_MS, 1_000):
         story.scene.tick(1_000)
     assert list(story.scene.engine._frontends) == []
     assert story.scene.queue("q") == {"ready": 1, "in_flight": 2}
 
 
-def test_nothing_expires_and_no_lock_runs_out_while_sealed() -> None:
+def test_nothing_expires_and_no_lock_runs_out_while_frozen() -> None:
     story = Story({"max_age": 1, "lock_duration": 1})
-    story.seal()
+    story.freeze()
     story.pass_time(5_000)
     assert story.scene.queue("q") == {"ready": 1, "in_flight": 2}
 
@@ -159,7 +174,7 @@ def test_nothing_expires_and_no_lock_runs_out_while_sealed() -> None:
 def test_batches_that_wait_for_room_are_dropped_unanswered() -> None:
     story = Story({"max_length": 3, "overflow": "flow_control"})
     story.peer.send(1, 2, [b"waits"])
-    story.seal()
+    story.freeze()
     assert story.peer.accepted(1) == []
     assert story.peer.refusals == []
     assert story.scene.engine._house.memory.parked == 0
@@ -170,35 +185,35 @@ def test_routed_batches_that_wait_for_room_are_refused_to_be_sent_elsewhere() ->
     story.peer.produce(9)
     story.peer.targets(9, 1, "q")
     story.peer.route(9, 1, 1, [b"waits"])
-    story.seal()
+    story.freeze()
     ((link, number, refusal),) = story.peer.refusals
     assert (link, number, refusal.condition) == (9, 1, conditions.MOVED)
     story.peer.route(9, 2, 1, [b"late"], afresh=True)
     assert story.peer.refusals[-1][2].condition == conditions.MOVED
 
 
-def test_a_seal_is_not_the_last_consumer_leaving() -> None:
+def test_a_freeze_is_not_the_last_consumer_leaving() -> None:
     story = Story({"lifetime": "last_consumer"})
-    story.seal()
+    story.freeze()
     story.pass_time(3 * limits.PEER_SILENCE_MS)
     assert story.scene.wishes == []
 
 
-def test_the_dead_letter_queue_is_sealed_with_its_queue() -> None:
+def test_the_dead_letter_queue_is_frozen_with_its_queue() -> None:
     story = Story()
     story.peer.settle(2, 0, 1, OutcomeCode.REJECTED)
     story.peer.consume(3, "q/$dlq", 1, epoch=3)
-    states = story.seal()["states"]
+    states = story.freeze()["states"]
     assert [(each["queue"], each["links"]) for each in states] == [("q", [[7, 2]]), ("q/$dlq", [[7, 3]])]
     story.peer.settle(3, 0, 1)
     assert story.peer.bounced[0][0] == {"queue": "q/$dlq", "epoch": 3}
 
 
-def test_without_room_for_the_seal_nothing_is_sealed() -> None:
+def test_without_room_for_the_freeze_nothing_is_frozen() -> None:
     story = Story()
     assert isinstance(story.scene.store, SmallStore)
     story.scene.store.full_for_all = True
-    assert story.seal()["error"]["condition"] == conditions.RESOURCE_LIMIT_EXCEEDED
+    assert story.freeze()["error"]["condition"] == conditions.RESOURCE_LIMIT_EXCEEDED
     story.scene.store.full_for_all = False
     story.peer.settle(2, 0, 2)
     assert story.scene.queue("q") == {"ready": 1, "in_flight": 0}
@@ -207,9 +222,9 @@ def test_without_room_for_the_seal_nothing_is_sealed() -> None:
 # --- given back ------------------------------------------------------------------------------------------
 
 
-def test_a_queue_that_nobody_takes_is_asked_for_and_never_unsealed_by_time() -> None:
+def test_a_queue_that_nobody_takes_is_asked_for_and_never_thawed_by_time() -> None:
     story = Story()
-    story.seal()
+    story.freeze()
     story.pass_time(LATE_MS - 1_000)
     assert story.scene.wishes_back == []
     story.pass_time(2_000)
@@ -222,7 +237,7 @@ def test_a_queue_that_nobody_takes_is_asked_for_and_never_unsealed_by_time() -> 
 
 def test_given_back_it_goes_on_and_consumers_have_what_they_held() -> None:
     story = Story()
-    story.seal()
+    story.freeze()
     story.give_back()
     story.peer.consume(2, "q", epoch=5, first=2, resume=True)
     story.peer.credit(2, 3)
@@ -238,7 +253,7 @@ def test_given_back_it_goes_on_and_consumers_have_what_they_held() -> None:
 
 def test_given_back_it_gets_the_policy_that_its_name_has_by_then() -> None:
     story = Story()
-    story.seal()
+    story.freeze()
     story.names.give("q", Policy.parse({"role": "queue", "max_length": 5}))
     story.scene.refresh()
     queue = story.scene.engine._queues.find("q")
@@ -248,13 +263,13 @@ def test_given_back_it_gets_the_policy_that_its_name_has_by_then() -> None:
     assert queue.machine.contents.policy.max_length == 5
 
 
-def test_a_name_that_is_dropped_takes_its_sealed_queue_with_it() -> None:
+def test_a_name_that_is_dropped_takes_its_frozen_queue_with_it() -> None:
     story = Story()
-    story.seal()
+    story.freeze()
     story.names.drop("q")
     story.scene.refresh()
     assert story.scene.engine._queues.find("q") is None
-    assert story.scene.counts.queues_sealed == 0
+    assert story.scene.counts.queues_frozen == 0
 
 
 # --- consumers that are awaited ----------------------------------------------------------------------------
@@ -262,7 +277,7 @@ def test_a_name_that_is_dropped_takes_its_sealed_queue_with_it() -> None:
 
 def test_a_settlement_finds_an_awaited_consumer_before_its_link_is_opened() -> None:
     story = Story()
-    story.seal()
+    story.freeze()
     story.give_back()
     story.peer.settle(2, 0, 1)
     assert story.peer.bounced == []
@@ -271,9 +286,25 @@ def test_a_settlement_finds_an_awaited_consumer_before_its_link_is_opened() -> N
     assert story.scene.queue("q") == {"ready": 2, "in_flight": 0}
 
 
+def test_a_consumer_that_its_client_attaches_elsewhere_is_not_awaited_any_longer() -> None:
+    """Its link, which has not heard of the move yet, ends when it opens again (transport 2.6.1)."""
+    story = Story()
+    story.peer.consume(3, "q", 3, epoch=3, client_link="1" * 32, steals=True)
+    assert story.scene.queue("q") == {"ready": 0, "in_flight": 3}
+    story.freeze()
+    story.give_back()
+    other = story.scene.peer("frontend-9", boot=9)
+    other.consume(7, "q", 1, epoch=5, client_link="1" * 32, steals=True)
+    story.scene.settle_down()
+    assert [each.message for each in other.delivered[7]] == [b"c"]
+    story.peer.consume(3, "q", epoch=5, first=1, resume=True, client_link="1" * 32)
+    assert [refusal.condition for _, _, refusal in story.peer.refusals] == [conditions.STOLEN]
+    assert story.scene.queue("q") == {"ready": 0, "in_flight": 3}
+
+
 def test_what_nobody_takes_is_released_without_a_failed_attempt() -> None:
     story = Story()
-    story.seal()
+    story.freeze()
     story.give_back()
     story.pass_time(limits.PEER_SILENCE_MS - 1_000)
     assert story.scene.queue("q") == {"ready": 1, "in_flight": 2}
@@ -282,13 +313,15 @@ def test_what_nobody_takes_is_released_without_a_failed_attempt() -> None:
     story.peer.consume(4, "q", 3, epoch=5)
     # Shown as delivered before, and not counted.
     assert [each.attempts for each in story.peer.delivered[4]] == [1, 1, 0]
-    assert all(not run.attempts for run in story.scene.engine._queues.find("q").machine.contents.runs())
+    queue = story.scene.engine._queues.find("q")
+    assert queue is not None
+    assert all(not run.attempts for run in queue.machine.contents.runs())
 
 
 @pytest.mark.parametrize("options", [{"first": 2}, {"first": 1, "resume": True}])
 def test_a_link_that_does_not_go_on_where_it_was_is_opened_as_a_new_one(options: dict[str, Any]) -> None:
     story = Story()
-    story.seal()
+    story.freeze()
     story.give_back()
     story.peer.delivered.clear()
     story.peer.consume(2, "q", epoch=5, **options)
@@ -310,9 +343,9 @@ def test_a_link_with_nobody_to_take_over_is_opened_as_a_new_one() -> None:
 
 def test_consumers_that_nobody_has_taken_over_yet_go_on_with_their_queue() -> None:
     story = Story()
-    story.seal()
+    story.freeze()
     story.give_back()
-    number = story.other.ask("seal", queue="q", epoch=5)
+    number = story.other.ask("freeze", queue="q", epoch=5)
     story.scene.settle_down()
     assert story.other.answers[number][0]["states"][0]["links"] == [[7, 2]]
     story.peer.settle(2, 0, 1)
@@ -325,7 +358,7 @@ def test_of_consumers_that_were_sent_away_so_many_are_remembered(monkeypatch: py
     story = Story()
     for link in (3, 4, 5):
         story.peer.consume(link, "q", 0, epoch=3)
-    story.seal()
+    story.freeze()
     # The first two of four are forgotten: what they settle comes back no more, and ends nothing.
     for link in (2, 3, 4, 5):
         story.peer.settle(link, 0, 1)

@@ -12,9 +12,10 @@ from lightrail.shard.moving.columns import ColumnsError, pack, unpack
 from lightrail.shard.moving.exporting import Exporting
 from lightrail.shard.moving.importing import ImportFailedError, Importing
 from lightrail.wire.bodies import SettleDetail
-from lightrail.wire.frames import OutcomeCode
-from tests.support.fake_files import FakeFiles
-from tests.support.moving import (
+from lightrail.wire.frames import Kind, OutcomeCode, frame
+from lightrail.wire.tags import encode_tags
+from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.moving import (
     DEAD,
     KEY,
     NOTES,
@@ -30,7 +31,7 @@ from tests.support.moving import (
     queue_of,
     scene_of,
 )
-from tests.support.shard_scene import Scene, SmallStore
+from tests.support.shard.scene import Scene, SmallStore, batch
 
 BODIES = [b"\x00\x53\x77\xa1\x01" + letter for letter in (b"a", b"b", b"c", b"d", b"e", b"f")]
 EVERYTHING = 1 << 30
@@ -144,6 +145,24 @@ def test_a_browser_goes_on_where_it_was() -> None:
     move.all()
     move.peer.credit(5, 10)
     assert delivered(move, 5) == [(number, number, 0) for number in (2, 3, 4, 5)]
+
+
+def test_a_suspended_link_is_resumed_behind_the_move() -> None:
+    """What is stored is known to the new owner, where the client attaches its link again (2.6.13)."""
+    opening: dict[str, Any] = {"client_link": "1" * 32, "steals": True, "suspended_ms": 60_000}
+    move = Move()
+    move.peer.produce(5, QUEUE, **opening)
+    tags = frame(Kind.TAGS, link=5, number=1, count=1, body=encode_tags([b"tag"]))
+    move.peer.say(tags, batch(5, 1, BODIES[:1]))
+    move.source.settle_down()
+    move.peer.close_producer(5)
+    move.begin()
+    move.finish()
+    move.open()
+    peer = move.target.peer("frontend-9", boot=9)
+    peer.produce(1, QUEUE, **opening)
+    move.target.settle_down()
+    assert peer.unsettled == {1: (True, [b"tag"])}
 
 
 def test_what_is_held_stays_held_and_settled_under_its_numbers() -> None:

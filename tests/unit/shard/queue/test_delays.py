@@ -7,10 +7,10 @@ from lightrail.shard.queue.commands import Cancel, Change, Credit, Peek, Purge, 
 from lightrail.shard.queue.effects import DeadLetter, Peeked, Reason, State
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Run, batch_of
-from tests.support.checked_queue import BOUNDED, DELAY, NOT_HERE, Bench, delivered, removed
+from tests.support.shard.checked_queue import BOUNDED, DELAY, NOT_HERE, Bench, delivered, removed
 
 
-def test_a_delayed_message_becomes_ready_at_its_place_when_it_is_due() -> None:
+def test_a_delayed_message_becomes_ready_at_its_position_when_it_is_due() -> None:
     bench = Bench(DELAY)
     bench.put("delay=50 a", "b", "time=1030 c")
     bench.consumer(1, credit=1)
@@ -22,6 +22,16 @@ def test_a_delayed_message_becomes_ready_at_its_place_when_it_is_due() -> None:
     assert bench.machine.contents.gauges.ready == 2
     bench.do(Credit(1, 9))
     assert bench.get() == ["delay=50 a", "time=1030 c"]
+
+
+def test_the_time_of_service_bus_counts_where_there_is_no_other() -> None:
+    bench = Bench(DELAY)
+    bench.put("scheduled=1050 a", "scheduled=1050 time=1010 b", "scheduled=soon c")
+    bench.consumer(1)
+    assert bench.get() == ["scheduled=soon c"]
+    assert bench.machine.next_deadline_ms == 1_010
+    bench.now = 1_050
+    assert bench.get() == ["scheduled=1050 a", "scheduled=1050 time=1010 b"]
 
 
 def test_a_dispatch_wakes_what_is_due() -> None:

@@ -1,9 +1,5 @@
 """Backlogs: joined in memory, evicted to disk, fetched before they are due."""
 
-import sys
-
-import pytest
-
 from lightrail.model import limits
 from lightrail.shard.queue import invariants
 from lightrail.shard.queue.commands import (
@@ -18,10 +14,9 @@ from lightrail.shard.queue.commands import (
 )
 from lightrail.shard.queue.effects import DeadLetter, Deliver, Drained, Effect, Fetch, Peeked, Removed
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.merging import near
 from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Place, Run, batch_of
-from tests.support.checked_queue import SORTED, Bench
+from lightrail.shard.queue.runs import Location, Run, batch_of
+from tests.support.shard.checked_queue import SORTED, Bench
 
 HEAD_BYTES = 4_096
 
@@ -35,7 +30,7 @@ class Disk:
 
     def write(self, run: Run) -> None:
         length = run.size + 64
-        run.batch.place = Place(self.offset // 2**26, self.offset % 2**26, length)
+        run.batch.location = Location(self.offset // 2**26, self.offset % 2**26, length)
         self.offset += length
         for index, message in enumerate(run.messages()):
             self.messages[run.sequence + index] = message
@@ -45,7 +40,7 @@ class Disk:
         for sequence in range(run.sequence, run.end, 10):
             last = min(sequence + 10, run.end)
             messages = [self.messages[each] for each in range(sequence, last)]
-            batch = batch_of(messages, durable=True, place=run.batch.place, expires_at_ms=expires_at_ms)
+            batch = batch_of(messages, durable=True, location=run.batch.location, expires_at_ms=expires_at_ms)
             runs.append(Run(batch, 0, batch.count, sequence))
         return Fetched(run.sequence, runs)
 
@@ -64,25 +59,10 @@ def filled(batches: int, disk: Disk, expires_at_ms: int | None = None) -> Machin
     return machine
 
 
-def test_a_backlog_in_memory_is_joined() -> None:
-    machine = Machine("orders")
-    for number in range(5_000):
-        machine.apply(Enqueue(batch_of([b"%0100d" % (number * 10 + index) for index in range(10)])), 0)
-        machine.dispatch(0)
-    invariants.check(machine)
-    runs = machine.contents.ready.waiting()
-    assert len(runs) < 300
-    assert max(run.size for run in runs) <= limits.JOINED_BYTES
-    objects = sum(sys.getsizeof(run.batch.data) + sys.getsizeof(run.batch.ends) + 300 for run in runs)
-    assert objects < 1.2 * machine.contents.ready.bytes
-    messages = [message for run in runs for message in run.messages()]
-    assert messages == [b"%0100d" % index for index in range(50_000)]
-
-
 def test_eviction_leaves_the_head_and_few_objects() -> None:
     machine = filled(3_000, Disk())
     assert HEAD_BYTES <= machine.contents.resident_bytes < HEAD_BYTES + 2 * limits.JOINED_BYTES
-    assert machine.contents.ready.evicted_runs <= 3_100_000 // limits.PLACE_BYTES + 2
+    assert machine.contents.ready.evicted_runs <= 3_100_000 // limits.LOCATION_BYTES + 2
     assert machine.contents.gauges.bytes == 3_000_000
 
 
@@ -109,7 +89,7 @@ def test_an_evicted_queue_is_drained_in_order() -> None:
         invariants.check(machine)
     assert received == [b"%0100d" % index for index in range(30_000)]
     assert fetches <= 5
-    assert peak <= HEAD_BYTES + 2 * limits.PLACE_BYTES
+    assert peak <= HEAD_BYTES + 2 * limits.LOCATION_BYTES
 
 
 def test_the_next_runs_are_fetched_before_they_are_due() -> None:
@@ -223,26 +203,10 @@ def test_the_cleaner_moves_what_is_left() -> None:
     machine.apply(Credit(1, 15), 0)
     machine.dispatch(0)
     for run in machine.contents.runs_in(0):
-        machine.contents.relocate(run, Place(7, 64 * run.sequence, run.size))
+        machine.contents.relocate(run, Location(7, 64 * run.sequence, run.size))
         invariants.check(machine)
     assert not machine.contents.runs_in(0)
     assert sum(run.count for run in machine.contents.runs_in(7)) == 600
-
-
-@pytest.mark.parametrize(
-    ("other", "size", "expected"),
-    [
-        (Place(0, 100, 10), 20, True),
-        (Place(1, 100, 10), 20, False),
-        (None, 20, False),
-        (Place(0, limits.PLACE_BYTES, 10), 20, False),
-        (Place(0, limits.PLACE_BYTES, 10), 200_000, True),
-        (Place(0, limits.PLACE_BYTES, 10), 500_000, False),
-        (Place(0, 9 * limits.PLACE_BYTES, 10), 5_000_000, False),
-    ],
-)
-def test_places_are_merged_when_they_are_near(other: Place | None, size: int, expected: bool) -> None:
-    assert near(Place(0, 0, 10), other, size) is expected
 
 
 def test_what_is_behind_a_run_that_was_asked_for_expires_though_the_cleaner_parts_them() -> None:
@@ -250,8 +214,8 @@ def test_what_is_behind_a_run_that_was_asked_for_expires_though_the_cleaner_part
     queue = Bench(SORTED)
     queue.put("key=0")
     for number in (1, 2):
-        place = Place(1, 100 * number, 100)
-        queue.put(f"key={number}", durable=True, place=place, expires_at_ms=queue.now + 10)
+        location = Location(1, 100 * number, 100)
+        queue.put(f"key={number}", durable=True, location=location, expires_at_ms=queue.now + 10)
     queue.machine.contents.eviction.head_bytes = 0
     queue.machine.contents.evict(1 << 40)
     queue.now += 10
@@ -261,7 +225,7 @@ def test_what_is_behind_a_run_that_was_asked_for_expires_though_the_cleaner_part
     queue.do(Fetched(2, []))
     queue.now += limits.FETCH_RETRY_MS
     assert not queue.dispatch()
-    queue.machine.contents.relocate(joined.cut(1, 2), Place(1, 900_000, 100))
+    queue.machine.contents.relocate(joined.cut(1, 2), Location(1, 900_000, 100))
     assert len(queue.machine.contents.waiting()) == 3
     first = Run(batch_of([b"key=1"], durable=True, expires_at_ms=joined.batch.expires_at_ms), 0, 1, 1)
     effects = queue.do(Fetched(1, [first])) + queue.dispatch()

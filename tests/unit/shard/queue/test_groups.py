@@ -3,7 +3,7 @@
 from lightrail.shard.queue.commands import FAILED, Change, Credit, Detach, Settle, Tick
 from lightrail.shard.queue.effects import DeadLetter
 from lightrail.shard.queue.policy import Policy
-from tests.support.checked_queue import GROUPS, NOT_HERE, Bench, delivered
+from tests.support.shard.checked_queue import GROUPS, NOT_HERE, Bench, delivered
 
 
 def test_a_group_is_with_one_consumer_at_a_time() -> None:

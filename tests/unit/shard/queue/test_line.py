@@ -1,4 +1,4 @@
-"""A line against a dictionary: taking ranges, in any order, from any place."""
+"""A line against a dictionary: taking ranges, in any order, from anywhere."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,7 +7,7 @@ from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import DRAIN, EXACT, MORE, Kind, OutcomeCode, frame
-from tests.support.shard_scene import Outcome, Peer, Scene, SmallStore
+from tests.support.shard.scene import Outcome, Peer, Scene, SmallStore
 
 POINT = Policy.parse({"role": "connection-point"})
 LISTENER, SENDER = 1, 11

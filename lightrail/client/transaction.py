@@ -1,0 +1,201 @@
+"""Transactions: messages that are sent and deliveries that are settled take effect together, or not at all.
+
+async with connection.transaction() as transaction:
+    await transaction.accept(delivery)
+    await transaction.send(sender, {"id": 7})
+
+The broker does nothing of it before the end of the block. An exception in the block rolls all of it back.
+"""
+
+from typing import Any, Final, Unpack
+
+from lightrail.amqp.events import ACCEPTED, RELEASED
+from lightrail.amqp.messages import write_value
+from lightrail.amqp.performatives import (
+    AmqpError,
+    Coordinator,
+    Declare,
+    Discharge,
+    Source,
+    TransactionalState,
+)
+from lightrail.amqp.session import Session
+from lightrail.client.delivery import FAILED, Delivery
+from lightrail.client.errors import ClientError, ClosedError, LostError, SendError
+from lightrail.client.keywords import MessageFields
+from lightrail.client.link import LinkConnection
+from lightrail.client.outcomes import TRANSACTION_ID, Outcome, OutcomeKind
+from lightrail.client.sender import Sender, encoded
+from lightrail.client.wire import Wire
+
+WINDOW: Final = 100
+"""Requests of a coordinator without an answer."""
+NOT_OPEN: Final = "expected a transaction that was begun and has not ended, found one that is not"
+
+
+class TransactionError(ClientError):
+    """A transaction was not begun or not committed; nothing of it was done, unless `is_unknown`.
+
+    Attributes:
+        condition: of AMQP, as amqp:transaction:rollback; empty where the connection was lost.
+        is_unknown: the connection was lost before the answer to the commit: all of it was done, or nothing.
+    """
+
+    def __init__(self, text: str, condition: str = "", *, is_unknown: bool = False) -> None:
+        super().__init__(text)
+        self.condition = condition
+        self.is_unknown = is_unknown
+
+
+class TransactionLink(Sender):
+    """The link to the broker's coordinator of transactions, one for a connection (transactions 4.2)."""
+
+    def __init__(self, connection: LinkConnection, name: str) -> None:
+        super().__init__(connection, None, window=WINDOW, name=name, presettled=False)
+        self.losses = 0
+        """How often it was lost: a transaction ends with the link that it was declared on."""
+
+    @property
+    def what(self) -> str:
+        return "the link to the coordinator of transactions"
+
+    def attach(self, wire: Wire, session: Session) -> None:
+        """Attaches to the coordinator."""
+        self._wire = wire
+        link = self._link = session.attach(self.name, True, source=Source(), target=Coordinator())
+        link.context = self
+        wire.touch()
+
+    def lost(self) -> None:
+        """The broker rolls its transactions back."""
+        self.losses += 1
+        super().lost()
+
+    def detached(self, error: AmqpError | None) -> None:
+        self.losses += 1
+        super().detached(error)
+
+    async def declare(self) -> bytes:
+        """The id of a new transaction. Raises TransactionError, ClosedError, LinkError."""
+        await self.opened()
+        outcome = await self._hand_in(write_value(Declare()))
+        txn_id = outcome.info.get(TRANSACTION_ID)
+        if txn_id is None:
+            raise TransactionError(f"no transaction was begun: {outcome}", outcome.condition)
+        return bytes(txn_id)
+
+    async def discharge(self, txn_id: bytes, *, fail: bool) -> Outcome:
+        """Ends a transaction; returns the coordinator's outcome. Raises ClosedError."""
+        return await self._hand_in(write_value(Discharge(txn_id=txn_id, fail=fail)))
+
+
+class Transaction:
+    """One; made by `Connection.transaction`, for `async with`."""
+
+    def __init__(self, link: TransactionLink) -> None:
+        self._link = link
+        self._id: bytes | None = None
+        self._losses = 0
+        """Of its link, when it was begun."""
+        self._sending: TransactionalState
+        """One object for all messages, which so leave in batches."""
+        self._accepting: TransactionalState
+        self._error: SendError | None = None
+
+    async def __aenter__(self) -> "Transaction":
+        await self.begin()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._id is None:
+            return
+        if kind is None:
+            await self.commit()
+        else:
+            await self.roll_back()
+
+    async def begin(self) -> None:
+        """Begins it. Raises TransactionError, LinkError: the broker offers none."""
+        if self._id is not None:
+            raise ClosedError("the transaction was begun already")
+        txn_id = self._id = await self._link.declare()
+        self._losses = self._link.losses
+        self._sending = TransactionalState(txn_id=txn_id)
+        self._accepting = TransactionalState(txn_id=txn_id, outcome=ACCEPTED)
+
+    async def send(self, sender: Sender, message: Any = None, **fields: Unpack[MessageFields]) -> None:
+        """Sends a message that is there when the transaction is committed.
+
+        Args:
+            sender: of the same connection.
+            message, fields: as of `Sender.send`.
+
+        Raises:
+            SendError: the broker does not take it; the transaction can only be rolled back.
+            LostError: the connection was lost, and the transaction with it.
+            ClosedError: the transaction has ended, or the sender is closed.
+        """
+        self._check()
+        outcome = await sender.send_with(encoded(message, fields), self._sending)
+        if not outcome.accepted:
+            self._error = SendError(f"{sender.address}: a message was {outcome}", outcome)
+            raise self._error
+
+    async def accept(self, delivery: Delivery) -> None:
+        """It was processed, if the transaction is committed; else it is delivered again.
+
+        Raises LostError: it is delivered again. ClosedError: the transaction has ended.
+        """
+        self._check()
+        delivery.settle(self._accepting)
+
+    async def release(self, delivery: Delivery) -> None:
+        """It was not processed. Raises as `accept`."""
+        delivery.settle(TransactionalState(txn_id=self._check(), outcome=RELEASED))
+
+    async def fail(self, delivery: Delivery) -> None:
+        """The attempt failed. Raises as `accept`."""
+        delivery.settle(TransactionalState(txn_id=self._check(), outcome=FAILED))
+
+    async def commit(self) -> None:
+        """All of it takes effect now, and is as durable as its messages ask for.
+
+        Raises:
+            TransactionError: nothing of it was done, and settled deliveries come again; unless `is_unknown`.
+            ClosedError: the transaction or the connection has ended.
+        """
+        txn_id, is_lost = self._end()
+        if is_lost:
+            raise TransactionError("the transaction was rolled back: the connection was lost")
+        if self._error is not None:
+            await self._link.discharge(txn_id, fail=True)
+            raise TransactionError(f"the transaction was rolled back: {self._error}")
+        outcome = await self._link.discharge(txn_id, fail=False)
+        if outcome.kind is OutcomeKind.UNKNOWN:
+            raise TransactionError(f"whether it was committed is not known: {outcome}", is_unknown=True)
+        if not outcome.accepted:
+            raise TransactionError(f"the transaction was rolled back: {outcome}", outcome.condition)
+
+    async def roll_back(self) -> None:
+        """Nothing of it takes effect; settled deliveries come again as failed ones. Raises ClosedError."""
+        txn_id, is_lost = self._end()
+        if not is_lost:
+            # Where the connection is lost meanwhile, the broker rolls it back.
+            await self._link.discharge(txn_id, fail=True)
+
+    def _end(self) -> tuple[bytes, bool]:
+        """Its id, and whether it was lost with its link."""
+        txn_id, self._id = self._id, None
+        if txn_id is None:
+            raise ClosedError(NOT_OPEN)
+        return txn_id, self._link.losses != self._losses
+
+    def _check(self) -> bytes:
+        """Its id. Raises ClosedError, LostError."""
+        if self._id is None:
+            raise ClosedError(NOT_OPEN)
+        if self._link.losses != self._losses:
+            raise LostError(
+                "the connection was lost, and the broker has rolled the transaction back: begin anew"
+            )
+        return self._id

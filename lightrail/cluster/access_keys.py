@@ -1,0 +1,64 @@
+"""Shared access keys: what signs the tokens of Azure Service Bus's clients, for a user of the installation.
+
+A key is derived from the installation's secret, the user's name and a random salt, and only the salt is
+stored (ADR 39). So a key can be computed wherever a signature has to be checked, and no key is written
+anywhere. The text of a key signs, as Azure's clients use it: base64 of 32 bytes, not decoded.
+"""
+
+import base64
+import hmac
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from lightrail.cluster.users import UserRecord
+from lightrail.model import limits
+
+SALT_BYTES: Final = 16
+PASSWORD_BYTES: Final = 48
+"""Of the password that nobody knows, of a user made for its keys."""
+
+
+class AccessKeyError(ValueError):
+    """A key can't be made or deleted; the message says why."""
+
+
+class AccessKey(NamedTuple):
+    """One key of a user."""
+
+    id: str
+    """By which it is listed and deleted: the beginning of its salt in hexadecimal digits."""
+    text: str
+    """What clients have as SharedAccessKey."""
+
+
+def keys_of(secret: bytes, record: UserRecord) -> Iterator[AccessKey]:
+    """The keys of a user, oldest first; `secret` is the coordinator's."""
+    for salt in record.access_keys:
+        label = b"lightrail shared access key 1\0" + salt + record.name.encode()
+        key = hmac.digest(secret, label, "sha256")
+        yield AccessKey(salt.hex()[:8], base64.b64encode(key).decode())
+
+
+def with_key(record: UserRecord) -> UserRecord:
+    """The user with one more key. Raises AccessKeyError: it has ACCESS_KEYS_MAX already."""
+    if len(record.access_keys) >= limits.ACCESS_KEYS_MAX:
+        raise AccessKeyError(
+            f"user {record.name} has {limits.ACCESS_KEYS_MAX} access keys, the most; delete one that no "
+            "client uses any more"
+        )
+    return replace(record, access_keys=(*record.access_keys, secrets.token_bytes(SALT_BYTES)))
+
+
+def without_key(record: UserRecord, id: str) -> UserRecord:
+    """The user without one key. Raises AccessKeyError: it has none with this id."""
+    kept = tuple(salt for salt in record.access_keys if salt.hex()[:8] != id)
+    if len(kept) == len(record.access_keys):
+        raise AccessKeyError(f"user {record.name} has no access key {id[:80]!a}; see `key list`")
+    return replace(record, access_keys=kept)
+
+
+def user_for_keys(name: str) -> UserRecord:
+    """A user whose password nobody knows: only its keys are good. Raises InvalidUserError."""
+    return with_key(UserRecord.make(name, secrets.token_urlsafe(PASSWORD_BYTES)))

@@ -1,0 +1,144 @@
+"""Batched messages: transfers of format 0x80013700, which have many messages in the data sections of one.
+
+Clients of Azure Service Bus send lists of messages so. Every data section is one encoded message of format 0;
+what other sections the transfer has describes the batch and is dropped. The messages are stored as if each
+had come by itself, and the transfer has one outcome: accepted when all of them are stored.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from lightrail.amqp.decoder import skip
+from lightrail.amqp.events import Transfers
+from lightrail.amqp.performatives import AmqpError, Rejected
+from lightrail.amqp.sections import attributes
+from lightrail.amqp.survey import descriptor, survey
+from lightrail.amqp.values import DecodeError, Symbol
+from lightrail.frontend.errors import ConditionError
+from lightrail.model import conditions, limits
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.frontend.links.context import LinkContext
+
+BATCHED: Final = 0x80013700
+"""Message-format of a transfer with many messages."""
+_HEADER: Final = 0x70
+_DATA: Final = 0x75
+_FOOTER: Final = 0x78
+
+
+class Run(NamedTuple):
+    """Neighbours of a batch that can be stored together."""
+
+    event: Transfers
+    is_last: bool
+    """The outcome of the transfer is sent with this run's."""
+
+
+def one_by_one(event: Transfers) -> Iterator[tuple[int, bytes]]:
+    """The delivery-id and the bytes of each transfer of an event."""
+    if event.pieces is not None:
+        yield event.first_delivery_id, b"".join(event.pieces)
+        return
+    yield from enumerate(event.payloads, event.first_delivery_id)
+
+
+def runs(event: Transfers, id: int, payload: bytes, now_ms: int, *, by_priority: bool) -> list[Run]:
+    """The messages of one transfer, in runs that agree in what a stored batch has once.
+
+    That is: whether they are durable, when they expire (as near as BATCHED_EXPIRY_SPAN_MS), and `by_priority`
+    their priority. Most batches are one run. Raises ConditionError, for the whole transfer.
+    """
+    found: list[Run] = []
+    key: tuple[bool, int, bool] | None = None
+    current: Transfers | None = None
+    latest = earliest = 0
+    longest = 0
+    for number, message in enumerate(messages(payload)):
+        try:
+            head = message[: survey(message).head_end]
+            durable, priority, ttl, expiry = attributes(message)
+        except DecodeError as error:
+            raise ConditionError(
+                conditions.DECODE_ERROR, f"message {number} of the batch can't be read: {error}"
+            ) from None
+        ends = [end for end in (None if ttl is None else now_ms + ttl, expiry) if end is not None]
+        end = min(ends, default=0)
+        mine = durable, priority if by_priority else 0, bool(ends)
+        near = max(latest, end) - min(earliest, end) <= limits.BATCHED_EXPIRY_SPAN_MS
+        if current is None or mine != key or (ends and not near):
+            current = Transfers(event.link, id, [], event.settled)
+            found.append(Run(current, False))
+            key, latest, earliest, longest = mine, end, end, -1
+        current.payloads.append(message)
+        if end > longest or not ends:
+            # The header and the expiry of the message that expires last hold for the run.
+            current.head, current.absolute_expiry_ms, longest = head, expiry, end
+        latest, earliest = max(latest, end), min(earliest, end)
+    if current is None:
+        raise ConditionError(
+            conditions.DECODE_ERROR,
+            "expected at least one message in the data sections of a batch, found none",
+        )
+    found[-1] = Run(current, True)
+    return found
+
+
+def unpacked(event: Transfers, now_ms: int) -> Iterator[tuple[ConditionError | None, Transfers]]:
+    """The runs of all transfers of an event; a transfer that can't be read with the reason."""
+    for id, payload in one_by_one(event):
+        try:
+            yield from ((None, run.event) for run in runs(event, id, payload, now_ms, by_priority=True))
+        except ConditionError as error:
+            yield error, event
+
+
+def messages(payload: bytes) -> Iterator[bytes]:
+    """The messages of a batch in their order. Raises ConditionError."""
+    position = count = 0
+    try:
+        while position < len(payload):
+            code, value_at = descriptor(payload, position) if payload[position] == 0 else (0, 0)
+            if not _HEADER <= code <= _FOOTER:
+                raise ConditionError(
+                    conditions.DECODE_ERROR,
+                    f"expected a section of a batch at offset {position}, found "
+                    f"{bytes(payload[position : position + 12]).hex(' ')}",
+                )
+            end = skip(payload, value_at, len(payload))
+            if code == _DATA:
+                count += 1
+                if count > limits.BATCHED_MESSAGES_MAX:
+                    raise ConditionError(
+                        conditions.RESOURCE_LIMIT_EXCEEDED,
+                        f"expected a batch of at most {limits.BATCHED_MESSAGES_MAX} messages, found more; "
+                        "send it as several",
+                    )
+                yield _binary(payload, value_at, end)
+            position = end
+    except (DecodeError, IndexError) as error:
+        raise ConditionError(conditions.DECODE_ERROR, f"the batch can't be read: {error}") from None
+
+
+def _binary(payload: bytes, position: int, end: int) -> bytes:
+    """The content of a data section, whose constructor is at `position`."""
+    form = payload[position]
+    if form == 0xA0:
+        return payload[position + 2 : end]
+    if form == 0xB0:
+        return payload[position + 5 : end]
+    raise ConditionError(
+        conditions.DECODE_ERROR,
+        f"expected a binary in a data section at offset {position}, found {form:#04x}",
+    )
+
+
+def reject(connection: "LinkContext", link: "Link", event: Transfers, id: int, error: ConditionError) -> None:
+    """Nothing of a transfer is stored. One that came settled has no outcome: its link ends instead."""
+    if event.settled:
+        connection.links.detach(link, error.condition, error.description)
+        return
+    found = AmqpError(condition=Symbol(error.condition), description=error.description)
+    link.settle(id, id, Rejected(error=found))
+    connection.touch()

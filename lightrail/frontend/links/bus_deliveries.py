@@ -1,0 +1,214 @@
+"""A link of a client of Azure Service Bus that receives from a queue: what such clients expect of deliveries.
+
+Each message has annotations with its sequence, when it was enqueued and when its lock ends. Its delivery-tag,
+of 16 bytes, is the lock token by which the client renews. Sequences are one higher than the queue's, since
+these clients count from 1. A dead letter has its reason and its description as application properties.
+"""
+
+import secrets
+from array import array
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp.composite import write_composite
+from lightrail.amqp.events import Outcome
+from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Source
+from lightrail.amqp.sections import (
+    decode_annotations,
+    decode_application_properties,
+    decode_header,
+    decode_properties,
+    with_annotations,
+    with_application_properties,
+    with_properties,
+)
+from lightrail.amqp.survey import survey
+from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.model import conditions, limits
+from lightrail.model.names import is_dead_letter
+from lightrail.wire.bodies import ConsumerOpen
+from lightrail.wire.frames import (
+    DELIVER_COLUMNS,
+    DELIVER_ENDS,
+    HEADER_SIZE,
+    delivered_at,
+)
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.wire.owner import Owner
+
+VENDOR: Final = "com.microsoft:"
+TAG_PREFIX_BYTES: Final = 12
+"""Before the four bytes of the delivery-id: a lock token is a UUID."""
+SEQUENCE: Final = Symbol("x-opt-sequence-number")
+ENQUEUED: Final = Symbol("x-opt-enqueued-time")
+SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
+FIRST_SEQUENCE: Final = 1
+"""What clients have as the sequence of a queue's first message, which is 0 here."""
+REASON: Final = "DeadLetterReason"
+DESCRIPTION: Final = "DeadLetterErrorDescription"
+NOTED_REASON: Final = Symbol("x-opt-deadletter-reason")
+NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
+"""Annotations under which both are kept with a dead letter."""
+REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
+"""Those of this broker, as Service Bus calls them."""
+NOT_DEFERRED: Final = (
+    "messages can't be deferred in this version: the message is in its queue again; schedule a message "
+    "instead, or abandon this one"
+)
+
+
+def is_bus_link(link: "Link") -> bool:
+    """Whether the client's attach has a property of Service Bus's vendor."""
+    attach = link.attach
+    found = None if attach is None else attach.properties
+    return bool(found) and any(str(key).startswith(VENDOR) for key in found or ())
+
+
+def refuse_sessions(link: "Link") -> None:
+    """Raises ConditionError where the client asks for the messages of one session."""
+    source = link.source
+    if isinstance(source, Source) and source.filter and SESSION_FILTER in source.filter:
+        raise ConditionError(
+            conditions.NOT_IMPLEMENTED,
+            "sessions are not available in this version; receive without one, from a queue with groups",
+        )
+
+
+class BusConsumerLink(ConsumerLink):
+    """One outgoing link (the client receives) bound to a queue."""
+
+    __slots__ = ("_bus_queue", "_is_dead", "_prefix")
+
+    def __init__(
+        self, connection: LinkContext, link: "Link", owner: "Owner", *, number: int, options: ConsumerOpen
+    ) -> None:
+        super().__init__(connection, link, owner, number=number, options=options)
+        self._bus_queue = options.queue
+        self._is_dead = is_dead_letter(options.queue)
+        self._prefix = secrets.token_bytes(TAG_PREFIX_BYTES)
+        link.prefix_tags(self._prefix)
+        # An error that comes back is one of the broker's to these clients.
+        self.settlements.confirms_plainly = True
+
+    @property
+    def queue(self) -> str:
+        """The queue that the link receives from."""
+        return self._bus_queue
+
+    def has_tag(self, tag: bytes) -> bool:
+        """Whether a delivery-tag is of this link."""
+        return tag.startswith(self._prefix)
+
+    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
+        """Sends a slice of the queue to the client, each message with its annotations."""
+        sequence, expires, enqueued, attempts, message_format, base, _size = DELIVER_COLUMNS.unpack_from(
+            part, HEADER_SIZE
+        )
+        if not message_format:
+            blob_at = DELIVER_ENDS + 4 * count
+            until_ms = delivered_at(part, self._frontend.now_ms()) + self._lock_ms()
+            messages: list[bytes] = []
+            start = blob_at
+            for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
+                stop = blob_at + end - base
+                notes = annotations_of(sequence + index, enqueued)
+                if not self._presettled:
+                    notes[Symbol("x-opt-locked-until")] = Timestamp(until_ms)
+                messages.append(annotated(bytes(part[start:stop]), notes, is_dead=self._is_dead))
+                start = stop
+            ends = array("I")
+            size = 0
+            for message in messages:
+                size += len(message)
+                ends.append(size)
+            columns = DELIVER_COLUMNS.pack(sequence, expires, enqueued, attempts, 0, 0, size)
+            part = b"".join((part[:HEADER_SIZE], columns, ends.tobytes(), *messages))
+        super().deliver(part, number, count)
+
+    def _lock_ms(self) -> int:
+        policy = self._frontend.directory.get(self._bus_queue).policy
+        return policy.milliseconds("lock_duration") or limits.BUS_LOCK_SHOWN_MS
+
+    def outcome(self, event: Outcome) -> None:
+        """The client's outcome: its reasons are kept with a dead letter, and a deferral is refused."""
+        state = event.state
+        if isinstance(state, Rejected):
+            event = Outcome(event.link, event.first, event.last, _with_reason(state), event.settled)
+        elif isinstance(state, Modified) and state.undeliverable_here:
+            self.settlements.settle(event.first, event.last, Modified(delivery_failed=False))
+            if not event.settled:
+                error = AmqpError(condition=Symbol(conditions.NOT_IMPLEMENTED), description=NOT_DEFERRED)
+                self._link.settle_sent(event.first, event.last, Rejected(error=error))
+                self.connection.touch()
+            return
+        elif isinstance(state, Modified) and not state.delivery_failed:
+            # An abandoned message counts as a failed delivery, whatever the client writes.
+            abandoned = Modified(delivery_failed=True, message_annotations=state.message_annotations)
+            event = Outcome(event.link, event.first, event.last, abandoned, event.settled)
+        super().outcome(event)
+
+
+def annotations_of(sequence: int, enqueued_at_ms: int) -> dict[Symbol, Any]:
+    """What clients read of a message in a queue, by the queue's own sequence."""
+    return {
+        SEQUENCE: Long(sequence + FIRST_SEQUENCE),
+        ENQUEUED: Timestamp(enqueued_at_ms),
+        Symbol("x-opt-message-state"): Int(0),
+    }
+
+
+def annotated(message: bytes, notes: dict[Symbol, Any], *, is_dead: bool) -> bytes:
+    """The message with these annotations; as it is where it has none of AMQP's sections."""
+    try:
+        if is_dead:
+            message = _with_reasons(message, notes)
+        properties = decode_properties(message)
+        if properties.message_id is None:
+            # The client for JavaScript settles no message without an id.
+            properties.message_id = message_id_of(message, notes)
+            message = with_properties(message, properties)
+        # These clients read a count of deliveries, which a header without one leaves out.
+        head = write_composite(decode_header(message))
+        return with_annotations(head + message[survey(message).head_end :], notes)
+    except (DecodeError, ValueError):
+        return message
+
+
+def message_id_of(message: bytes, notes: dict[Symbol, Any]) -> str:
+    """An id for a message that came without one: the same whenever the message is delivered."""
+    place = f"{notes[SEQUENCE]} {notes[ENQUEUED]}".encode()
+    return blake2b(message[survey(message).head_end :], key=place, digest_size=16).hexdigest()
+
+
+def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
+    """A dead letter with the reason as clients read it; `notes` gets the queue that it was in."""
+    found = decode_annotations(message)
+    source = found.get("x-opt-dead-letter-source")
+    if isinstance(source, str):
+        notes[Symbol("x-opt-deadletter-source")] = source
+    reason = found.get(NOTED_REASON)
+    if reason is None:
+        own = str(found.get("x-opt-dead-letter-reason", ""))
+        reason = str(found.get("x-opt-dead-letter-condition") or REASONS.get(own, own))
+    description = found.get(NOTED_DESCRIPTION) or found.get("x-opt-dead-letter-description") or ""
+    properties = decode_application_properties(message)
+    properties[REASON] = str(reason)
+    properties[DESCRIPTION] = str(description)
+    return with_application_properties(message, properties)
+
+
+def _with_reason(state: Rejected) -> Rejected:
+    error = state.error
+    if error is None or not error.info:
+        return state
+    notes: dict[Symbol, Any] = dict(error.info)
+    for key, note in ((REASON, NOTED_REASON), (DESCRIPTION, NOTED_DESCRIPTION)):
+        text = notes.pop(Symbol(key), None)
+        if isinstance(text, str):
+            notes[note] = str(text)[: limits.BUS_REASON_CHARACTERS]
+    return Rejected(error=AmqpError(condition=error.condition, description=error.description, info=notes))

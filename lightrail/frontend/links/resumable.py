@@ -1,0 +1,175 @@
+"""A link that sends to a queue and that its client may resume (transport 2.6.13).
+
+Its shard has the delivery-tags of what is stored and perhaps not settled. Here are those of batches under
+way, and in receiver-settle-mode second those that the client has not settled, by their ids.
+"""
+
+from typing import TYPE_CHECKING
+
+from lightrail.amqp.events import ACCEPTED, Resumed, SenderSettled, Transfers
+from lightrail.amqp.link import SETTLE_SECOND
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.batched import BATCHED, one_by_one, reject
+from lightrail.frontend.links.bound import Terms
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.transfers import Batch, ProducerLink
+from lightrail.model import conditions, limits
+from lightrail.wire.bodies import ProducerOpen, Refusal
+from lightrail.wire.frames import CLOSED, HEADER, Kind, frame
+from lightrail.wire.tags import encode_tags
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.wire.owner import Owner
+
+
+class ResumableLink(ProducerLink):
+    """One incoming link (the client sends) bound to a queue, with its terminus at the queue's shard.
+
+    Args:
+        seconds: how long the terminus is kept after the end of the link.
+        terms: of the attach, to which the answer of the shard is added.
+    """
+
+    __slots__ = ("_announced", "_seconds", "_tags", "_terms", "_unsettled")
+
+    def __init__(
+        self,
+        connection: LinkContext,
+        link: "Link",
+        owner: "Owner",
+        *,
+        number: int,
+        queue: str,
+        label: str,
+        client_link: str,
+        seconds: int,
+        terms: Terms,
+    ) -> None:
+        super().__init__(
+            connection, link, owner, number=number, queue=queue, label=label, client_link=client_link
+        )
+        link.keep_tags()
+        self._seconds = seconds
+        self._terms = terms
+        self._tags: dict[int, bytes] = {}
+        """TAGS frames of unanswered batches, by their number."""
+        self._unsettled: dict[int, bytes] = {}
+        """In mode second: delivery-tags that the client has not settled, by delivery-id."""
+        attach = link.attach
+        assert attach is not None
+        complete = attach.unsettled is not None and not attach.incomplete_unsettled
+        self._announced = attach.unsettled if complete else None
+        """Every tag that the client has not settled by its attach, where it has said that."""
+
+    # --- the attach ------------------------------------------------------------------------------------
+
+    def _opening(self) -> ProducerOpen:
+        opening = super()._opening()
+        opening.suspended_ms = self._seconds * 1_000
+        return opening
+
+    def unsettled(self, tags: list[bytes], is_kept: bool) -> None:
+        """See Producer: what the client does not know any more it has settled."""
+        if self._attached or self._closed:
+            return
+        terms, announced, attach = self._terms, self._announced, self._link.attach
+        assert attach is not None
+        known = tags if announced is None else [tag for tag in tags if tag in announced]
+        if len(known) < len(tags):
+            self._forget([tag for tag in tags if announced is not None and tag not in announced])
+        if known or attach.unsettled is not None:
+            terms.unsettled = dict.fromkeys(known, ACCEPTED)
+        if is_kept and self._seconds:
+            terms.suspended_s = self._seconds
+            terms.rcv_settle_mode = self._link.rcv_settle_mode
+        self._announced = None
+
+    def _forget(self, tags: list[bytes], flags: int = 0) -> None:
+        """The shard need not keep these tags any more."""
+        self._owner.post(
+            frame(Kind.FORGET, flags=flags, link=self.number, count=len(tags), body=encode_tags(tags))
+        )
+
+    # --- from the client -------------------------------------------------------------------------------
+
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        """Sends a batch to the shard, behind its tags."""
+        if self._link.incomplete_unsettled:
+            self._connection.links.detach(
+                self._link,
+                conditions.NOT_ALLOWED,
+                "expected resumed deliveries only, as our unsettled map was incomplete, found a new one",
+            )
+            return
+        if event.message_format == BATCHED:
+            # One tag stands for one stored message.
+            text = "expected one message in a transfer of a link that may be resumed, found a batch"
+            error = ConditionError(conditions.NOT_IMPLEMENTED, text)
+            for id, _ in one_by_one(event):
+                reject(self._connection, self._link, event, id, error)
+            self._top_up()
+            return
+        if not event.settled:
+            tags = event.tags
+            assert tags is not None
+            number = self._window.next
+            part = frame(Kind.TAGS, link=self.number, number=number, count=len(tags), body=encode_tags(tags))
+            self._tags[number] = part
+            self._owner.post(part)
+            if self._link.rcv_settle_mode == SETTLE_SECOND:
+                self._unsettled.update(enumerate(tags, event.first_delivery_id))
+        self._send(event, now_ms)
+
+    def resumed(self, event: Resumed) -> None:
+        """A message that is stored comes again: it gets its outcome, and is not stored."""
+        if event.settled:
+            self._forget([event.tag])
+        else:
+            if self._link.rcv_settle_mode == SETTLE_SECOND:
+                self._unsettled[event.delivery_id] = event.tag
+            self._link.settle(event.delivery_id, event.delivery_id, event.state)
+        self._top_up()
+        self._connection.touch()
+
+    def sender_settled(self, event: SenderSettled) -> None:
+        """The client has the outcome, and does not resume these deliveries."""
+        ids = range(event.first_delivery_id, event.last_delivery_id + 1)
+        tags = [tag for id in ids if (tag := self._unsettled.pop(id, None)) is not None]
+        if tags:
+            self._forget(tags)
+            self._top_up()
+            self._connection.touch()
+
+    def closed_for_good(self) -> None:
+        """See Bound."""
+        self._forget([], CLOSED)
+
+    def _top_up(self, least: int | None = None) -> None:
+        """No credit is granted while more is unsettled than the shard keeps."""
+        if len(self._unsettled) <= limits.UNSETTLED_TAGS_MAX - limits.LINK_CREDIT_MAX:
+            super()._top_up(least)
+
+    # --- from the shard --------------------------------------------------------------------------------
+
+    def _repeat(self, batch: Batch) -> None:
+        tags = self._tags.get(HEADER.unpack_from(batch.part)[6])
+        if tags is not None:
+            self._owner.post(tags)
+        super()._repeat(batch)
+
+    def answered(self, number: int, count: int) -> None:
+        """See Producer."""
+        for each in range(number, number + count):
+            self._tags.pop(each, None)
+        super().answered(number, count)
+
+    def refused(self, number: int, refusal: Refusal) -> None:
+        """See Producer."""
+        self._tags.pop(number, None)
+        super().refused(number, refusal)
+
+    def timed_out(self) -> None:
+        """See Producer: what has no answer waits for the shard, as nobody knows whether it is stored."""
+        if not self._closed:
+            self._wait()

@@ -1,0 +1,257 @@
+"""NAME/$management: what clients of Azure Service Bus ask of one queue (operations `com.microsoft:...`).
+
+Requests carry the operation as an application property and a map in the body; answers carry statusCode,
+statusDescription, errorCondition where there is one, and a map. Sequences are one higher than the queue's, as
+in links/bus_deliveries.py.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from lightrail.amqp.messages import Message, read_message
+from lightrail.amqp.sections import attributes
+from lightrail.amqp.values import Array, DecodeError, Int, Long, Symbol, Timestamp
+from lightrail.frontend.links.bus_deliveries import FIRST_SEQUENCE, BusConsumerLink, annotated, annotations_of
+from lightrail.frontend.nodes.links import NodeContext
+from lightrail.frontend.nodes.posting import Posting, PostingError
+from lightrail.frontend.nodes.requests import RequestError, error_of, reply
+from lightrail.model import conditions, limits
+from lightrail.model.names import InvalidNameError, is_dead_letter, queue_name
+from lightrail.model.policy import Role
+from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_name
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.rights import demand, demand_look
+from lightrail.wire.frames import UNKNOWN_SEQUENCE
+
+SUFFIX: Final = "/$management"
+PREFIX: Final = "com.microsoft:"
+NOT_HERE: Final[Mapping[str, str]] = {
+    "receive-by-sequence-number": "messages can't be deferred, so none is received by its number",
+    "update-disposition": "messages are settled on the link that they were received from",
+    "renew-session-lock": "sessions are not available",
+    "get-session-state": "sessions are not available",
+    "set-session-state": "sessions are not available",
+    "get-message-sessions": "sessions are not available",
+    "add-rule": "a subscription has one filter and one action; change them over HTTP or $management",
+    "remove-rule": "a subscription has one filter and one action; change them over HTTP or $management",
+    "enumerate-rules": "a subscription has one filter and one action; read them over HTTP or $management",
+}
+"""Operations of Service Bus that this version lacks, and why."""
+CONDITIONS: Final = {
+    400: "com.microsoft:argument-error",
+    401: conditions.UNAUTHORIZED_ACCESS,
+    403: conditions.UNAUTHORIZED_ACCESS,
+    404: conditions.NOT_FOUND,
+    410: "com.microsoft:message-lock-lost",
+    501: conditions.NOT_IMPLEMENTED,
+    503: "com.microsoft:server-busy",
+}
+"""errorCondition beside a status; internal-error for all others."""
+
+SCHEDULED: Final = 2
+"""x-opt-message-state of a message before its time; 0 of others."""
+
+Fields = dict[str, Any]
+
+
+def is_entity_management(path: str) -> bool:
+    """Whether a node of this kind is at an address."""
+    return path.endswith(SUFFIX) and len(path) > len(SUFFIX)
+
+
+class EntityManagement:
+    """The node of one name on one connection; requests come and answers leave by nodes/links.py."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._operations: Mapping[str, Callable[[NodeContext, Name, Fields], Awaitable[Fields | None]]] = {
+            "peek-message": self._peek,
+            "renew-lock": self._renew,
+            "schedule-message": self._schedule,
+            "cancel-scheduled-message": self._cancel,
+        }
+
+    def silent(self, payload: bytes) -> bool:
+        """Every request has an answer."""
+        return False
+
+    async def answer(self, connection: NodeContext, payload: bytes) -> Message:
+        """Executes a request; its errors are in the answer."""
+        try:
+            operation, body = _parse(payload)
+            if operation in NOT_HERE:
+                text = f"{PREFIX}{operation} is not available in this version: {NOT_HERE[operation]}"
+                raise RequestError(501, text)
+            if operation not in self._operations:
+                known = ", ".join(sorted(self._operations))
+                raise RequestError(501, f"{PREFIX}{operation!a:.80} is not known; there are {known}")
+            found = await self._operations[operation](connection, self._record(connection), body)
+        except Exception as error:
+            known_error = error_of(error, connection.client.caller_for)
+            made = reply(known_error.status, str(known_error), None)
+            condition = CONDITIONS.get(known_error.status, conditions.INTERNAL_ERROR)
+            made.application["errorCondition"] = Symbol(condition)
+            return made
+        return reply(204, "No Content", None) if found is None else reply(200, "OK", found)
+
+    def _record(self, connection: NodeContext) -> Name:
+        """The queue that the node is of. Raises RequestError."""
+        directory = connection.frontend.directory
+        directory.refresh()
+        try:
+            name = entity_name(directory, queue_name(self.address.removesuffix(SUFFIX)))
+        except (InvalidNameError, UnknownSubscriptionError) as error:
+            raise RequestError(404, str(error)) from None
+        return directory.get(name)
+
+    # --- operations ------------------------------------------------------------------------------------
+
+    async def _peek(self, connection: NodeContext, record: Name, body: Fields) -> Fields | None:
+        """Messages from a sequence on, without locking or removing them; None where there are none."""
+        demand_look(connection.frontend.directory, connection.client.caller_for(record.name), record)
+        if body.get("session-id") is not None:
+            raise RequestError(501, "sessions are not available in this version: peek without a session-id")
+        start = max(0, _whole(body, "from-sequence-number", -(1 << 62), 1 << 62) - FIRST_SEQUENCE)
+        count = min(_whole(body, "message-count", 1, 1 << 31), limits.MANAGEMENT_PAGE_MAX)
+        fields = {"from": start, "count": count, "bytes": limits.MANAGEMENT_PAGE_BYTES}
+        answer = await connection.frontend.ask_shard(_queue(record), "peek", fields)
+        messages: list[Fields] = []
+        at = 0
+        is_dead = is_dead_letter(record.name)
+        for each in answer.fields.get("messages", ()):
+            end = at + int(each["size"])
+            message = bytes(answer.blob[at:end])
+            at = end
+            if not each["message_format"]:
+                notes = annotations_of(int(each["sequence"]), int(each["enqueued_at_ms"]))
+                if each["state"] == "delayed":
+                    notes[Symbol("x-opt-message-state")] = Int(SCHEDULED)
+                message = annotated(message, notes, is_dead=is_dead)
+            messages.append({"message": message})
+        return {"messages": messages} if messages else None
+
+    async def _renew(self, connection: NodeContext, _record: Name, body: Fields) -> Fields:
+        """Locks deliveries of this connection's links anew; only its own can be meant."""
+        tokens = body.get("lock-tokens")
+        if (
+            not isinstance(tokens, list)
+            or not 0 < len(tokens) <= limits.LOCKS_RENEWED_MAX
+            or not all(isinstance(token, UUID) for token in tokens)
+        ):
+            raise RequestError(
+                400, f"expected lock-tokens, an array of 1 to {limits.LOCKS_RENEWED_MAX} UUIDs"
+            )
+        now_ms = connection.frontend.now_ms()
+        ends: list[Timestamp] = []
+        for token in tokens:
+            tag = token.bytes_le
+            links = (each for each in connection.links if isinstance(each, BusConsumerLink))
+            link = next((each for each in links if each.has_tag(tag)), None)
+            locked = [0] if link is None else await link.settlements.renew_locks([tag])
+            if locked[0] == 0:
+                raise RequestError(410, f"the lock {token} has ended, or its message is settled")
+            ends.append(Timestamp(now_ms + (locked[0] or limits.BUS_LOCK_SHOWN_MS)))
+        return {"expirations": Array(ends, 0x83)}
+
+    async def _schedule(self, connection: NodeContext, record: Name, body: Fields) -> Fields:
+        """Stores messages that are delivered at their time, and answers with their sequences."""
+        demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
+        _queue(record)
+        if not record.policy["delay"]:
+            raise RequestError(
+                501, f"{record.name} delays no messages; a manager sets its policy's field delay to true"
+            )
+        given = body.get("messages")
+        if not isinstance(given, list) or not 0 < len(given) <= limits.MANAGEMENT_PAGE_MAX:
+            raise RequestError(
+                400,
+                f"expected messages, a list of 1 to {limits.MANAGEMENT_PAGE_MAX} maps with a message each",
+            )
+        messages = [_scheduled(each, connection.frontend.now_ms()) for each in given]
+        sequences: list[Long] = []
+        try:
+            posting = await Posting.open(connection, record.name, sequences=True)
+            try:
+                for message, durable, priority, expires_at_ms in messages:
+                    await posting.post(
+                        message, durable=durable, priority=priority, expires_at_ms=expires_at_ms
+                    )
+                    if posting.sequence == UNKNOWN_SEQUENCE:
+                        raise RequestError(503, "a message is stored, and its sequence is not known")
+                    sequences.append(Long(posting.sequence + FIRST_SEQUENCE))
+            finally:
+                posting.close()
+        except PostingError as error:
+            raise RequestError(
+                503, f"{len(sequences)} messages are scheduled, and not more: {error}"
+            ) from None
+        return {"sequence-numbers": Array(sequences, 0x81)}
+
+    async def _cancel(self, connection: NodeContext, record: Name, body: Fields) -> Fields:
+        """Removes messages before their time."""
+        demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
+        numbers = body.get("sequence-numbers")
+        if (
+            not isinstance(numbers, list)
+            or not 0 < len(numbers) <= limits.MANAGEMENT_PAGE_MAX
+            or not all(isinstance(number, int) and FIRST_SEQUENCE <= number < 1 << 62 for number in numbers)
+        ):
+            raise RequestError(
+                400,
+                f"expected sequence-numbers, an array of 1 to {limits.MANAGEMENT_PAGE_MAX} longs from 1 on",
+            )
+        fields = {"sequences": [int(number) - FIRST_SEQUENCE for number in numbers]}
+        answer = await connection.frontend.ask_shard(_queue(record), "cancel", fields)
+        if answer.fields.get("cancelled", 0) < len(set(numbers)):
+            raise RequestError(
+                404,
+                f"{answer.fields.get('cancelled', 0)} of {len(set(numbers))} messages were cancelled; the "
+                f"others are not scheduled in {record.name} (any more)",
+            )
+        return {}
+
+
+def _parse(payload: bytes) -> tuple[str, Fields]:
+    """The operation without its prefix, and the map of the body. Raises RequestError."""
+    try:
+        message = read_message(payload)
+    except DecodeError as error:
+        raise RequestError(400, str(error)) from None
+    operation = message.application.get("operation")
+    if not isinstance(operation, str) or not operation.startswith(PREFIX):
+        raise RequestError(
+            400, f"operation is {operation!r:.80}; expected one that begins with {PREFIX}, at this address"
+        )
+    body = message.body
+    if not isinstance(body, dict):
+        raise RequestError(400, "expected the body to be an amqp-value with a map")
+    return str(operation).removeprefix(PREFIX), {str(key): value for key, value in body.items()}
+
+
+def _queue(record: Name) -> str:
+    if record.role is not Role.QUEUE:
+        raise RequestError(501, f"{record.name} has role {record.role}; expected a queue")
+    return record.name
+
+
+def _whole(body: Fields, key: str, low: int, high: int) -> int:
+    value = body.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RequestError(400, f"{key} is {value!r:.80}; expected a whole number from {low} to {high}")
+    return int(value)
+
+
+def _scheduled(value: Any, now_ms: int) -> tuple[bytes, bool, int, int]:
+    """A message to schedule with its durability, its priority and its end. Raises RequestError."""
+    message = value.get("message") if isinstance(value, dict) else None
+    if not isinstance(message, bytes):
+        raise RequestError(400, "expected each of messages to be a map with an encoded message as message")
+    if value.get("session-id") is not None:
+        raise RequestError(501, "sessions are not available in this version: schedule without a session-id")
+    try:
+        durable, priority, ttl, expiry = attributes(message)
+    except DecodeError as error:
+        raise RequestError(400, f"a message can't be read: {error}") from None
+    ends = [end for end in (None if ttl is None else now_ms + ttl, expiry) if end is not None]
+    return message, durable, priority, max(1, min(ends)) if ends else 0

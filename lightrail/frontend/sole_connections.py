@@ -1,0 +1,249 @@
+"""Sole connections: clients whose container shall have one connection to all frontends, and no second one.
+
+AMQP Enforcing Connection Uniqueness 1.0 (soleconn): a client desires the capability
+`sole-connection-for-container`. If its container has such a connection already, the new one is refused, or
+the former one is closed, as the client's policy says. Only connections that desire it are looked at: the
+detection policy is weak, and no other connection costs anything.
+
+Each claim is an entry of the coordinator, `containers/HASH`, with the connection that has it: of two clients
+that come at a time, at whatever frontends, one writes it first. A claim of a process that has ended, or of a
+connection that this process no longer has, is replaced. Nobody replaces a claim of another user, for that
+would be a way to close other people's connections.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
+
+from lightrail.amqp.connection import Connection
+from lightrail.amqp.performatives import Open
+from lightrail.amqp.phases import DECIDING
+from lightrail.amqp.values import Symbol, UInt
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, Coordinator, CoordinatorError, Write
+from lightrail.cluster.entries import Entry
+from lightrail.cluster.map import Member
+from lightrail.frontend.client import Client
+from lightrail.frontend.errors import ConditionError
+from lightrail.model import conditions, limits
+
+log = logging.getLogger("lightrail.frontend.sole_connections")
+
+CAPABILITY: Final = "sole-connection-for-container"
+ENFORCEMENT: Final = Symbol("sole-connection-enforcement-policy")
+DETECTION: Final = Symbol("sole-connection-detection-policy")
+REFUSE_CONNECTION: Final = 0
+CLOSE_EXISTING: Final = 1
+WEAK: Final = 1
+PREFIX: Final = "containers/"
+
+
+class ClaimingConnection(Protocol):
+    """A connection that desires to be its container's only one."""
+
+    amqp: Connection | None
+    client: Client
+
+    def data_received(self, data: bytes) -> None:
+        """Reads on, and writes."""
+
+    @property
+    def id(self) -> str:
+        """Of the connection, among those of all frontends and their former processes."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the socket is there."""
+
+    def close(self, condition: str, description: str, info: dict[Symbol, Any] | None = None) -> None:
+        """Ends the connection in order."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """What a connection of this process has.
+
+    Attributes:
+        revision: of its entry.
+    """
+
+    connection: ClaimingConnection
+    revision: int
+
+
+class SoleConnections:
+    """The claims of one frontend.
+
+    Args:
+        name: of the frontend.
+        frontends: those that serve now, by number.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        name: str,
+        boot: int,
+        frontends: Callable[[], Mapping[int, Member]],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._name = name
+        self._boot = boot
+        self._frontends = frontends
+        self._spawn = spawn
+        self._claims: dict[str, Claim] = {}
+        """By key."""
+        self._keys: dict[str, str] = {}
+        """By id of the connection."""
+        self._deciding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By key: this process decides on one connection of a container at a time."""
+        self._seen = 0
+        """Revision up to which changes of claims were read."""
+
+    async def decide(self, connection: ClaimingConnection, open: Open) -> None:
+        """Answers the open of a connection that desires to be the only one."""
+        refusal: ConditionError | None = None
+        try:
+            await self.claim(connection, open, connection.client.user_name)
+        except ConditionError as error:
+            refusal = error
+        except CoordinatorError as error:
+            log.warning("it can't be known now which connections a container has: %s", error)
+            text = "whether the container has another connection can't be known now; try again"
+            refusal = ConditionError(conditions.INTERNAL_ERROR, text)
+        amqp = connection.amqp
+        if amqp is None or amqp.phase != DECIDING:
+            # The client has closed, or the time to open is over.
+            return
+        if refusal is None:
+            amqp.accept_open({DETECTION: UInt(WEAK)})
+        else:
+            log.info("the connection from %s is refused: %s", connection.client.peer, refusal)
+            amqp.refuse_open(refusal.condition, refusal.description, refusal.info)
+        connection.data_received(b"")
+
+    async def claim(self, connection: ClaimingConnection, open: Open, user: str) -> None:
+        """Makes a connection the only one of its container that desires to be.
+
+        Raises:
+            ConditionError: another connection is, or the policy is none.
+            CoordinatorError: that can't be found out now.
+        """
+        policy = (open.properties or {}).get(ENFORCEMENT, REFUSE_CONNECTION)
+        if isinstance(policy, bool) or policy not in (REFUSE_CONNECTION, CLOSE_EXISTING):
+            raise ConditionError(
+                conditions.INVALID_FIELD,
+                f"{ENFORCEMENT} is {policy!r:.80}; expected 0 (refuse-connection) or 1 (close-existing)",
+                {Symbol("invalid-field"): Symbol("properties")},
+            )
+        key = PREFIX + sha256(open.container_id.encode(errors="surrogatepass")).hexdigest()
+        value = json.dumps({"connection": connection.id, "user": user}, separators=(",", ":"))
+        lock = self._deciding.setdefault(key, asyncio.Lock())
+        async with lock:
+            revision = await self._write(key, value, user, policy)
+            self._displace(key)
+            self._claims[key] = Claim(connection, revision)
+            self._keys[connection.id] = key
+            self._seen = self._seen or revision
+            if not connection.is_open:
+                # It closed while the claim was written.
+                self.ended(connection)
+
+    async def _write(self, key: str, value: str, user: str, policy: int) -> int:
+        """Writes a claim; returns its revision. Raises as `claim`."""
+        for _ in range(ATTEMPTS_MAX):
+            entry = await self._coordinator.entry(key)
+            if entry is not None and self._holds(key, entry):
+                self._check(entry, user, policy)
+            with suppress(ConflictError):
+                return await self._coordinator.write([Write(key, value, entry.revision if entry else 0)])
+        raise _in_use()
+
+    def ended(self, connection: ClaimingConnection) -> None:
+        """A connection has closed: its claim is deleted, now or as soon as the coordinator allows."""
+        key = self._keys.pop(connection.id, None) if self._keys else None
+        if key is not None:
+            self._spawn(self._delete(key, self._claims.pop(key).revision))
+            if not self._claims:
+                self._seen = 0
+
+    def poll(self) -> None:
+        """Closes connections whose claim has another connection now. Costs nothing without claims."""
+        if not self._claims:
+            return
+        news = self._coordinator.news(self._seen)
+        if news is None:
+            return
+        self._seen = news.revision
+        for entry in news.entries:
+            claim = self._claims.get(entry.key)
+            if claim is not None and entry.revision > claim.revision and entry.value is not None:
+                self._displace(entry.key)
+
+    def _displace(self, key: str) -> None:
+        """Closes the connection that has had a claim, with the error of soleconn 3.2.1."""
+        claim = self._claims.pop(key, None)
+        if claim is not None:
+            del self._keys[claim.connection.id]
+            claim.connection.close(
+                conditions.RESOURCE_LOCKED,
+                "another connection of the container is its only one now",
+                {Symbol("sole-connection-enforcement"): True},
+            )
+
+    async def sweep(self) -> None:
+        """Deletes claims of a former process with this frontend's name."""
+        for entry in await self._coordinator.entries(PREFIX):
+            name, boot, _ = _parts(entry)
+            if name == self._name and boot != f"{self._boot:08x}":
+                await self._delete(entry.key, entry.revision)
+
+    async def _delete(self, key: str, revision: int) -> None:
+        while True:
+            try:
+                await self._coordinator.write([Write(key, None, revision)])
+            except ConflictError:
+                return  # another connection has it
+            except CoordinatorError as error:
+                log.warning("a claim on a container can't be deleted now: %s", error)
+                await asyncio.sleep(limits.EXPIRE_AGAIN_MS / 1000)
+            else:
+                return
+
+    def _holds(self, key: str, entry: Entry) -> bool:
+        """Whether the connection of an entry is there, as far as this process can know."""
+        name, boot, _ = _parts(entry)
+        if (name, boot) == (self._name, f"{self._boot:08x}"):
+            claim = self._claims.get(key)
+            return claim is not None and claim.connection.is_open
+        _, _, number = name.rpartition("-")
+        member = self._frontends().get(int(number))
+        return member is not None and f"{member.boot:08x}" == boot
+
+    def _check(self, entry: Entry, user: str, policy: int) -> None:
+        """Raises ConditionError where the connection of an entry keeps its claim."""
+        assert entry.value is not None
+        if policy != CLOSE_EXISTING or json.loads(entry.value)["user"] != user:
+            raise _in_use()
+
+
+def _parts(entry: Entry) -> tuple[str, str, str]:
+    """(name of the frontend, its boot, number of the connection) of an entry."""
+    assert entry.value is not None
+    name, boot, number = json.loads(entry.value)["connection"].split(".")
+    return name, boot, number
+
+
+def _in_use() -> ConditionError:
+    """The error of soleconn 3.2.1 for a connection that is refused."""
+    return ConditionError(
+        conditions.INVALID_FIELD,
+        "the container has a connection that is to be its only one",
+        {Symbol("invalid-field"): Symbol("container-id")},
+    )

@@ -1,0 +1,286 @@
+"""Committing: finds the queues of a transaction's messages, and has its shard apply all of it at once.
+
+An answer that is lost leaves it open whether the shard has applied the transaction. So the same request is
+sent to the same shard until it answers; the number of the transaction keeps it from being applied twice.
+"""
+
+import asyncio
+import contextlib
+import json
+import secrets
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.anonymous import NO_DELAY
+from lightrail.frontend.links.attaching import resolve
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.delaying import asks_for_delay, make_delay
+from lightrail.frontend.links.jms import node_of_message
+from lightrail.frontend.links.outcomes import encode_outcome
+from lightrail.frontend.links.own_messages import left_out
+from lightrail.frontend.links.terminus import name_of
+from lightrail.frontend.transactions.transaction import Post, Retirement, Transaction
+from lightrail.model import conditions, limits
+from lightrail.model.policy import InvalidPolicyError, Role
+from lightrail.namespace.errors import ServiceError
+from lightrail.namespace.records import Right
+from lightrail.namespace.routing import UNROUTABLE
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
+
+Batch = tuple[frozenset[str], Post, Sequence[bytes]]
+"""Queues, the post that the messages are of, and the messages."""
+Request = tuple[dict[str, Any], bytes]
+"""Fields and blob."""
+
+
+LINK_ENDED: Final = (
+    "a link whose deliveries the transaction settles has ended, and its deliveries went back to their queue"
+)
+
+
+class UncertainError(ConditionError):
+    """Nobody waits any more for a shard that may have applied the transaction."""
+
+
+class Committing:
+    """Commits the transactions of one coordinator, one after the other.
+
+    Args:
+        link: number of the coordinator's link, unique over the life of the process.
+    """
+
+    __slots__ = ("_connection", "_frontend", "_number", "_producer")
+
+    def __init__(self, connection: LinkContext, link: int) -> None:
+        self._connection = connection
+        self._frontend = connection.frontend
+        self._producer = connection.frontend.boot << 32 | link
+        self._number = 0
+
+    async def commit(self, transaction: Transaction) -> None:
+        """Returns when all of it is on disk. Raises ConditionError: nothing of it was done."""
+        if not transaction.posts and not transaction.retirements:
+            return
+        self._number += 1
+        owners = self._frontend.shard_connections.owners
+        pause_ms = limits.OWNER_RETRY_MS
+        gives_up_ms = self._frontend.now_ms() + limits.TRANSACTION_COMMIT_MS
+        while True:
+            parts = await self._parts(transaction)
+            if not parts or await self._commit_parts(parts, gives_up_ms):
+                return
+            if any(each.consumer.settlements.is_closed for each in transaction.retirements):
+                raise ConditionError(conditions.TRANSACTION_ROLLBACK, LINK_ENDED)
+            if self._frontend.now_ms() > gives_up_ms:
+                raise ConditionError(
+                    conditions.TRANSACTION_ROLLBACK, "a queue of the transaction is moving; try again"
+                )
+            await owners.change(pause_ms)
+            pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
+
+    async def _commit_parts(self, parts: dict[int, Request], gives_up_ms: int) -> bool:
+        """Has all shards apply their parts; False where a queue is not there now. Raises ConditionError.
+
+        All shards but the last prepare theirs; what the last one applies is the decision (ADR 38).
+        """
+        *others, last = sorted(parts)
+        fields, blob = parts[last]
+        fields |= {"producer": self._producer, "number": self._number}
+        if not others:
+            return await self._ask(last, "transact", gives_up_ms, fields, blob)
+        id = secrets.token_hex(16)
+        decision: bool | None = False
+        """None while nobody here knows it: then the shards ask for it."""
+        try:
+            prepared = await asyncio.gather(
+                *(
+                    self._ask(shard, "prepare", gives_up_ms, {"id": id, "decides": last, **part}, its_blob)
+                    for shard, (part, its_blob) in parts.items()
+                    if shard != last
+                ),
+                return_exceptions=True,
+            )
+            for each in prepared:
+                if isinstance(each, BaseException):
+                    raise each
+            if all(prepared):
+                fields |= {"id": id, "others": others}
+                decision = None
+                try:
+                    decision = await self._ask(last, "transact", gives_up_ms, fields, blob)
+                except UncertainError:
+                    raise
+                except ConditionError:
+                    decision = False
+                    raise
+        finally:
+            if decision is not None:
+                await asyncio.gather(*(self._conclude(shard, id, commits=decision) for shard in others))
+        return decision is True
+
+    async def _conclude(self, shard: int, id: str, *, commits: bool) -> None:
+        """Sends the decision; a shard that does not get it asks for it (shard/transactions/resolving.py)."""
+        peer = self._frontend.shard_connections.owners.resolver.peer(shard)
+        if peer is not None:
+            with contextlib.suppress(ShardDownError, ShardRefusedError):
+                await peer.request("conclude", {"id": id, "commit": commits})
+
+    async def _ask(self, shard: int, op: str, gives_up_ms: int, fields: dict[str, Any], blob: bytes) -> bool:
+        """Sends a part to its shard; False where a queue is not there now. Raises ConditionError.
+
+        A client that is there waits for its shard to come back; nobody waits for one that has left.
+        """
+        owners = self._frontend.shard_connections.owners
+        pause_ms = limits.OWNER_RETRY_MS
+        while True:
+            peer = owners.resolver.peer(shard)
+            if peer is not None:
+                try:
+                    await peer.request(op, fields, blob=blob)
+                    return True
+                except ShardRefusedError as refused:
+                    if refused.condition == conditions.MOVED:
+                        return False
+                    raise ConditionError(
+                        conditions.TRANSACTION_ROLLBACK, f"{refused.condition}: {refused.description}"
+                    ) from None
+                except ShardDownError:
+                    # Whether it was applied is not known. While this is so, the shard is asked again.
+                    pass
+            if not self._connection.is_open and self._frontend.now_ms() > gives_up_ms:
+                raise UncertainError(conditions.TRANSACTION_ROLLBACK, f"shard {shard} is away")
+            await owners.change(pause_ms)
+            pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
+
+    # --- what is sent where ----------------------------------------------------------------------------
+
+    async def _batches(self, transaction: Transaction) -> list[Batch]:
+        """The messages by the queues that they go to. Raises ConditionError."""
+        # A subscription that was answered at another frontend before the commit gets its messages.
+        self._frontend.poll()
+        found: list[Batch] = []
+        for post in transaction.posts:
+            name = await self._name(post) if post.is_address else post.name
+            role = self._frontend.directory.get(name).role
+            if role is Role.QUEUE:
+                await self._delays(name, post)
+                found.append((frozenset((name,)), post, post.payloads))
+            elif role is Role.ROUTER:
+                found += await self._routed(name, post)
+            else:
+                raise ConditionError(
+                    conditions.TRANSACTION_ROLLBACK, f"{name} is no queue or router: it has role {role}"
+                )
+        return found
+
+    async def _name(self, post: Post) -> str:
+        """The name that an address of messages stands for, which the client may send to."""
+        connection = self._connection
+        try:
+            name = name_of(post.name)
+            record = await resolve(
+                connection, name, Right.SEND, connection.client.owner, node_of_message(post.payloads[0])
+            )
+        except ConditionError as error:
+            raise ConditionError(conditions.TRANSACTION_ROLLBACK, str(error)) from None
+        except ServiceError as error:
+            raise ConditionError(conditions.TRANSACTION_ROLLBACK, str(error)) from None
+        most = record.policy["max_message_bytes"]
+        largest = max(map(len, post.payloads))
+        if most is not None and largest > most:
+            raise ConditionError(
+                conditions.TRANSACTION_ROLLBACK,
+                f"{name} takes messages of at most {most} bytes, one of the transaction has {largest}",
+            )
+        return record.name
+
+    async def _delays(self, queue: str, post: Post) -> None:
+        """Makes a queue delay messages where some ask for it (ADR 43). Raises ConditionError."""
+        if not post.may_delay or not asks_for_delay(post.payloads):
+            return
+        try:
+            await make_delay(self._frontend, queue)
+        except (
+            ServiceError,
+            InvalidPolicyError,
+            CoordinatorError,
+            ShardDownError,
+            ShardRefusedError,
+        ) as error:
+            description = f"{queue} can't be made to delay messages: {error}"
+            raise ConditionError(conditions.TRANSACTION_ROLLBACK, description) from None
+
+    async def _routed(self, router: str, post: Post) -> Iterable[Batch]:
+        """The messages as the plan of a router distributes them."""
+        frontend, routers = self._frontend, self._frontend.routers
+        while not routers.routing.prepare(router, frontend.now_ms(), routers.looks):
+            await routers.turn()
+        plan = routers.routing.plan(router, frontend.now_ms())
+        if plan is None:
+            raise ConditionError(conditions.TRANSACTION_ROLLBACK, f"{router} is no router any more")
+        if plan.problem:
+            raise ConditionError(conditions.TRANSACTION_ROLLBACK, plan.problem)
+        if post.may_delay and asks_for_delay(post.payloads):
+            raise ConditionError(conditions.TRANSACTION_ROLLBACK, NO_DELAY)
+        walk = plan.begin(post.payloads, routers.looks)
+        routers.begin_turn()
+        while not walk.go_on():
+            await routers.turn()
+        assert walk.routed is not None
+        groups, unroutable = left_out(walk.routed, plan, post.container)
+        if unroutable:
+            frontend.counts.messages_unroutable += len(unroutable)
+            if plan.policy["unroutable"] == "reject":
+                raise ConditionError(conditions.TRANSACTION_ROLLBACK, UNROUTABLE.format(router=router))
+        frontend.counts.messages_routed += sum(len(group.indices) * len(group.queues) for group in groups)
+        return [(group.queues, post, group.payloads) for group in groups]
+
+    async def _parts(self, transaction: Transaction) -> dict[int, Request]:
+        """The work by the shards of its queues. Raises ConditionError."""
+        batches: dict[int, list[Batch]] = {}
+        for queues, post, payloads in await self._batches(transaction):
+            by_shard: dict[int, set[str]] = {}
+            for name in queues:
+                by_shard.setdefault((await self._frontend.find(name)).shard, set()).add(name)
+            for shard, names in by_shard.items():
+                batches.setdefault(shard, []).append((frozenset(names), post, payloads))
+        retirements: dict[int, list[Retirement]] = {}
+        for each in transaction.retirements:
+            shard = (await self._frontend.find(each.consumer.queue)).shard
+            retirements.setdefault(shard, []).append(each)
+        return {
+            shard: _request(batches.get(shard, []), retirements.get(shard, []))
+            for shard in batches.keys() | retirements.keys()
+        }
+
+
+def _request(batches: list[Batch], retirements: list[Retirement]) -> Request:
+    """The fields and the blob of `transact` and `prepare` (docs/formats/wire.md)."""
+    posts: list[list[Any]] = []
+    blob: list[bytes] = []
+    for queues, post, payloads in batches:
+        ends = array("I", accumulate(map(len, payloads)))
+        durable, priority, expires_at_ms, message_format = post.attributes
+        posts.append(
+            [sorted(queues), durable, priority, expires_at_ms, message_format, len(payloads), ends[-1]]
+        )
+        blob += (ends.tobytes(), *payloads)
+    settles: list[list[Any]] = []
+    for each in retirements:
+        consumer = each.consumer
+        code, detail = encode_outcome(each.outcome, consumer.options)
+        settles.append(
+            [
+                consumer.queue,
+                consumer.number,
+                each.first,
+                each.last - each.first + 1,
+                int(code),
+                json.loads(detail) if detail else {},
+            ]
+        )
+    return {"posts": posts, "settles": settles}, b"".join(blob)

@@ -1,0 +1,170 @@
+"""The coordinator of transactions: the target of a link on which a client declares and discharges them.
+
+A transaction belongs to the link on which it was declared, and is rolled back where that link ends first
+(transactions 4.3). It is committed in a task; transactions of one link are committed one after the other.
+"""
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from lightrail.amqp.events import ACCEPTED, Transfers
+from lightrail.amqp.link import SETTLE_FIRST, Link
+from lightrail.amqp.performatives import AmqpError, Coordinator, Declare, Declared, Rejected, Source
+from lightrail.amqp.transactions import read_coordinator_request
+from lightrail.amqp.values import DecodeError, Symbol
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.bound import Bound
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.transactions.committing import Committing
+from lightrail.frontend.transactions.transaction import Transaction
+from lightrail.model import conditions, limits
+
+log = logging.getLogger("lightrail.frontend.transactions")
+
+CAPABILITIES: Final = [
+    Symbol("amqp:local-transactions"),
+    Symbol("amqp:multi-txns-per-ssn"),
+    Symbol("amqp:multi-ssns-per-txn"),
+]
+"""Transactions 4.5.7."""
+REJECTED: Final = Symbol("amqp:rejected:list")
+
+
+class OpenTransactions(Protocol):
+    """The transactions of a connection, as its coordinators use them: transactions.py."""
+
+    def declare(self) -> Transaction: ...
+    def check(self, transaction: Transaction) -> None: ...
+    def committed(self, transaction: Transaction) -> None: ...
+    def roll_back(self, transaction: Transaction) -> None: ...
+
+
+class CoordinatorLink(Bound):
+    """One incoming link (the client sends) to the coordinator."""
+
+    __slots__ = (
+        "_can_reject",
+        "_closed",
+        "_committing",
+        "_connection",
+        "_line",
+        "_link",
+        "_mine",
+        "_transactions",
+    )
+
+    def __init__(
+        self, connection: LinkContext, link: Link, transactions: OpenTransactions, number: int
+    ) -> None:
+        self._connection = connection
+        self._link = link
+        self._transactions = transactions
+        self._committing = Committing(connection, number)
+        self._line = asyncio.Lock()
+        self._mine: dict[bytes, Transaction] = {}
+        """Declared here and not discharged."""
+        self._closed = False
+        source = link.source
+        outcomes = source.outcomes if isinstance(source, Source) else None
+        self._can_reject = not outcomes or REJECTED in outcomes
+
+    def start(self) -> None:
+        """Answers the attach, with the first credit."""
+        self._link.accept(
+            target=Coordinator(capabilities=CAPABILITIES),
+            rcv_settle_mode=SETTLE_FIRST,
+            max_message_size=limits.COORDINATOR_REQUEST_BYTES,
+        )
+        self._link.grant(limits.COORDINATOR_CREDIT)
+        self._connection.touch()
+
+    # --- from the client -------------------------------------------------------------------------------
+
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        """Declares and discharges, in their order."""
+        for number, payload in enumerate(event.payloads, event.first_delivery_id):
+            if self._closed:
+                return
+            try:
+                request = read_coordinator_request(payload)
+                if isinstance(request, Declare):
+                    self._declare(request, number, event.settled)
+                else:
+                    self._discharge(request.txn_id, bool(request.fail), number, event.settled)
+            except DecodeError as error:
+                self._refuse(number, event.settled, conditions.DECODE_ERROR, str(error))
+            except ConditionError as error:
+                self._refuse(number, event.settled, error.condition, error.description)
+        if not self._closed and self._link.credit <= limits.COORDINATOR_CREDIT // 2:
+            self._link.grant(limits.COORDINATOR_CREDIT)
+        self._connection.touch()
+
+    def _declare(self, request: Declare, number: int, settled: bool) -> None:
+        if request.global_id is not None:
+            raise ConditionError(
+                conditions.NOT_IMPLEMENTED, "expected a declare without a global-id: transactions are local"
+            )
+        if settled:
+            raise ConditionError(
+                conditions.NOT_ALLOWED,
+                "expected an unsettled declare, whose outcome has the transaction's id",
+            )
+        transaction = self._transactions.declare()
+        self._mine[transaction.id] = transaction
+        self._link.settle(number, number, Declared(txn_id=transaction.id))
+
+    def _discharge(self, id: bytes, fail: bool, number: int, settled: bool) -> None:
+        transaction = self._mine.pop(id, None)
+        if transaction is None:
+            raise ConditionError(
+                conditions.TRANSACTION_UNKNOWN_ID,
+                f"expected a transaction that was declared on this link, found {id[:32]!r}",
+            )
+        transaction.is_ending = True
+        if fail:
+            self._transactions.roll_back(transaction)
+            if not settled:
+                self._link.settle(number, number, ACCEPTED)
+            return
+        self._connection.frontend.spawn(self._commit(transaction, number, settled))
+
+    async def _commit(self, transaction: Transaction, number: int, settled: bool) -> None:
+        """Commits it, and answers the discharge."""
+        try:
+            async with self._line:
+                self._transactions.check(transaction)
+                await self._committing.commit(transaction)
+        except ConditionError as error:
+            self._transactions.roll_back(transaction)
+            self._refuse(number, settled, error.condition, error.description)
+        except Exception:
+            log.exception("a transaction could not be committed")
+            self._transactions.roll_back(transaction)
+            self._refuse(
+                number, settled, conditions.TRANSACTION_ROLLBACK, "internal error; it is rolled back"
+            )
+        else:
+            self._transactions.committed(transaction)
+            if not settled and not self._closed:
+                self._link.settle(number, number, ACCEPTED)
+        self._connection.touch()
+
+    def _refuse(self, number: int, settled: bool, condition: str, description: str) -> None:
+        """A request failed: its delivery is rejected, or else the link is detached (transactions 4.3)."""
+        if self._closed:
+            return
+        if settled or not self._can_reject:
+            self._connection.links.detach(self._link, condition, description)
+            return
+        error = AmqpError(condition=Symbol(condition), description=description)
+        self._link.settle(number, number, Rejected(error=error))
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The link has ended: what it has not discharged is rolled back (transactions 4.3)."""
+        self._closed = True
+        for transaction in self._mine.values():
+            self._transactions.roll_back(transaction)
+        self._mine.clear()

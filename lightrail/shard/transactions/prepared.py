@@ -1,0 +1,81 @@
+"""Prepared: transactions over several shards with their work here and their decision at another shard."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lightrail.journal.record import Transaction, TransactionState
+from lightrail.shard.queue.commands import Outcome, OutcomeKind
+from lightrail.shard.transactions.work import Post, posts_of
+
+
+class Held(NamedTuple):
+    """Deliveries of one queue that get an outcome with the transaction."""
+
+    queue: str
+    holder: int
+    """In the queue's machine."""
+    ranges: list[tuple[int, int]]
+    """Sequences (first, before last)."""
+    durable: list[tuple[int, int]]
+    """Those that a restart would bring back."""
+    outcome: Outcome
+
+
+class Prepared:
+    """The work of one transaction."""
+
+    __slots__ = ("id", "posts", "retired", "shard", "since_ms")
+
+    def __init__(self, id: bytes, shard: int, posts: list[Post], retired: list[Held], since_ms: int) -> None:
+        self.id = id
+        self.shard = shard
+        """The shard that decides."""
+        self.posts = posts
+        self.retired = retired
+        self.since_ms = since_ms
+
+    @property
+    def queues(self) -> set[str]:
+        """Names of all queues that it has work for."""
+        return {name for post in self.posts for name in post.queues} | {each.queue for each in self.retired}
+
+    def record(self, fields: Mapping[str, Any]) -> Transaction:
+        """The record that recovery makes it of; `fields` are those of the request."""
+        detail = {
+            "posts": fields["posts"],
+            "retired": [
+                [each.queue, each.ranges, each.durable, outcome_fields(each.outcome)] for each in self.retired
+            ],
+        }
+        blob = bytes(fields.get("blob", b""))
+        text = json.dumps(detail, separators=(",", ":"))
+        return Transaction(self.id, TransactionState.PREPARED, self.shard, text, blob)
+
+
+def recovered(record: Transaction, holders: Iterator[int], now_ms: int) -> Prepared:
+    """The transaction of a record. Raises ValueError, KeyError, TypeError: not one of this program."""
+    detail = json.loads(record.detail)
+    retired = [
+        Held(queue, next(holders), _ranges(ranges), _ranges(durable), _outcome_of(outcome))
+        for queue, ranges, durable, outcome in detail["retired"]
+    ]
+    posts = list(posts_of(detail["posts"], memoryview(record.blob), now_ms))
+    return Prepared(record.id, record.shard, posts, retired, now_ms)
+
+
+def outcome_fields(outcome: Outcome) -> list[Any]:
+    """An outcome as JSON has it."""
+    kind, condition, description, failed, here, annotations = outcome
+    return [int(kind), condition, description, failed, here, annotations.hex() if annotations else ""]
+
+
+def _outcome_of(fields: Sequence[Any]) -> Outcome:
+    kind, condition, description, failed, here, annotations = fields
+    return Outcome(
+        OutcomeKind(kind), condition, description, failed, here, bytes.fromhex(annotations) or None
+    )
+
+
+def _ranges(found: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    return [(first, last) for first, last in found]

@@ -1,0 +1,106 @@
+"""The records of a transaction: one group in the journal, which recovery applies whole or not at all."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from lightrail.journal.record import CONTINUED, SPILLED, Ids, Numbers, Settle, Transaction
+from lightrail.journal.record import Outcome as JournalOutcome
+from lightrail.model import conditions
+from lightrail.shard.ingress.routed_records import ids_until_ms
+from lightrail.shard.ingress.selection import Share
+from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue.effects import Reason
+from lightrail.shard.queue.runs import Batch
+from lightrail.shard.requests import RequestError
+from lightrail.shard.shard_queue import Queue
+
+RECORD_BYTES: Final = 512
+"""More than any record takes beside its messages, ends, targets and ranges."""
+
+Record = Append | Ids | Settle | Numbers | Transaction
+
+
+class Records:
+    """Writes groups of records."""
+
+    __slots__ = ("_performer", "_store")
+
+    def __init__(self, store: Store, performer: Performer) -> None:
+        self._store = store
+        self._performer = performer
+
+    def write(self, records: Sequence[Record], now_ms: int) -> None:
+        """Writes one group. Raises RequestError, StoreBusyError: nothing is written."""
+        for record in records[:-1]:
+            record.flags |= CONTINUED
+        try:
+            self._store.reserve(sum(map(_size, records)), now_ms)
+        except StoreBusyError:
+            raise
+        except StoreBrokenError as error:
+            raise RequestError(conditions.INTERNAL_ERROR, str(error)) from error
+        except StoreError as error:
+            raise RequestError(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)) from error
+        for record in records:
+            location = self._store.append(record, now_ms)
+            if isinstance(record, Append):
+                record.batch.location = location
+                if record.flags & SPILLED:
+                    self._performer.captured_bytes += record.batch.size
+                else:
+                    self._performer.messages_unsynced += record.batch.count
+
+
+def records_of_posts(
+    shares: Iterable[tuple[Batch, list[Share]]], next_sequences: dict[Queue, int], now_ms: int
+) -> list[Record]:
+    """The records of all batches; `next_sequences` is how far sequences are given by them."""
+    records: list[Record] = []
+    for batch, found in shares:
+        records += _records_of(batch, found, next_sequences, now_ms)
+    return records
+
+
+def _records_of(
+    batch: Batch, found: list[Share], next_sequences: dict[Queue, int], now_ms: int
+) -> list[Record]:
+    """The records of one batch: queues that store it unchanged share one."""
+    records: list[Record] = []
+    together: list[tuple[int, int]] = []
+    for queue, mine, digests, _, _ in found:
+        if not mine.count:
+            continue
+        first = next_sequences.setdefault(queue, queue.machine.contents.next_sequence)
+        next_sequences[queue] = first + mine.count
+        if mine is batch:
+            together.append((queue.id, first))
+        elif mine.durable or queue.captured:
+            flags = 0 if mine.durable else SPILLED
+            records.append(Append([(queue.id, first)], 0, 0, mine, 0, mine.count, 0, flags))
+        if digests and mine.durable:
+            records.append(Ids(queue.id, ids_until_ms(queue, now_ms), b"".join(digests)))
+    if together:
+        records.insert(0, Append(together, 0, 0, batch, 0, batch.count))
+    return records
+
+
+def records_of_accepted(accepted: Mapping[Queue, list[tuple[int, int]]]) -> list[Record]:
+    """One Settle record per queue, of accepted messages that a restart would bring back, by sequences."""
+    return [
+        Settle(queue.id, ranges, JournalOutcome.ACCEPTED, str(Reason.ACCEPTED))
+        for queue, ranges in accepted.items()
+        if ranges
+    ]
+
+
+def _size(record: Record) -> int:
+    """Bytes of a record, or a few more."""
+    if isinstance(record, Append):
+        return RECORD_BYTES + 16 * len(record.targets) + 4 * record.batch.count + record.batch.size
+    if isinstance(record, Ids):
+        return RECORD_BYTES + len(record.digests)
+    if isinstance(record, Transaction):
+        return RECORD_BYTES + record.size
+    return RECORD_BYTES + (16 * len(record.ranges) if isinstance(record, Settle) else 0)

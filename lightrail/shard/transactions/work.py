@@ -1,0 +1,126 @@
+"""Work: what a transaction does at one shard, as the body of the request `transact` has it."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from lightrail.model import conditions, limits
+from lightrail.shard.outcomes import outcome_of
+from lightrail.shard.queue.commands import Outcome
+from lightrail.shard.queue.runs import Batch
+from lightrail.shard.requests import Fields, RequestError, whole
+from lightrail.wire.bodies import SettleDetail
+from lightrail.wire.frames import OutcomeCode
+
+ID_BYTES: Final = 16
+_U64: Final = (1 << 64) - 1
+
+
+class Post(NamedTuple):
+    """A batch for some queues of the shard."""
+
+    queues: list[str]
+    batch: Batch
+
+
+class Retirement(NamedTuple):
+    """Deliveries of one consumer that get an outcome."""
+
+    queue: str
+    link: int
+    """Of the frontend that asks."""
+    first: int
+    last: int
+    """The first delivery number that no longer belongs."""
+    outcome: Outcome
+
+
+class Work(NamedTuple):
+    """All that a transaction does here."""
+
+    id: bytes
+    """Of a transaction over several shards; empty for one of this shard alone."""
+    others: list[int]
+    """Of such a one that this shard decides: the shards that have prepared it."""
+
+    producer: int
+    """Boot of the frontend << 32 | link of the coordinator; remembered as producers of batches are."""
+    number: int
+    """Of the transaction among those of its producer that were committed; rising."""
+    posts: list[Post]
+    retirements: list[Retirement]
+
+
+def work_of(fields: Fields, now_ms: int) -> Work:
+    """The work in the fields of a request. Raises RequestError."""
+    blob = fields.get("blob", b"")
+    try:
+        posts = list(posts_of(fields["posts"], memoryview(blob), now_ms))
+        retirements = [_retirement(*each) for each in fields["settles"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RequestError(
+            conditions.INVALID_FIELD, f"expected the posts and settles of a transaction: {error!r:.200}"
+        ) from error
+    if sum(post.batch.count for post in posts) > limits.TRANSACTION_MESSAGES_MAX:
+        raise RequestError(
+            conditions.RESOURCE_LIMIT_EXCEEDED,
+            f"a transaction sends at most {limits.TRANSACTION_MESSAGES_MAX} messages",
+        )
+    return Work(
+        id_of(fields) if "id" in fields else b"",
+        [shard for shard in fields.get("others", ()) if type(shard) is int],
+        whole(fields, "producer", 1, _U64, None),
+        whole(fields, "number", 1, _U64, None),
+        posts,
+        retirements,
+    )
+
+
+def id_of(fields: Fields) -> bytes:
+    """The id of a transaction over several shards: 32 hexadecimal digits. Raises RequestError."""
+    found = fields.get("id")
+    try:
+        id = bytes.fromhex(found) if isinstance(found, str) else b""
+    except ValueError:
+        id = b""
+    if len(id) != ID_BYTES:
+        raise RequestError(
+            conditions.INVALID_FIELD, f"id is {str(found)[:80]!a}; expected 32 hexadecimal digits"
+        )
+    return id
+
+
+def posts_of(found: Any, blob: memoryview, now_ms: int) -> Iterator[Post]:
+    """The posts; of each the blob has the ends of its messages, u32 each, and then the messages."""
+    at = 0
+    for queues, durable, priority, expires_at_ms, message_format, count, size in found:
+        if not (type(queues) is list and queues and all(type(each) is str for each in queues)):
+            raise ValueError(f"queues are {queues!r:.80}, not names")
+        base = at + 4 * count
+        if count <= 0 or size < 0 or base + size > len(blob):
+            raise ValueError(f"{count} messages of {size} bytes do not lie in {len(blob) - at} bytes")
+        ends = blob[at:base].cast("I")
+        if ends[count - 1] != size or any(one > other for one, other in pairwise(ends)):
+            raise ValueError("the ends of messages do not rise up to their size")
+        batch = Batch(
+            blob,
+            ends,
+            count,
+            size,
+            base,
+            bool(durable),
+            priority,
+            expires_at_ms or None,
+            now_ms,
+            None,
+            message_format,
+        )
+        yield Post(queues, batch)
+        at = base + size
+
+
+def _retirement(queue: str, link: int, first: int, count: int, code: int, detail: Any) -> Retirement:
+    if count <= 0:
+        raise ValueError(f"{count} deliveries are settled")
+    outcome = outcome_of(OutcomeCode(code), SettleDetail(**detail))
+    return Retirement(queue, link, first, first + count, outcome)

@@ -1,0 +1,104 @@
+"""Journals as a reader finds them: the segments of each, with all sources."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from lightrail.journal.archive import Incarnation
+from lightrail.journal.index import SegmentIndex
+from lightrail.spark.journals.sources import SegmentMissingError, Source, SourceError
+
+_T = TypeVar("_T")
+
+IndexKey = tuple[str, int]
+"""(disk, segment)"""
+
+
+@dataclass(slots=True)
+class Held:
+    """One segment, and the sources that have it, in the order of preference."""
+
+    number: int
+    sources: list[Source] = field(default_factory=list)
+    next_lsn: int | None = None
+    """End of the segment at the time of listing; None where only its name was listed (then it is sealed)."""
+    first_lsn: int | None = None
+    """None where only its name was listed."""
+
+
+@dataclass(slots=True)
+class Journal:
+    """One incarnation of a journal with its existing segments, the oldest first."""
+
+    incarnation: Incarnation
+    segments: list[Held]
+    indexes: dict[IndexKey, SegmentIndex]
+    """Indexes of sealed segments, which never change and are kept between listings."""
+    away: bool = False
+    """Its shard does not answer: the list may be incomplete."""
+
+    def index(self, held: Held) -> SegmentIndex:
+        """The index of a segment, at least up to its end at the time of listing.
+
+        Raises:
+            SegmentMissingError: no source has the segment any more.
+            SourceError: it can't be read.
+        """
+        key = self.incarnation.disk, held.number
+        index = self.indexes.get(key)
+        if index is None:
+            index = first_answer(held.sources, lambda source: source.index())
+            if index.sealed:
+                self.indexes[key] = index
+        return index
+
+    def _first(self, held: Held) -> int:
+        return self.index(held).first_lsn if held.first_lsn is None else held.first_lsn
+
+    @property
+    def earliest(self) -> int | None:
+        """The first existing record; None without segments."""
+        while self.segments:
+            try:
+                return self._first(self.segments[0])
+            except SegmentMissingError:
+                del self.segments[0]  # Removed since the listing; retention removes the oldest first.
+        return None
+
+    @property
+    def latest(self) -> int | None:
+        """The next record to be written; None without segments."""
+        if not self.segments:
+            return None
+        last = self.segments[-1]
+        return self.index(last).next_lsn if last.next_lsn is None else last.next_lsn
+
+    def covering(self, first_lsn: int, next_lsn: int) -> Iterator[tuple[Held, SegmentIndex]]:
+        """Segments with records of that range. Reads only their indexes, and a few more to find the first
+        one."""
+        at = max(0, bisect_right(self.segments, first_lsn, key=self._first) - 1)
+        for held in self.segments[at:]:
+            if self._first(held) >= next_lsn:
+                return
+            index = self.index(held)
+            if index.next_lsn > first_lsn:
+                yield held, index
+
+
+def first_answer(sources: list[Source], ask: Callable[[Source], _T]) -> _T:
+    """The result of the first source that has the segment.
+
+    Raises:
+        SegmentMissingError: none of them has it.
+        SourceError: one that might have it does not answer, and no other has it.
+    """
+    problem: SourceError | SegmentMissingError | None = None
+    for source in sources:
+        try:
+            return ask(source)
+        except SegmentMissingError as error:
+            problem = problem or error
+        except SourceError as error:
+            problem = error
+    raise problem or SegmentMissingError("no archive or gateway has it")

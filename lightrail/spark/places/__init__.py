@@ -1,1 +1,0 @@
-"""Places: where segments of journals are, archive folders and gateways, behind one listing."""

@@ -1,0 +1,59 @@
+"""Forwarded: what a gateway adds to a client's request for a WebSocket, which it passes on to a frontend.
+
+The header field has the client's address, and whether the client came over TLS. A frontend believes it by a
+code made with a key that only processes of the installation have, over the request's own nonce and the time.
+"""
+
+import hmac
+from dataclasses import dataclass
+from typing import Final
+
+from lightrail.model import limits
+
+FIELD: Final = "LightRail-Forwarded"
+_VERSION: Final = "1"
+_PARTS: Final = 6
+_PURPOSE: Final = b"lightrail websocket forwarded"
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """A client of a gateway.
+
+    Attributes:
+        host: its address.
+        tls: whether its connection to the gateway is encrypted.
+    """
+
+    host: str
+    port: int
+    tls: bool
+
+    def sign(self, secret: bytes, nonce: bytes, now_ms: int) -> str:
+        """The value of the header field: VERSION TIME_MS TLS HOST PORT CODE.
+
+        Args:
+            secret: of the installation.
+            nonce: the field Sec-WebSocket-Key of the same request.
+        """
+        text = f"{_VERSION} {now_ms} {int(self.tls)} {self.host} {self.port}"
+        return f"{text} {_code(secret, nonce, text)}"
+
+    @classmethod
+    def read(cls, value: str, secret: bytes, nonce: bytes, now_ms: int) -> "Forwarded":
+        """Raises ValueError: nobody of the installation wrote this, or too long ago."""
+        text, _, code = value.rpartition(" ")
+        if not hmac.compare_digest(code.encode(errors="replace"), _code(secret, nonce, text).encode()):
+            raise ValueError(f"expected {FIELD} from a gateway of this installation, found another code")
+        parts = value.split(" ")
+        if len(parts) != _PARTS or parts[0] != _VERSION:
+            raise ValueError(f"expected {FIELD} of version {_VERSION}, found {value[:80]!a}")
+        _, at_ms, tls, host, port, _ = parts
+        if abs(now_ms - int(at_ms)) > limits.FORWARDED_AGE_MS:
+            raise ValueError(f"{FIELD} was written {now_ms - int(at_ms)} ms ago")
+        return cls(host, int(port), tls == "1")
+
+
+def _code(secret: bytes, nonce: bytes, text: str) -> str:
+    key = hmac.digest(secret, _PURPOSE, "sha256")
+    return hmac.digest(key, nonce + b" " + text.encode(errors="replace"), "sha256").hex()

@@ -1,0 +1,159 @@
+"""Pool: connections to shards that are closed when nobody has used them for a while."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from lightrail.model import limits
+from lightrail.wire import keys
+from lightrail.wire.bodies import Answer
+from lightrail.wire.keys import WireKey
+from lightrail.wire.requests import ShardDownError
+from lightrail.wire.shards import ShardPeer
+from lightrail.wire.watch import Watch
+
+
+class Pooled(Watch[ShardPeer]):
+    """A connection, its users, and whether its shard serves."""
+
+    def __init__(self) -> None:
+        self.peer: ShardPeer
+        self.serves = asyncio.Event()
+        self.users = 0
+        self.idle: asyncio.TimerHandle | None = None
+        """Closes the connection, while nobody uses it."""
+
+    def welcomed(self, peer: ShardPeer) -> None:
+        self.serves.set()
+
+    def lost(self, peer: ShardPeer) -> None:
+        self.serves.clear()
+
+
+class Pool:
+    """At most one connection to each shard, which it sees as one of a frontend.
+
+    Args:
+        name: of all connections, unique in the installation.
+        boot: drawn when the process starts.
+        address: of a shard now, None while it is not registered.
+        idle_ms: how long a connection without users stays open.
+        key: of the wire.
+        make: class of the connections.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        name: str,
+        boot: int,
+        address: Callable[[int], str | None],
+        now_ms: Callable[[], int],
+        idle_ms: int,
+        key: WireKey | None = None,
+        make: type[ShardPeer] = ShardPeer,
+    ) -> None:
+        self._loop = loop
+        self._name = name
+        self._boot = boot
+        self._address = address
+        self._now_ms = now_ms
+        self._idle_ms = idle_ms
+        self._key = key
+        self._make = make
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._pooled: dict[int, Pooled] = {}
+        self._flush_scheduled = False
+
+    def __len__(self) -> int:
+        """Connections that are open."""
+        return len(self._pooled)
+
+    def take(self, shard: int) -> ShardPeer:
+        """A connection to a shard, which may be away now; `leave` ends the use.
+
+        Raises ShardDownError where there is none and the address is unknown.
+        """
+        return self._take(shard).peer
+
+    def _take(self, shard: int) -> Pooled:
+        address = self._address(shard)
+        pooled = self._pooled.get(shard)
+        if pooled is None:
+            if address is None:
+                raise ShardDownError(f"shard {shard} is not registered now; try again")
+            pooled = self._open(shard, address)
+        elif address is not None and pooled.peer.address != address:
+            pooled.peer.reach(address)
+        pooled.users += 1
+        # A move that tries again and again while the source greets us must find the connection that it began.
+        if pooled.idle is not None:
+            pooled.idle.cancel()
+            pooled.idle = None
+        return pooled
+
+    def leave(self, shard: int) -> None:
+        """A user of this connection needs it no more."""
+        pooled = self._pooled.get(shard)
+        if pooled is not None:
+            pooled.users -= 1
+            if not pooled.users:
+                pooled.idle = self._loop.call_later(self._idle_ms / 1000, self._close_idle, shard)
+
+    async def request(self, shard: int, op: str, fields: dict[str, Any]) -> Answer:
+        """As ShardPeer.request, when the shard is greeted. Raises ShardDownError, ShardRefusedError."""
+        if self._address(shard) is None:
+            raise ShardDownError(f"shard {shard} is away now; try again")
+        pooled = self._take(shard)
+        try:
+            if not pooled.serves.is_set():
+                await asyncio.wait_for(pooled.serves.wait(), limits.BULK_GREETING_MS / 1000)
+            return await pooled.peer.request(op, fields)
+        except TimeoutError:
+            raise ShardDownError(f"shard {shard} is away now; try again") from None
+        finally:
+            self.leave(shard)
+
+    def close(self) -> None:
+        """Closes all connections, as the process ends."""
+        for pooled in self._pooled.values():
+            if pooled.idle is not None:
+                pooled.idle.cancel()
+            pooled.peer.close()
+        self._pooled.clear()
+        if self._context is not None:
+            self._context.term()
+
+    def _open(self, shard: int, address: str) -> Pooled:
+        if self._context is None:
+            self._context = keys.context(self._key)
+        pooled = self._pooled[shard] = Pooled()
+        pooled.peer = self._make(
+            self._loop,
+            self._context,
+            shard=shard,
+            address=address,
+            frontend=self._name,
+            boot=self._boot,
+            now_ms=self._now_ms,
+            schedule_flush=self._schedule_flush,
+            flush=self._flush,
+            watch=pooled,
+        )
+        return pooled
+
+    def _close_idle(self, shard: int) -> None:
+        self._pooled.pop(shard).peer.close()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        for pooled in list(self._pooled.values()):
+            pooled.peer.flush()

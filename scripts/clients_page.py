@@ -1,0 +1,290 @@
+"""Writes docs/use/clients.md, which client does what; a test checks that the tests behind it are there."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parents[1]
+PAGE: Final = ROOT / "docs" / "use" / "clients.md"
+INTEROP: Final = "tests/interop/"
+CLIENT: Final = "tests/client/test_"
+LAWS: Final = "tests/interop/jms/src/"
+NOT_RUN: Final = "tests/interop/test_jms.py"
+"""Its WAITING names the files of laws that do not run."""
+
+
+class Proof(NamedTuple):
+    """A test that a cell of the table stands for."""
+
+    test: str
+    """FILE::NAME; of Java, the name of the law."""
+    word: str = "yes"
+
+
+def _jms(file: str, law: str, word: str = "yes") -> Proof:
+    return Proof(f"{LAWS}{file}.java::{law}", word)
+
+
+def _proton(file: str, name: str, word: str = "yes") -> Proof:
+    return Proof(f"{INTEROP}test_proton_{file}.py::test_{name}", word)
+
+
+def _rhea(name: str, word: str = "yes") -> Proof:
+    return Proof(f"{INTEROP}test_rhea.py::test_{name}", word)
+
+
+def _azure(name: str, word: str = "yes") -> Proof:
+    return Proof(f"{INTEROP}test_azure_servicebus.py::test_{name}", word)
+
+
+def _ours(file: str, name: str, word: str = "yes") -> Proof:
+    return Proof(f"{CLIENT}{file}.py::test_{name}", word)
+
+
+JMS, PROTON, RHEA, AZURE, OURS = (
+    "Qpid JMS 2.10",
+    "Qpid Proton (Python)",
+    "rhea",
+    "azure-servicebus (Python)",
+    "lightrail.client",
+)
+CLIENTS: Final = (JMS, PROTON, RHEA, AZURE, OURS)
+TABLE: Final[Mapping[str, Mapping[str, Proof]]] = {
+    "send and receive in order": {
+        JMS: _jms("Messages", "messages_of_a_producer_keep_their_order"),
+        PROTON: _proton("blocking", "order_is_kept"),
+        RHEA: _rhea("order_over_thousands_of_messages"),
+        AZURE: _azure("a_message_that_is_sent_is_stored_once"),
+        OURS: _ours("sending_and_receiving", "what_is_sent_arrives_in_order_and_as_it_was"),
+    },
+    "every type of value": {
+        JMS: _jms("Messages", "bodies_of_all_kinds_arrive"),
+        PROTON: _proton("reactor", "every_type_arrives_as_it_was_sent"),
+        RHEA: _rhea("every_type_arrives_as_it_was_sent"),
+        OURS: _ours("sending_and_receiving", "what_is_sent_arrives_in_order_and_as_it_was"),
+    },
+    "large messages": {
+        JMS: _jms("Listening", "large_messages_arrive_whole"),
+        PROTON: _proton("blocking", "large_messages_both_ways"),
+        RHEA: _rhea("a_large_message"),
+        OURS: _ours("sending_and_receiving", "large_messages_go_in_several_frames"),
+    },
+    "sends that are confirmed later": {
+        JMS: _jms("Listening", "sends_complete_in_order_although_their_producer_is_closed"),
+        PROTON: _proton("reactor", "order_over_thousands_of_messages"),
+        RHEA: _rhea("order_over_thousands_of_messages"),
+        OURS: _ours("sending_and_receiving", "many_at_once_are_confirmed_each"),
+    },
+    "settled when sent": {
+        JMS: _jms("Listening", "messages_without_persistence_arrive_in_order", "not persistent"),
+        PROTON: _proton("blocking", "presettled_both_ways"),
+        RHEA: _rhea("presettled_both_ways"),
+        OURS: _ours("sending_and_receiving", "presettled_messages_need_no_answer_and_no_outcome"),
+    },
+    "receiver settles second": {
+        PROTON: _proton("reactor", "receiver_settle_mode_second"),
+        RHEA: _rhea("receiver_settle_mode_second"),
+    },
+    "redelivery and its count": {
+        JMS: _jms("Acknowledging", "what_was_not_acknowledged_comes_again_and_says_so"),
+        PROTON: _proton("blocking", "modified_delivery_failed_counts"),
+        RHEA: _rhea("outcomes_and_redelivery"),
+        AZURE: _azure("what_is_completed_is_gone_and_what_is_abandoned_comes_again"),
+        OURS: _ours("sending_and_receiving", "each_outcome_is_what_the_broker_makes_of_it"),
+    },
+    "acknowledging one by one": {
+        JMS: _jms("Acknowledging", "acknowledging_individually_acknowledges_one_message"),
+        PROTON: _proton("reactor", "outcomes_of_the_handler"),
+        RHEA: _rhea("outcomes_and_redelivery"),
+        AZURE: _azure("what_is_completed_is_gone_and_what_is_abandoned_comes_again"),
+        OURS: _ours("selecting", "a_handler_may_settle_by_itself"),
+    },
+    "dead letters": {
+        JMS: _jms("Acknowledging", "what_comes_back_too_often_is_a_dead_letter"),
+        PROTON: _proton("blocking", "rejected_goes_to_the_dead_letter_queue"),
+        OURS: _ours("scheduling", "a_dead_letter_keeps_its_reason"),
+    },
+    "locks that are renewed": {
+        OURS: _ours("locks", "locks_are_renewed_beside_the_handler_and_those_in_the_buffer_as_well"),
+    },
+    "browsing": {
+        JMS: _jms("Consuming", "a_browser_sees_everything_and_removes_nothing"),
+        PROTON: _proton("blocking", "browsing_leaves_messages_and_keeps_order"),
+        RHEA: _rhea("browsers_see_all_in_order_and_take_nothing"),
+        OURS: _ours("sending_and_receiving", "a_browser_leaves_everything_where_it_is"),
+    },
+    "selectors and filters": {
+        JMS: _jms("Consuming", "selectors_see_headers_and_properties"),
+        PROTON: _proton("names", "a_selector_chooses_messages"),
+        OURS: _ours("selecting", "a_filter_lets_through_what_it_names_and_leaves_the_rest"),
+    },
+    "priorities": {JMS: _jms("Messages", "a_queue_with_priorities_delivers_the_highest_first", "by policy")},
+    "groups": {
+        JMS: _jms("Listening", "messages_of_a_group_go_to_one_consumer_at_a_time_in_order", "by policy"),
+        OURS: _ours("selecting", "members_of_a_group_go_to_one_receiver_at_a_time_in_order", "by policy"),
+    },
+    "time to live": {
+        JMS: _jms("Messages", "what_has_expired_does_not_come"),
+        PROTON: _proton("blocking", "ttl_ends_in_the_dead_letter_queue"),
+    },
+    "a delay at a queue": {
+        JMS: _jms("Messages", "a_delay_needs_no_policy"),
+        OURS: _ours("scheduling", "a_scheduled_message_comes_at_its_time", "by policy"),
+    },
+    "a delay at a topic": {JMS: _jms("Messages", "a_delay_is_refused_where_a_topic_receives", "refused")},
+    "topics and routers": {
+        JMS: _jms("Subscriptions", "a_selector_filters_what_a_subscriber_gets"),
+        PROTON: _proton("routers", "a_receiver_gets_what_is_sent_after_its_attach"),
+        OURS: _ours("subscriptions", "every_receiver_of_a_router_gets_a_copy_of_what_its_filter_names"),
+    },
+    "durable subscriptions": {
+        JMS: _jms("Subscriptions", "a_durable_subscription_keeps_what_is_sent_meanwhile"),
+        PROTON: _proton("routers", "a_durable_subscription_survives_its_client"),
+        OURS: _ours(
+            "subscriptions", "a_durable_subscription_collects_while_nobody_receives_until_it_is_ended"
+        ),
+    },
+    "shared subscriptions": {
+        JMS: _jms("Subscriptions", "shared_durable_consumers_divide_the_messages"),
+        PROTON: _proton("routers", "a_durable_shared_subscription_of_all_containers"),
+        OURS: _ours("subscriptions", "receivers_of_several_connections_share_a_subscription"),
+    },
+    "nothing of the own connection (no-local)": {
+        JMS: _jms(
+            "Subscriptions",
+            "a_subscriber_without_local_messages_gets_those_of_others",
+        )
+    },
+    "temporary queues and requests": {
+        JMS: _jms("Temporary", "a_request_is_answered_over_a_temporary_queue"),
+        PROTON: _proton("dynamic", "request_and_response_over_a_reply_queue"),
+        OURS: _ours("requests", "each_question_gets_its_own_answer"),
+    },
+    "temporary topics": {JMS: _jms("Temporary", "a_temporary_topic_reaches_every_consumer")},
+    "sending without a target": {
+        JMS: _jms("Messages", "a_producer_without_a_destination_delays_what_it_sends_to_queues"),
+        PROTON: _proton("anonymous", "each_message_goes_where_it_says"),
+    },
+    "transactions at one shard": {
+        JMS: _jms("Transactions", "what_was_sent_and_rolled_back_never_comes"),
+    },
+    "a broker that is killed": {
+        JMS: _jms("Failover", "nothing_is_lost_when_the_broker_is_killed_and_started_again", "`failover:`"),
+        PROTON: _proton("restart", "many_accepted_messages_survive_kill_in_the_middle"),
+        OURS: _ours(
+            "recovery",
+            "over_kills_of_the_broker_everything_accepted_arrives_without_a_line_of_application_code",
+        ),
+    },
+    "users and TLS": {
+        PROTON: _proton("security", "tls_with_a_password"),
+        RHEA: _rhea("users_and_tls"),
+        OURS: _ours("tokens", "links_stay_open_beyond_the_life_of_a_token", "tokens"),
+    },
+    "WebSocket": {
+        RHEA: Proof(f"{INTEROP}test_websocket.py::test_users_enter_over_tls"),
+        AZURE: Proof(f"{INTEROP}test_websocket.py::test_azure_servicebus_sends_and_receives"),
+    },
+    "management": {
+        PROTON: _proton("management", "a_queue_is_made_used_and_deleted"),
+        RHEA: _rhea("management_answers_over_a_pair_of_links"),
+        OURS: _ours("requests", "a_queue_is_made_changed_looked_into_and_deleted"),
+    },
+}
+FRAMEWORKS: Final = ("Spring JMS 7", "Apache Camel 4")
+ON_JMS: Final[Mapping[str, Mapping[str, Proof]]] = {
+    "send, receive, browse": {
+        FRAMEWORKS[0]: _jms("Frameworks", "a_template_of_spring_sends_receives_browses_and_selects"),
+        FRAMEWORKS[1]: _jms("Frameworks", "a_route_of_camel_takes_messages_from_queue_to_queue"),
+    },
+    "containers with several consumers": {
+        FRAMEWORKS[0]: _jms(
+            "Frameworks", "containers_of_spring_receive_everything_once_and_again_what_fails"
+        ),
+        FRAMEWORKS[1]: _jms("Frameworks", "a_route_of_camel_takes_messages_from_queue_to_queue"),
+    },
+    "requests and answers": {
+        FRAMEWORKS[0]: _jms("Frameworks", "a_request_through_spring_is_answered_by_a_container"),
+        FRAMEWORKS[1]: _jms(
+            "Frameworks", "a_route_of_camel_answers_requests_over_temporary_and_named_queues"
+        ),
+    },
+    "durable and shared subscriptions": {
+        FRAMEWORKS[0]: _jms("Frameworks", "containers_of_spring_subscribe_durably_and_share"),
+        FRAMEWORKS[1]: _jms("Frameworks", "a_topic_of_camel_reaches_every_route"),
+    },
+    "transactions at one shard": {
+        FRAMEWORKS[0]: _jms("Transactions", "a_transaction_of_spring_commits_and_rolls_back")
+    },
+    "delays and time to live": {FRAMEWORKS[0]: _jms("Frameworks", "a_template_of_spring_delays_and_expires")},
+}
+HEAD = """# Which client does what
+
+Each word in these tables stands for a test that runs with every change of the broker; the number in a
+cell is that of the test in the list below. *refused* means that broker or client refuses it with a
+sentence that says so. An empty cell means that there is no test of it, not that it does not work. *by
+policy* means that the queue has a [policy](../operate/policies.md) for it.
+"""
+
+
+def _table(
+    title: str, columns: Sequence[str], rows: Mapping[str, Mapping[str, Proof]], seen: dict[str, int]
+) -> str:
+    text = f"| {title} | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}\n"
+    for feature, proofs in rows.items():
+        unknown = proofs.keys() - set(columns)
+        if unknown:
+            raise ValueError(f"{feature}: expected columns of {columns}, found {sorted(unknown)}")
+        cells = []
+        for column in columns:
+            proof = proofs.get(column)
+            number = 0 if proof is None else seen.setdefault(proof.test, len(seen) + 1)
+            cells.append("" if proof is None else f"{proof.word} ({number})")
+        text += f"| {feature} | {' | '.join(cells)} |\n"
+    return text
+
+
+def page() -> str:
+    """The whole page."""
+    seen: dict[str, int] = {}
+    text = HEAD + "\n## Clients\n\n" + _table("", CLIENTS, TABLE, seen)
+    text += "\n## On top of Qpid JMS\n\n" + _table("", FRAMEWORKS, ON_JMS, seen)
+    text += "\n## Tests\n\n" + "".join(f"{number}. `{test}`\n" for test, number in seen.items())
+    return text
+
+
+def proofs() -> Iterable[Proof]:
+    """Every cell."""
+    for rows in (TABLE, ON_JMS):
+        for cells in rows.values():
+            yield from cells.values()
+
+
+def problem_of(proof: Proof) -> str:
+    """Why a cell is not true: its test is missing, or does not run; empty where it is."""
+    file, _, name = proof.test.partition("::")
+    path = ROOT / file
+    if not path.is_file():
+        return f"{proof.test}: there is no such file"
+    source = path.read_text()
+    if path.suffix == ".java":
+        waiting = re.search(r"^WAITING = frozenset\(\{(.*?)\}\)", (ROOT / NOT_RUN).read_text(), re.M | re.S)
+        if waiting is not None and f'"{path.name}"' in waiting[1]:
+            return f"{proof.test}: {NOT_RUN} does not run the laws of this file"
+        return "" if re.search(rf"@Law\s+void {name}\(", source) else f"{proof.test}: there is no such law"
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            marks = [ast.unparse(each) for each in node.decorator_list]
+            skipped = [mark for mark in marks if re.match(r"pytest\.mark\.(skip|xfail)", mark)]
+            return f"{proof.test}: it has the mark {skipped[0]}" if skipped else ""
+    return f"{proof.test}: there is no such test"
+
+
+if __name__ == "__main__":
+    wrong = [problem for problem in map(problem_of, proofs()) if problem]
+    if wrong:
+        sys.exit("\n".join(wrong))
+    PAGE.write_text(page())

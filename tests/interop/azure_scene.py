@@ -1,0 +1,36 @@
+"""What the tests of Azure's SDKs share: a broker with a shared access key, and connection strings for it."""
+
+from pathlib import Path
+from typing import Any
+
+from azure.servicebus import ServiceBusClient
+
+from tests.interop.test_proton_security import admin
+from tests.support.broker import Broker
+
+TAKEN_AT_ONCE = 100
+
+
+def key_of(data: Path | str, name: str, *options: str) -> str:
+    """Makes a key of a user, and perhaps the user: SharedAccessKeyName=NAME;SharedAccessKey=KEY."""
+    return admin(data, "key", "make", name, *options).strip().partition("\t")[2]
+
+
+def connection_string(broker: Broker, key: str) -> str:
+    """As for the emulator, without TLS."""
+    return f"Endpoint=sb://{broker.amqp};{key};UseDevelopmentEmulator=true"
+
+
+def client_for(broker: Broker, key: str, **options: Any) -> ServiceBusClient:
+    """A client by a connection string, which fails at once instead of trying for minutes."""
+    return ServiceBusClient.from_connection_string(connection_string(broker, key), retry_total=0, **options)
+
+
+def received(receiver: Any, count: int) -> list[Any]:
+    """So many messages, in as many calls as it takes."""
+    found: list[Any] = []
+    while len(found) < count:
+        more = receiver.receive_messages(count - len(found), max_wait_time=10)
+        assert more, f"expected {count} messages, found {len(found)}"
+        found += more
+    return found

@@ -1,0 +1,242 @@
+"""azure-servicebus and its locks: tokens, renewal, dead letters with reasons, peeking and schedules."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusMessageState,
+    ServiceBusReceiveMode,
+    ServiceBusSubQueue,
+)
+from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
+
+from tests.interop.azure_scene import client_for, key_of, received
+from tests.support import wait
+from tests.support.broker import Broker
+from tests.support.namespace import give, subscribe
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    data = tmp_path_factory.mktemp("azure") / "data"
+    key_of(data, "first")
+    with Broker(data, "--allow-anonymous", "true") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def key(guarded: Broker) -> str:
+    return key_of(guarded.data, "shop")
+
+
+@pytest.fixture
+def client(guarded: Broker, key: str) -> Iterator[ServiceBusClient]:
+    with client_for(guarded, key) as made:
+        yield made
+
+
+def send(client: ServiceBusClient, queue: str, *texts: str) -> None:
+    with client.get_queue_sender(queue) as sender:
+        sender.send_messages([ServiceBusMessage(text, message_id=text) for text in texts])
+
+
+def texts(messages: Sequence[object]) -> list[str]:
+    return [str(message) for message in messages]
+
+
+def test_a_message_has_a_lock_token_a_sequence_and_its_times(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="queue", lock_duration=30)
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    send(client, queue, "one", "two")
+    with client.get_queue_receiver(queue) as receiver:
+        first, second = received(receiver, 2)
+        assert isinstance(first.lock_token, uuid.UUID)
+        assert first.lock_token != second.lock_token
+        assert (first.sequence_number, second.sequence_number) == (1, 2)
+        assert before < first.enqueued_time_utc < datetime.now(UTC) + timedelta(seconds=1)
+        left = first.locked_until_utc - datetime.now(UTC)
+        assert timedelta(seconds=20) < left <= timedelta(seconds=31)
+        assert first.state == ServiceBusMessageState.ACTIVE
+        assert first.delivery_count == 0
+
+
+def test_a_lock_is_renewed_and_a_lost_one_is_not(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="queue", lock_duration=2)
+    send(client, queue, "one", "two")
+    with client.get_queue_receiver(queue) as receiver:
+        first, second = received(receiver, 2)
+        renewed = receiver.renew_message_lock(first)
+        assert renewed == first.locked_until_utc
+        assert renewed > datetime.now(UTC)
+        receiver.complete_message(second)
+        second._settled = False
+        with pytest.raises(MessageLockLostError):
+            receiver.renew_message_lock(second)
+
+
+def test_an_abandoned_message_comes_again_with_its_count(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    send(client, queue, "one")
+    with client.get_queue_receiver(queue) as receiver:
+        (first,) = received(receiver, 1)
+        receiver.abandon_message(first)
+        (again,) = received(receiver, 1)
+        assert (str(again), again.delivery_count, again.sequence_number) == ("one", 1, 1)
+        assert again.lock_token != first.lock_token
+        receiver.complete_message(again)
+
+
+def test_a_dead_letter_has_its_reason_its_description_and_its_source(
+    client: ServiceBusClient, queue: str
+) -> None:
+    send(client, queue, "bad")
+    with client.get_queue_receiver(queue) as receiver:
+        (message,) = received(receiver, 1)
+        receiver.dead_letter_message(message, reason="can't be read", error_description="it is größer")
+    with client.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
+        (peeked,) = receiver.peek_messages()
+        (dead,) = received(receiver, 1)
+        for each in (peeked, dead):
+            assert str(each) == "bad"
+            assert (each.dead_letter_reason, each.dead_letter_error_description) == (
+                "can't be read",
+                "it is größer",
+            )
+            assert each.dead_letter_source == queue
+            assert each.message_id == "bad"
+        receiver.complete_message(dead)
+
+
+def test_a_message_that_fails_too_often_says_so(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="queue", max_delivery_count=1)
+    send(client, queue, "bad")
+    with client.get_queue_receiver(queue) as receiver:
+        receiver.abandon_message(received(receiver, 1)[0])
+    with client.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
+        (dead,) = received(receiver, 1)
+        assert dead.dead_letter_reason == "MaxDeliveryCountExceeded"
+
+
+def test_a_deferral_is_refused_and_the_message_stays(client: ServiceBusClient, queue: str) -> None:
+    send(client, queue, "one")
+    with client.get_queue_receiver(queue) as receiver:
+        (message,) = received(receiver, 1)
+        with pytest.raises(ServiceBusError, match="can't be deferred"):
+            receiver.defer_message(message)
+        with pytest.raises(ServiceBusError, match="can't be deferred"):
+            receiver.receive_deferred_messages([message.sequence_number])
+        (again,) = received(receiver, 1)
+        assert (str(again), again.delivery_count) == ("one", 0)
+        receiver.complete_message(again)
+
+
+def test_peeked_messages_stay_and_are_not_locked(client: ServiceBusClient, queue: str) -> None:
+    send(client, queue, "one", "two", "three")
+    with client.get_queue_receiver(queue) as receiver:
+        assert texts(receiver.peek_messages(2)) == ["one", "two"]
+        assert texts(receiver.peek_messages(2)) == ["three"]
+        assert receiver.peek_messages(2) == []
+        (peeked,) = receiver.peek_messages(1, sequence_number=2)
+        assert (str(peeked), peeked.sequence_number) == ("two", 2)
+        assert texts(received(receiver, 3)) == ["one", "two", "three"]
+
+
+def test_scheduled_messages_are_cancelled_by_their_numbers(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="queue", delay=True)
+    later = datetime.now(UTC) + HOUR
+    with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+        numbers = sender.schedule_messages([ServiceBusMessage("one"), ServiceBusMessage("two")], later)
+        assert numbers == [1, 2]
+        found = receiver.peek_messages(5)
+        assert texts(found) == ["one", "two"]
+        assert {each.state for each in found} == {ServiceBusMessageState.SCHEDULED}
+        shown = found[0].scheduled_enqueue_time_utc
+        assert shown is not None
+        assert abs(shown - later) < timedelta(milliseconds=2)
+        sender.cancel_scheduled_messages(numbers[0])
+        with pytest.raises(ServiceBusError, match="not scheduled"):
+            sender.cancel_scheduled_messages(numbers[0])
+        assert texts(receiver.peek_messages(5, sequence_number=1)) == ["two"]
+
+
+def test_a_scheduled_message_is_delivered_at_its_time(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="queue", delay=True)
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+        sender.schedule_messages(ServiceBusMessage("asked"), soon)
+        sender.send_messages(ServiceBusMessage("sent", scheduled_enqueue_time_utc=soon))
+        assert sorted(texts(received(receiver, 2))) == ["asked", "sent"]
+        assert datetime.now(UTC) >= soon
+
+
+def test_a_queue_that_delays_nothing_says_so(client: ServiceBusClient, guarded: Broker, queue: str) -> None:
+    give(guarded.data, queue, role="queue")
+    with (
+        client.get_queue_sender(queue) as sender,
+        pytest.raises(ServiceBusError, match="delays no messages"),
+    ):
+        sender.schedule_messages(ServiceBusMessage("x"), datetime.now(UTC) + HOUR)
+
+
+def test_who_may_not_listen_may_not_peek(guarded: Broker, queue: str) -> None:
+    give(guarded.data, queue, role="queue")
+    key = key_of(guarded.data, f"writer{queue[-1]}", "--rights", "send", "--prefix", queue)
+    with (
+        client_for(guarded, key) as client,
+        pytest.raises(ServiceBusError),
+        client.get_queue_receiver(queue) as receiver,
+    ):
+        receiver.peek_messages()
+
+
+def test_a_subscription_is_peeked_and_its_dead_letters_are_received(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    topic, target = f"{queue}/topic", f"{queue}/target"
+    give(guarded.data, topic, role="router")
+    give(guarded.data, target, role="queue")
+    subscribe(guarded.data, topic, target, id="mine")
+    with client.get_topic_sender(topic) as sender:
+        sender.send_messages(ServiceBusMessage("x"))
+    with client.get_subscription_receiver(topic, "mine") as receiver:
+        assert texts(receiver.peek_messages()) == ["x"]
+        (message,) = received(receiver, 1)
+        receiver.dead_letter_message(message, reason="no")
+    dead_letters = ServiceBusSubQueue.DEAD_LETTER
+    with client.get_subscription_receiver(topic, "mine", sub_queue=dead_letters) as receiver:
+        (dead,) = received(receiver, 1)
+        assert (str(dead), dead.dead_letter_reason) == ("x", "no")
+
+
+def test_what_is_received_and_deleted_has_no_lock(client: ServiceBusClient, queue: str) -> None:
+    send(client, queue, "one")
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    with client.get_queue_receiver(queue, receive_mode=mode) as receiver:
+        (message,) = received(receiver, 1)
+        assert message.sequence_number == 1
+        wait.until(lambda: receiver.peek_messages() == [], "the message is gone")
+
+
+def test_sessions_are_refused_with_the_reason(client: ServiceBusClient, queue: str) -> None:
+    with (
+        pytest.raises(ServiceBusError, match="sessions are not available"),
+        client.get_queue_receiver(queue, session_id="s") as receiver,
+    ):
+        receiver.receive_messages(max_wait_time=1)

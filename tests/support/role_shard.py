@@ -1,8 +1,0 @@
-"""A process that stands for a shard; see roles.py."""
-
-import sys
-
-from lightrail.telemetry.process import main
-from tests.support.roles import serve
-
-sys.exit(main("shard", serve))

@@ -1,0 +1,58 @@
+"""Resolvers that a test sets: where queues are and which shards are known, without a coordinator."""
+
+from typing import Any
+
+from lightrail.model.placement import Placement
+from lightrail.wire.bodies import Refusal
+from lightrail.wire.owners import Owners
+
+
+class FixedResolver:
+    """See lightrail/wire/resolver.py. `soon` is what the next refresh finds."""
+
+    def __init__(self) -> None:
+        self.placements: dict[str, tuple[int, int]] = {}
+        self.peers: dict[int, Any] = {}
+        self.soon: dict[str, tuple[int, int]] = {}
+        self.gone: Refusal | None = None
+        self.owners: Owners | None = None
+        self.refreshed = 0
+
+    def placement(self, queue: str) -> Placement | None:
+        found = self.placements.get(queue)
+        return None if found is None else Placement(*found)
+
+    async def place(self, queue: str) -> Placement:
+        return Placement(*self.placements[queue])
+
+    def peer(self, shard: int) -> Any:
+        return self.peers.get(shard)
+
+    def refresh(self) -> None:
+        self.refreshed += 1
+        soon, self.soon = self.soon, {}
+        if soon:
+            self.placements.update(soon)
+            if self.owners is not None:
+                self.owners.changed(soon)
+
+    async def lost(self, queue: str) -> Refusal | None:
+        return self.gone
+
+
+class FakeShardConnections:
+    """As much of ShardConnections as a link to a router sees."""
+
+    def __init__(self) -> None:
+        self.moved = 0
+        self.placements: dict[str, tuple[int, int]] = {}
+        self.owners = self
+        self.waits: list[int] = []
+
+    def placement(self, queue: str) -> Placement | None:
+        found = self.placements.get(queue)
+        return None if found is None else Placement(*found)
+
+    async def change(self, wait_ms: int) -> None:
+        """Nothing is waited for."""
+        self.waits.append(wait_ms)

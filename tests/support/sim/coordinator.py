@@ -1,0 +1,159 @@
+"""An etcd in memory as each process sees it: transactions are instant and guarded, news of them come later.
+
+Every process has a view of its own that lags behind, answers get lost after the transaction went through, the
+whole service goes away for a while, and what is registered on a lease goes when its process does.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
+from lightrail.cluster.entries import Entry, News
+from lightrail.cluster.keyed import KeyedCoordinator
+from tests.support.sim.loop import SimLoop
+from tests.support.sim.network import Host
+
+LATENCY_S: Final = (0.0002, 0.003)
+TIMEOUT_S: Final = 5.0
+LEASE_S: Final = 10.0
+
+
+class Etcd:
+    """The service."""
+
+    def __init__(self, loop: SimLoop, chance: random.Random) -> None:
+        self.loop = loop
+        self.chance = chance
+        self.is_down = False
+        self.answers_lost = 0.0
+        """Share of transactions whose answer does not arrive."""
+        self.log: list[Entry] = []
+        self.entries: dict[str, Entry] = {}
+        self.revision = 0
+        self.views: list[SimCoordinator] = []
+
+    def latency_s(self) -> float:
+        return self.chance.uniform(*LATENCY_S) * (20 if self.chance.random() < 0.02 else 1)
+
+    def commit(self, writes: Sequence[Write]) -> int:
+        """One transaction."""
+        for write in writes:
+            found = self.entries.get(write.key)
+            there = found.revision if found is not None and found.value is not None else 0
+            if write.guard is not None and write.guard != there:
+                raise ConflictError(write.key)
+        self.revision += 1
+        for key, value, _ in writes:
+            old = self.entries.get(key)
+            fresh = old is None or old.value is None
+            if value is None and fresh:
+                continue
+            created = self.revision if old is None or fresh else old.created
+            entry = self.entries[key] = Entry(key, value, created, self.revision)
+            self.log.append(entry)
+        for view in self.views:
+            self.loop.call_later(self.latency_s(), view.look)
+        return self.revision
+
+
+class SimCoordinator(KeyedCoordinator):
+    """What one process sees of it."""
+
+    def __init__(self, etcd: Etcd, host: Host) -> None:
+        super().__init__()
+        self._etcd = etcd
+        self._host = host
+        self._seen = 0
+        """Entries of the log that have arrived."""
+        self._revision = 0
+        self._arrived: asyncio.Event = asyncio.Event()
+        self.closed = False
+        etcd.views.append(self)
+        # A process lists everything before it does anything.
+        self._take_in()
+
+    @property
+    def is_away(self) -> bool:
+        return self._etcd.is_down or self._host.is_cut_off
+
+    def look(self) -> None:
+        """A piece of news has arrived, or all of them after an outage."""
+        if self.closed:
+            return
+        if self.is_away:
+            self._etcd.loop.call_later(0.1, self.look)
+            return
+        if self._take_in():
+            self._tell_news()
+
+    def _take_in(self) -> bool:
+        log = self._etcd.log
+        if self._seen == len(log):
+            return False
+        self._seen = len(log)
+        self._revision = log[-1].revision
+        self._arrived.set()
+        self._arrived = asyncio.Event()
+        return True
+
+    async def _commit(self, writes: Sequence[Write]) -> int:
+        await self._travel()
+        revision = self._etcd.commit(writes)
+        if self._etcd.chance.random() < self._etcd.answers_lost:
+            await asyncio.sleep(TIMEOUT_S)
+            raise CoordinatorError("no answer: whether it went through is not known")
+        await self._travel()
+        while self._revision < revision and not self.is_away and not self.closed:
+            await self._arrived.wait()
+        return revision
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(self._etcd.latency_s())
+        if self.is_away or self.closed:
+            await asyncio.sleep(TIMEOUT_S)
+            raise CoordinatorError("etcd does not answer")
+
+    def _changes(self, since: int) -> News | None:
+        if since == self._revision:
+            return None
+        changed: dict[str, Entry] = {}
+        for entry in self._etcd.log[: self._seen]:
+            if entry.revision > since:
+                changed.pop(entry.key, None)
+                changed[entry.key] = entry
+        entries = [entry for entry in changed.values() if since or entry.value is not None]
+        return News(self._revision, entries, since == 0)
+
+    async def entry(self, key: str) -> Entry | None:
+        await self._travel()
+        found = self._etcd.entries.get(key)
+        return found if found is not None and found.value is not None else None
+
+    async def entries(self, prefix: str) -> list[Entry]:
+        await self._travel()
+        found = [each for key, each in self._etcd.entries.items() if key.startswith(prefix)]
+        return sorted((each for each in found if each.value is not None), key=lambda each: each.key)
+
+    async def cluster_id(self) -> str:
+        return "5" * 32
+
+    async def secret(self) -> bytes:
+        return bytes(32)
+
+    async def close(self) -> None:
+        self.die()
+
+    def die(self) -> None:
+        """The process is gone; what it registered goes with its lease."""
+        self.closed = True
+        if self in self._etcd.views:
+            self._etcd.views.remove(self)
+        for key, registration in self._registrations.held.items():
+            self._etcd.loop.call_later(LEASE_S, self._expire, key, registration.value)
+
+    def _expire(self, key: str, value: str) -> None:
+        found = self._etcd.entries.get(key)
+        if found is not None and found.value == value:
+            self._etcd.commit([Write(key, None, found.revision)])

@@ -1,0 +1,261 @@
+"""A network of ZeroMQ sockets in memory, with the faults of a real one, all drawn from one seed.
+
+What ZeroMQ promises holds: the messages of one connection arrive in order, each whole and once, as long as
+the connection lasts. What it does not promise fails here: a connection may break at any time, and what was on
+its way is lost then, without a word to either end; connections know nothing of each other's order; a host may
+be cut off, and what was sent to it arrives late or never.
+"""
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import zmq
+
+from tests.support.sim.loop import SimLoop
+
+LATENCY_S: Final = (0.00005, 0.002)
+"""Shortest and longest way of a message while nothing is wrong."""
+
+
+class Host:
+    """Whatever lives and dies together: one process."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_cut_off = False
+        self.connections: dict[Connection, None] = {}
+
+
+class Connection:
+    """From a DEALER to a ROUTER, both ways in order."""
+
+    def __init__(self, network: "Network", dealer: "Socket", router: "Socket") -> None:
+        self.network = network
+        self.dealer = dealer
+        self.router = router
+        self.broken = False
+        self._queues: dict[Socket, deque[list[bytes]]] = {dealer: deque(), router: deque()}
+        """By the end that it is for: what is on its way."""
+        self._arrival_s: dict[Socket, float] = {dealer: 0.0, router: 0.0}
+
+    @property
+    def hosts(self) -> tuple[Host, Host]:
+        return self.dealer.host, self.router.host
+
+    def send(self, to: "Socket", parts: Sequence[bytes]) -> None:
+        network = self.network
+        self._queues[to].append(list(parts))
+        # TCP: nothing overtakes.
+        arrival_s = max(self._arrival_s[to], network.loop.time() + network.latency_s())
+        self._arrival_s[to] = arrival_s
+        network.loop.call_at(arrival_s, self._arrive, to)
+
+    def _arrive(self, to: "Socket") -> None:
+        if self.broken or not self._queues[to]:
+            return
+        if any(host.is_cut_off for host in self.hosts):
+            # It waits in the buffers of the system; `heal` looks again.
+            return
+        parts = self._queues[to].popleft()
+        to.take(parts if to is self.dealer else [self.dealer.identity, *parts])
+
+    def flush(self) -> None:
+        """What waited arrives."""
+        for to, queue in self._queues.items():
+            for _ in range(len(queue)):
+                self._arrive(to)
+
+    def end(self) -> None:
+        """It breaks, and what is on its way is lost."""
+        if self.broken:
+            return
+        self.broken = True
+        for host in self.hosts:
+            host.connections.pop(self, None)
+        if self.router.peers.get(self.dealer.identity) is self:
+            del self.router.peers[self.dealer.identity]
+        if self.dealer.connection is self:
+            self.dealer.connection = None
+            self.dealer.reconnect()
+
+
+class Frame:
+    """What lightrail uses of a zmq.Frame."""
+
+    def __init__(self, part: bytes, more: bool) -> None:
+        self.bytes = self.buffer = part
+        self.more = more
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
+class Socket:
+    """What lightrail uses of a zmq.Socket: a DEALER that connects, or a ROUTER that binds."""
+
+    def __init__(self, network: "Network", host: Host, kind: int) -> None:
+        self.host = host
+        self.identity = b""
+        self.connection: Connection | None = None
+        """Of a DEALER."""
+        self.peers: dict[bytes, Connection] = {}
+        """Of a ROUTER, by identity."""
+        self._network = network
+        self._kind = kind
+        self._fd = next(network.numbers)
+        self._inbox: deque[list[bytes]] = deque()
+        self._sending: list[bytes] = []
+        """Parts of the message that is being sent."""
+        self._receiving: deque[bytes] = deque()
+        """Parts that are left of the message that is being received."""
+        self._address = ""
+        self._closed = False
+
+    def setsockopt(self, option: int, value: Any) -> None:
+        if option == zmq.ROUTING_ID:
+            self.identity = bytes(value)
+
+    def getsockopt(self, option: int) -> int:
+        if option == zmq.FD:
+            return self._fd
+        return zmq.POLLIN if self._inbox else 0
+
+    def bind(self, address: str) -> None:
+        self._address = address
+        self._network.bound[address] = self
+
+    def connect(self, address: str) -> None:
+        self._address = address
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        """A little later, if there is somebody."""
+        if not self._closed:
+            pause_s = self._network.chance.uniform(0.001, 0.05)
+            self._network.loop.call_later(pause_s, self._try)
+
+    def _try(self) -> None:
+        if self._closed or self.connection is not None:
+            return
+        router = self._network.bound.get(self._address)
+        if router is None or router._closed or self.host.is_cut_off or router.host.is_cut_off:
+            self.reconnect()
+            return
+        former = router.peers.get(self.identity)
+        if former is not None:
+            # ROUTER_HANDOVER: the new one takes the name.
+            former.end()
+        connection = self.connection = router.peers[self.identity] = Connection(self._network, self, router)
+        for host in connection.hosts:
+            host.connections[connection] = None
+
+    def send(self, part: bytes, flags: int = 0, copy: bool = True) -> None:
+        if not self._sending:
+            if self._kind == zmq.DEALER and self.connection is None:
+                raise zmq.Again
+            if self._kind == zmq.ROUTER and bytes(part) not in self.peers:
+                raise zmq.ZMQError(zmq.EHOSTUNREACH)
+        self._sending.append(part)
+        if flags & zmq.SNDMORE:
+            return
+        parts, self._sending = self._sending, []
+        if self._kind == zmq.DEALER:
+            assert self.connection is not None
+            self.connection.send(self.connection.router, parts)
+        else:
+            connection = self.peers[bytes(parts[0])]
+            connection.send(connection.dealer, parts[1:])
+
+    def recv(self, flags: int = 0, copy: bool = True) -> "Frame":
+        if not self._receiving:
+            if not self._inbox:
+                raise zmq.Again
+            self._receiving.extend(self._inbox.popleft())
+        part = self._receiving.popleft()
+        return Frame(part, bool(self._receiving))
+
+    def take(self, parts: list[bytes]) -> None:
+        """A message has arrived."""
+        if self._closed:
+            return
+        self._inbox.append(parts)
+        reader = self._network.loop.readers.get(self._fd)
+        if reader is not None:
+            self._network.loop.call_soon(reader)
+
+    def close(self, linger: int | None = None) -> None:
+        self._closed = True
+        if self._network.bound.get(self._address) is self:
+            del self._network.bound[self._address]
+        if self.connection is not None:
+            self.connection.end()
+        for connection in list(self.peers.values()):
+            connection.end()
+
+
+class Context:
+    """A zmq.Context of one host."""
+
+    def __init__(self, network: "Network", host: Host) -> None:
+        self._network = network
+        self._host = host
+
+    def socket(self, kind: int) -> Socket:
+        return Socket(self._network, self._host, kind)
+
+    def term(self) -> None:
+        """Nothing is kept."""
+
+
+class Network:
+    """All of it."""
+
+    def __init__(self, loop: SimLoop, chance: random.Random) -> None:
+        self.loop = loop
+        self.chance = chance
+        self.numbers = itertools.count(1_000)
+        self.bound: dict[str, Socket] = {}
+        self.hosts: list[Host] = []
+        self.slow = 1.0
+        """Factor of every latency."""
+
+    def host(self, name: str) -> tuple[Host, Context]:
+        """One more process."""
+        host = Host(name)
+        self.hosts.append(host)
+        return host, Context(self, host)
+
+    def latency_s(self) -> float:
+        return self.slow * self.chance.uniform(*LATENCY_S) * (20 if self.chance.random() < 0.02 else 1)
+
+    def break_some(self, share: float) -> None:
+        """Connections break by chance."""
+        for host in self.hosts:
+            for connection in list(host.connections):
+                if self.chance.random() < share:
+                    connection.end()
+
+    def cut_off(self, host: Host) -> None:
+        """Nothing reaches it, and nothing comes from it."""
+        host.is_cut_off = True
+
+    def heal(self, host: Host, *, broken: bool) -> None:
+        """It is back: with what was on its way, or with new connections."""
+        host.is_cut_off = False
+        for connection in list(host.connections):
+            if broken:
+                connection.end()
+            else:
+                connection.flush()
+
+    def gone(self, host: Host) -> None:
+        """The process died."""
+        for connection in list(host.connections):
+            connection.end()
+        for socket in list(self.bound.values()):
+            if socket.host is host:
+                socket.close()
+        self.hosts.remove(host)

@@ -1,0 +1,225 @@
+"""BusConsumerLink: what clients of Azure Service Bus read in deliveries, and what their outcomes become."""
+
+from typing import Any
+
+import pytest
+
+from lightrail.amqp.composite import write_composite
+from lightrail.amqp.decoder import decode
+from lightrail.amqp.events import ACCEPTED, Credit, Outcome
+from lightrail.amqp.performatives import AmqpError, Attach, Modified, Rejected, Source
+from lightrail.amqp.sections import (
+    Properties,
+    decode_annotations,
+    decode_application_properties,
+    decode_header,
+    decode_properties,
+    with_annotations,
+    with_application_properties,
+)
+from lightrail.amqp.values import Symbol
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.bus_deliveries import (
+    SESSION_FILTER,
+    BusConsumerLink,
+    annotated,
+    annotations_of,
+    is_bus_link,
+    refuse_sessions,
+)
+from lightrail.model import conditions, limits
+from lightrail.model.policy import Policy
+from lightrail.namespace.records import Name
+from lightrail.wire.bodies import ConsumerOpen, SettleDetail
+from lightrail.wire.frames import Kind, OutcomeCode
+from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
+from tests.unit.amqp.peer import data
+from tests.unit.frontend.test_deliveries import slice_of
+
+MESSAGE = write_composite(Properties(message_id="m")) + data(b"body")
+
+
+class Directory:
+    def __init__(self, policy: dict[str, Any]) -> None:
+        self.policy = Policy.parse({"role": "queue", **policy})
+
+    def get(self, name: str) -> Name:
+        return Name(name, self.policy)
+
+
+class Link(FakeLink):
+    prefix = b""
+
+    def prefix_tags(self, prefix: bytes) -> None:
+        self.prefix = prefix
+
+
+class Rig:
+    def __init__(self, queue: str = "q", **policy: Any) -> None:
+        self.connection = FakeConnection()
+        self.connection.frontend.directory = Directory(policy)  # type: ignore[assignment]
+        self.link = Link()
+        self.shard = FakeShard()
+        self.consumer = BusConsumerLink(
+            self.connection,  # type: ignore[arg-type]
+            self.link,  # type: ignore[arg-type]
+            self.shard,  # type: ignore[arg-type]
+            number=6,
+            options=ConsumerOpen(queue),
+        )
+        self.consumer.reopen()
+        self.consumer.ready()
+        self.consumer.credit(Credit(self.link, 10, False))  # type: ignore[arg-type]
+
+    def delivered(self, *messages: bytes) -> list[bytes]:
+        """The messages as the client gets them."""
+        before = len(self.link.sent)
+        self.consumer.deliver(slice_of(0, list(messages)), 0, len(messages))
+        return self.link.sent[before:]
+
+    def outcome(self, state: Any, settled: bool = False) -> list[Any]:
+        self.shard.take()
+        event = Outcome(self.link, 0, 0, state, settled)  # type: ignore[arg-type]
+        self.consumer.outcome(event)
+        return self.shard.take(Kind.SETTLE)
+
+
+def test_a_delivery_has_a_sequence_from_one_on_a_count_and_the_end_of_its_lock() -> None:
+    rig = Rig(lock_duration=30)
+    first, second = rig.delivered(MESSAGE, MESSAGE)
+    for sequence, found in ((1, first), (2, second)):
+        notes = decode_annotations(found)
+        assert notes["x-opt-sequence-number"] == sequence
+        assert notes["x-opt-locked-until"] - rig.connection.frontend.now_ms() <= 30_000
+        assert decode_properties(found).message_id == "m"
+        assert found.endswith(data(b"body"))
+        assert decode_header(found).delivery_count == 0
+
+
+def test_a_lock_that_no_time_ends_is_shown_with_an_end() -> None:
+    (found,) = Rig().delivered(MESSAGE)
+    shown = decode_annotations(found)["x-opt-locked-until"]
+    assert limits.BUS_LOCK_SHOWN_MS - 70_000 < shown - 1_000_000 <= limits.BUS_LOCK_SHOWN_MS
+
+
+def test_a_lock_token_is_a_delivery_tag_of_sixteen_bytes_of_this_link() -> None:
+    rig, other = Rig(), Rig()
+    assert len(rig.link.prefix) == 12
+    assert rig.consumer.has_tag(rig.link.prefix + b"\0\0\0\0")
+    assert not other.consumer.has_tag(rig.link.prefix + b"\0\0\0\0")
+
+
+def test_what_is_no_message_is_delivered_as_it_is() -> None:
+    assert Rig().delivered(b"no sections") == [b"no sections"]
+
+
+def test_a_reason_is_kept_with_the_dead_letter_and_is_no_longer_than_its_bound() -> None:
+    rig = Rig()
+    info = {
+        Symbol("DeadLetterReason"): "why " + "x" * limits.BUS_REASON_CHARACTERS,
+        Symbol("DeadLetterErrorDescription"): "größer",
+        Symbol("other"): 1,
+    }
+    error = AmqpError(condition=Symbol("com.microsoft:dead-letter"), description="größer", info=info)
+    (said,) = rig.outcome(Rejected(error=error))
+    assert said.flags == OutcomeCode.REJECTED
+    detail = SettleDetail.decode(said.body)
+    found = annotated(with_annotations(MESSAGE, _notes(detail)), annotations_of(0, 1), is_dead=True)
+    properties = decode_application_properties(found)
+    assert len(properties["DeadLetterReason"]) == limits.BUS_REASON_CHARACTERS
+    assert properties["DeadLetterErrorDescription"] == "größer"
+
+
+def _notes(detail: SettleDetail) -> dict[Symbol, Any]:
+    encoded = bytes.fromhex(detail.annotations)
+    notes: dict[Symbol, Any] = decode(encoded, 0, len(encoded))[0]
+    return notes
+
+
+@pytest.mark.parametrize(
+    ("notes", "reason"),
+    [
+        ({"x-opt-dead-letter-reason": Symbol("expired")}, "TTLExpiredException"),
+        ({"x-opt-dead-letter-reason": Symbol("other")}, "other"),
+        ({"x-opt-dead-letter-condition": Symbol("amqp:x")}, "amqp:x"),
+        ({}, ""),
+    ],
+)
+def test_a_dead_letter_of_the_broker_has_its_reason(notes: dict[str, Any], reason: str) -> None:
+    message = with_annotations(MESSAGE, {Symbol(key): value for key, value in notes.items()})
+    found = annotated(message, annotations_of(0, 1), is_dead=True)
+    assert decode_application_properties(found)["DeadLetterReason"] == reason
+
+
+def test_application_properties_are_replaced_and_all_else_stays() -> None:
+    once = with_application_properties(MESSAGE, {"a": "1"})
+    twice = with_application_properties(once, {"a": "1", "b": 2})
+    assert decode_application_properties(twice) == {"a": "1", "b": 2}
+    assert decode_properties(twice).message_id == "m"
+    assert twice.endswith(data(b"body"))
+    assert with_application_properties(data(b""), {}).endswith(data(b""))
+
+
+def test_a_confirmed_rejection_comes_back_without_its_error() -> None:
+    rig = Rig()
+    rig.link.rcv_settle_mode = 1
+    rig.delivered(MESSAGE)
+    rig.outcome(Rejected(error=AmqpError(condition=Symbol("x"))))
+    rig.consumer.settled(0, 1, True)
+    assert rig.link.settled_sent == [(0, 0, Rejected())]
+
+
+def test_a_deferral_releases_the_message_and_is_answered_with_an_error() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    (said,) = rig.outcome(Modified(delivery_failed=True, undeliverable_here=True))
+    detail = SettleDetail.decode(said.body)
+    assert said.flags == OutcomeCode.MODIFIED
+    assert not detail.delivery_failed
+    assert not detail.undeliverable_here
+    ((_, _, state),) = rig.link.settled_sent
+    assert str(state.error.condition) == conditions.NOT_IMPLEMENTED
+
+
+def test_other_outcomes_are_those_of_any_receiver() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    (said,) = rig.outcome(ACCEPTED, settled=True)
+    assert said.flags == OutcomeCode.ACCEPTED
+
+
+def test_a_link_is_the_bus_by_a_property_of_its_attach() -> None:
+    link = FakeLink()
+    link.attach = None  # type: ignore[attr-defined]
+    assert not is_bus_link(link)  # type: ignore[arg-type]
+    for properties, expected in (
+        (None, False),
+        ({}, False),
+        ({Symbol("product"): "x"}, False),
+        ({Symbol("com.microsoft:receiver-name"): "x"}, True),
+    ):
+        link.attach = Attach(name="x", handle=0, role=True, properties=properties)  # type: ignore[attr-defined]
+        assert is_bus_link(link) is expected  # type: ignore[arg-type]
+
+
+def test_sessions_are_refused() -> None:
+    link = FakeLink()
+    link.source = Source(filter={SESSION_FILTER: None})  # type: ignore[attr-defined]
+    with pytest.raises(ConditionError, match="sessions are not available"):
+        refuse_sessions(link)  # type: ignore[arg-type]
+
+
+def test_a_message_without_an_id_has_the_same_one_whenever_it_is_delivered() -> None:
+    first, again = (annotated(data(b"x"), annotations_of(3, 5), is_dead=False) for _ in range(2))
+    other = annotated(data(b"x"), annotations_of(4, 5), is_dead=False)
+    assert decode_properties(first).message_id == decode_properties(again).message_id
+    assert decode_properties(other).message_id != decode_properties(first).message_id
+    assert first.endswith(data(b"x"))
+
+
+@pytest.mark.parametrize("failed", [None, False, True])
+def test_an_abandoned_message_counts_as_a_failed_delivery(failed: bool | None) -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    (said,) = rig.outcome(Modified(delivery_failed=failed, undeliverable_here=False), settled=True)
+    assert SettleDetail.decode(said.body).delivery_failed

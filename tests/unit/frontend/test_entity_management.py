@@ -1,0 +1,131 @@
+"""NAME/$management: what it refuses, and with which status and condition."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from lightrail.amqp.values import Array, Long
+from lightrail.frontend.nodes.entity_management import NOT_HERE, EntityManagement, is_entity_management
+from lightrail.model import limits
+from lightrail.model.policy import Policy
+from lightrail.namespace.rights import ANYBODY
+from lightrail.wire.bodies import Answer
+from tests.support.amqp.frontend_scene import Scene, play
+from tests.support.amqp.requests import Requester
+from tests.unit.amqp.peer import data
+
+UUID = uuid.UUID(int=7)
+
+
+async def made(scene: Scene, **policy: Any) -> None:
+    await scene.frontend.service.give(ANYBODY, "q", Policy.parse({"role": "queue", **policy}))
+
+
+def refused(operation: str, body: Any, status: int, condition: str, text: str, **policy: Any) -> None:
+    """What a request is answered with."""
+
+    async def test(scene: Scene) -> None:
+        await made(scene, **policy)
+        requester = await Requester.attach(scene.client(), "q/$management")
+        answer = await requester.ask(body, operation=operation)
+        found = answer.application
+        assert text in found["statusDescription"]
+        assert (found["statusCode"], found["errorCondition"]) == (status, condition)
+
+    play(test)
+
+
+@pytest.mark.parametrize("operation", NOT_HERE)
+def test_what_the_broker_lacks_is_not_implemented(operation: str) -> None:
+    text = f"com.microsoft:{operation} is not available in this version: {NOT_HERE[operation]}"
+    refused(f"com.microsoft:{operation}", {}, 501, "amqp:not-implemented", text)
+
+
+ARGUMENT = "com.microsoft:argument-error"
+PEEK, RENEW = "com.microsoft:peek-message", "com.microsoft:renew-lock"
+SCHEDULE, CANCEL = "com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"
+MANY = limits.MANAGEMENT_PAGE_MAX + 1
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "status", "condition", "text"),
+    [
+        ("READ", {}, 400, ARGUMENT, "begins with com.microsoft:"),
+        ("com.microsoft:other", {}, 501, "amqp:not-implemented", "there are cancel-scheduled-message"),
+        (PEEK, [], 400, ARGUMENT, "with a map"),
+        (PEEK, {}, 400, ARGUMENT, "from-sequence-number is None"),
+        (PEEK, {"from-sequence-number": 1, "message-count": 0}, 400, ARGUMENT, "message-count is 0"),
+        (PEEK, {"from-sequence-number": True}, 400, ARGUMENT, "from-sequence-number is True"),
+        (PEEK, {"session-id": "s"}, 501, "amqp:not-implemented", "sessions are not available"),
+        (RENEW, {}, 400, ARGUMENT, f"1 to {limits.LOCKS_RENEWED_MAX} UUIDs"),
+        (RENEW, {"lock-tokens": []}, 400, ARGUMENT, "lock-tokens"),
+        (RENEW, {"lock-tokens": ["x"]}, 400, ARGUMENT, "lock-tokens"),
+        (RENEW, {"lock-tokens": [UUID] * (limits.LOCKS_RENEWED_MAX + 1)}, 400, ARGUMENT, "lock-tokens"),
+        (RENEW, {"lock-tokens": [UUID]}, 410, "com.microsoft:message-lock-lost", "the lock"),
+        (SCHEDULE, {"messages": []}, 400, ARGUMENT, "expected messages"),
+        (SCHEDULE, {"messages": [{"message": data(b"")}] * MANY}, 400, ARGUMENT, "expected messages"),
+        (SCHEDULE, {"messages": ["x"]}, 400, ARGUMENT, "a map with an encoded message"),
+        (SCHEDULE, {"messages": [{"message": b"\0\0"}]}, 400, ARGUMENT, "can't be read"),
+        (
+            SCHEDULE,
+            {"messages": [{"message": data(b""), "session-id": "s"}]},
+            501,
+            "amqp:not-implemented",
+            "sessions are not available",
+        ),
+        (CANCEL, {}, 400, ARGUMENT, "sequence-numbers"),
+        (CANCEL, {"sequence-numbers": [0]}, 400, ARGUMENT, "from 1 on"),
+        (CANCEL, {"sequence-numbers": [1] * MANY}, 400, ARGUMENT, "sequence-numbers"),
+    ],
+)
+def test_a_bad_request_says_what_was_expected(
+    operation: str, body: Any, status: int, condition: str, text: str
+) -> None:
+    refused(operation, body, status, condition, text, delay=True)
+
+
+def test_a_queue_without_delays_schedules_nothing() -> None:
+    body = {"messages": [{"message": data(b"")}]}
+    refused(SCHEDULE, body, 501, "amqp:not-implemented", "field delay to true")
+
+
+def test_what_was_not_cancelled_is_not_found() -> None:
+    async def test(scene: Scene) -> None:
+        await made(scene)
+        asked: list[Any] = []
+
+        async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
+            asked.append((queue, op, fields))
+            return Answer({"cancelled": 1}, memoryview(b""))
+
+        scene.frontend.ask_shard = ask  # type: ignore[method-assign]
+        requester = await Requester.attach(scene.client(), "q/$management")
+        numbers = Array([Long(1), Long(3)], 0x81)
+        answer = await requester.ask({"sequence-numbers": numbers}, operation=CANCEL)
+        assert answer.application["statusCode"] == 404
+        assert asked == [("q", "cancel", {"sequences": [0, 2]})]
+        answer = await requester.ask({"sequence-numbers": Array([Long(1)], 0x81)}, operation=CANCEL)
+        assert answer.application["statusCode"] == 200
+
+    play(test)
+
+
+def test_answers_meet_their_requests_at_the_node_of_one_name() -> None:
+    async def test(scene: Scene) -> None:
+        await made(scene)
+        client = scene.client()
+        one = await Requester.attach(client, "q/$management")
+        two = await Requester.attach(client, "q2/$management", session=one.session)
+        for requester in (one, two):
+            answer = await requester.ask({}, operation="com.microsoft:add-rule")
+            assert answer.application["statusCode"] == 501
+
+    play(test)
+
+
+def test_the_node_is_below_a_name() -> None:
+    assert is_entity_management("q/$management")
+    assert not is_entity_management("$management")
+    assert not is_entity_management("/$management")
+    assert not EntityManagement("q/$management").silent(b"")

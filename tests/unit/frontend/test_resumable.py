@@ -1,0 +1,187 @@
+"""ResumableLink (transport 2.6.13): tags ahead of batches, and credit within what the shard keeps."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lightrail.amqp.events import ACCEPTED, Resumed, SenderSettled, Transfers
+from lightrail.frontend.links.batched import BATCHED
+from lightrail.frontend.links.bound import Terms
+from lightrail.frontend.links.resumable import ResumableLink
+from lightrail.model import conditions, limits
+from lightrail.wire.bodies import ProducerOpen, Refusal
+from lightrail.wire.frames import CLOSED, Kind
+from lightrail.wire.tags import decode_tags
+from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
+
+
+class Link(FakeLink):
+    """The engine's link, with the attach of the client."""
+
+    def __init__(self, mode: int, unsettled: dict[bytes, Any] | None) -> None:
+        super().__init__()
+        self.rcv_settle_mode = mode
+        self.incomplete_unsettled = False
+        self.attach = SimpleNamespace(unsettled=unsettled, incomplete_unsettled=False)
+        self.keeps_tags = False
+
+    def keep_tags(self) -> None:
+        self.keeps_tags = True
+
+
+class Rig:
+    def __init__(self, *, mode: int = 1, unsettled: dict[bytes, Any] | None = None) -> None:
+        self.connection = FakeConnection()
+        self.link = Link(mode, unsettled)
+        self.shard = FakeShard()
+        self.terms = Terms("owner")
+        self.producer = ResumableLink(
+            self.connection,  # type: ignore[arg-type]
+            self.link,  # type: ignore[arg-type]
+            self.shard,  # type: ignore[arg-type]
+            number=5,
+            queue="q",
+            label="",
+            client_link="1" * 32,
+            seconds=60,
+            terms=self.terms,
+        )
+        self.next_id = 0
+        self.producer.reopen()
+
+    def ready(self, *tags: bytes, is_kept: bool = True) -> None:
+        self.producer.unsettled([*tags], is_kept)
+        self.producer.ready()
+
+    def transfers(self, *tags: bytes, settled: bool = False) -> None:
+        first, self.next_id = self.next_id, self.next_id + len(tags)
+        self.link.credit -= len(tags)
+        event = Transfers(self.link, first, [b"x"] * len(tags), settled, tags=[*tags])  # type: ignore[arg-type]
+        self.producer.transfers(event, 0)
+
+    def frames(self) -> list[tuple[Kind, int, list[bytes]]]:
+        """(kind, number, tags) of what was said to the shard."""
+        return [
+            (said.kind, said.number, decode_tags(said.body) if said.kind in (Kind.TAGS, Kind.FORGET) else [])
+            for said in self.shard.take()
+        ]
+
+
+def test_the_opening_asks_for_a_terminus_and_the_answer_has_what_the_shard_kept() -> None:
+    rig = Rig()
+    (said,) = rig.shard.take()
+    opening = ProducerOpen.decode(said.body)
+    assert (opening.client_link, opening.steals, opening.suspended_ms) == ("1" * 32, True, 60_000)
+    rig.ready(b"a")
+    assert rig.connection.accepted == [rig.link]
+    assert (rig.terms.unsettled, rig.terms.suspended_s) == ({b"a": ACCEPTED}, 60)
+    assert rig.terms.rcv_settle_mode == 1
+
+
+def test_where_the_shard_keeps_nothing_the_link_is_a_plain_one() -> None:
+    rig = Rig()
+    rig.ready(is_kept=False)
+    assert (rig.terms.unsettled, rig.terms.suspended_s, rig.terms.rcv_settle_mode) == (None, 0, 0)
+
+
+def test_what_the_client_does_not_have_is_forgotten() -> None:
+    rig = Rig(unsettled={b"a": None})
+    rig.shard.take()
+    rig.ready(b"a", b"b")
+    assert rig.frames() == [(Kind.FORGET, 0, [b"b"])]
+    assert rig.terms.unsettled == {b"a": ACCEPTED}
+
+
+def test_tags_go_ahead_of_their_batch_also_when_it_is_sent_again() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.shard.take()
+    rig.transfers(b"a", b"b")
+    rig.transfers(b"c")
+    rig.transfers(b"d", settled=True)
+    sent = [(Kind.TAGS, 1, [b"a", b"b"]), (Kind.ENQUEUE, 1, []), (Kind.TAGS, 2, [b"c"])]
+    sent += [(Kind.ENQUEUE, 2, []), (Kind.ENQUEUE, 3, [])]
+    assert rig.frames() == sent
+    rig.producer.answered(1, 1)
+    rig.producer.reopen()
+    (said, *_), again = rig.shard.said[:1], rig.frames()
+    assert not ProducerOpen.decode(said.body).steals
+    assert again[1:] == sent[2:]
+    rig.producer.refused(2, Refusal("amqp:resource-limit-exceeded"))
+    rig.producer.reopen()
+    assert rig.frames()[1:] == sent[4:]
+
+
+def test_what_the_client_settles_is_forgotten() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.transfers(b"a", b"b", b"c")
+    rig.shard.take()
+    rig.producer.sender_settled(SenderSettled(rig.link, 0, 1))  # type: ignore[arg-type]
+    rig.producer.sender_settled(SenderSettled(rig.link, 0, 1))  # type: ignore[arg-type]
+    assert rig.frames() == [(Kind.FORGET, 0, [b"a", b"b"])]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_resumed_delivery_is_answered_and_not_sent(settled: bool) -> None:
+    rig = Rig(unsettled={b"a": None})
+    rig.ready(b"a")
+    rig.shard.take()
+    rig.producer.resumed(Resumed(rig.link, 7, b"a", ACCEPTED, settled))  # type: ignore[arg-type]
+    assert rig.link.settled == ([] if settled else [(7, 7, ACCEPTED)])
+    assert rig.frames() == ([(Kind.FORGET, 0, [b"a"])] if settled else [])
+    rig.producer.sender_settled(SenderSettled(rig.link, 7, 7))  # type: ignore[arg-type]
+    assert rig.frames() == ([] if settled else [(Kind.FORGET, 0, [b"a"])])
+
+
+def test_credit_ends_before_the_shard_would_have_to_forget_what_is_unsettled() -> None:
+    """Mode second: up to UNSETTLED_TAGS_MAX deliveries, the credit that is out included."""
+    rig = Rig()
+    rig.ready()
+    sent = 0
+    while rig.link.credit:
+        count = min(rig.link.credit, 1_000)
+        rig.transfers(*(b"%d" % number for number in range(sent, sent + count)))
+        sent += count
+        rig.producer.answered(rig.producer._window.first, 1)
+    assert limits.UNSETTLED_TAGS_MAX - limits.LINK_CREDIT_MAX < sent <= limits.UNSETTLED_TAGS_MAX
+    rig.producer.sender_settled(SenderSettled(rig.link, 0, sent - 1))  # type: ignore[arg-type]
+    assert rig.link.granted[-1] == limits.LINK_CREDIT_MAX
+
+
+def test_a_link_that_is_closed_for_good_is_forgotten_and_another_is_not() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.shard.take()
+    rig.producer.closed_for_good()
+    (said,) = rig.shard.take()
+    assert (said.kind, said.flags) == (Kind.FORGET, CLOSED)
+
+
+def test_while_the_shard_is_away_no_outcome_is_guessed() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.transfers(b"a")
+    rig.producer.disconnected()
+    rig.producer.timed_out()
+    assert rig.link.settled == []
+    assert rig.link.granted[-1] == 0
+    rig.producer.reopen()
+    rig.producer.reconnected()
+    rig.producer.answered(1, 1)
+    assert rig.link.settled == [(0, 0, ACCEPTED)]
+    assert rig.link.granted[-1] == limits.LINK_CREDIT_MAX - 1
+
+
+def test_a_batch_is_refused_since_one_tag_is_one_message() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.frames()
+    event = Transfers(rig.link, 0, [b"x", b"y"], False, BATCHED, tags=[b"a", b"b"])  # type: ignore[arg-type]
+    rig.producer.transfers(event, 0)
+    assert rig.frames() == []
+    assert [(first, last, str(state.error.condition)) for first, last, state in rig.link.settled] == [
+        (0, 0, conditions.NOT_IMPLEMENTED),
+        (1, 1, conditions.NOT_IMPLEMENTED),
+    ]

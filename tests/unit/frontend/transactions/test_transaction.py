@@ -1,0 +1,92 @@
+"""A transaction gathers work within bounds; what exceeds them can only be rolled back."""
+
+from typing import Any
+
+import pytest
+
+from lightrail.amqp.performatives import Accepted, Released
+from lightrail.frontend.transactions.transaction import Attributes, Post, Retirement, Transaction
+from lightrail.model import conditions, limits
+
+ATTRIBUTES = Attributes(durable=True, priority=4, expires_at_ms=0, message_format=0)
+
+
+def post(*payloads: bytes) -> Post:
+    return Post("q", False, list(payloads), ATTRIBUTES)
+
+
+def retirement(
+    first: int, last: int, consumer: Any = None, outcome: Any = None, settled: bool = True
+) -> Retirement:
+    return Retirement(consumer, first, last, outcome or Accepted(), settled)
+
+
+def failed(transaction: Transaction) -> bool:
+    if transaction.failure is None:
+        return False
+    assert transaction.failure.condition == conditions.RESOURCE_LIMIT_EXCEEDED
+    return True
+
+
+def test_messages_up_to_the_most() -> None:
+    transaction = Transaction(b"t")
+    transaction.post(post(*[b"x"] * limits.TRANSACTION_MESSAGES_MAX))
+    assert not failed(transaction)
+    assert transaction.size == limits.TRANSACTION_MESSAGES_MAX
+    transaction.post(post(b"x"))
+    assert failed(transaction)
+    assert len(transaction.posts) == 1
+
+
+def test_bytes_up_to_the_most() -> None:
+    transaction = Transaction(b"t")
+    half = bytes(limits.TRANSACTION_BYTES_MAX // 2)
+    transaction.post(post(half))
+    transaction.post(post(half))
+    assert not failed(transaction)
+    transaction.post(post(b"x"))
+    assert failed(transaction)
+    assert transaction.size == limits.TRANSACTION_BYTES_MAX
+
+
+def test_batches_up_to_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRANSACTION_PARTS_MAX", 3)
+    transaction = Transaction(b"t")
+    for _ in range(3):
+        transaction.post(post(b"x"))
+    assert not failed(transaction)
+    transaction.post(post(b"x"))
+    assert failed(transaction)
+
+
+def test_ranges_up_to_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRANSACTION_PARTS_MAX", 3)
+    transaction = Transaction(b"t")
+    for number in range(3):
+        transaction.retire(retirement(2 * number, 2 * number))
+    assert not failed(transaction)
+    transaction.retire(retirement(10, 10))
+    assert failed(transaction)
+    # It has to be rolled back as well.
+    assert len(transaction.retirements) == 4
+
+
+def test_neighbours_with_one_outcome_are_one_range() -> None:
+    transaction = Transaction(b"t")
+    consumer = object()
+    transaction.retire(retirement(0, 1, consumer))
+    transaction.retire(retirement(2, 2, consumer))
+    transaction.retire(retirement(3, 3, consumer, Released()))
+    transaction.retire(retirement(4, 4, consumer, Released(), settled=False))
+    transaction.retire(retirement(5, 5, object(), Released(), settled=False))
+    transaction.retire(retirement(7, 7, consumer))
+    found = [(each.first, each.last) for each in transaction.retirements]
+    assert found == [(0, 2), (3, 3), (4, 4), (5, 5), (7, 7)]
+
+
+def test_the_first_reason_to_fail_counts() -> None:
+    transaction = Transaction(b"t")
+    transaction.fail(conditions.TRANSACTION_TIMEOUT, "one")
+    transaction.fail(conditions.TRANSACTION_ROLLBACK, "two")
+    assert transaction.failure is not None
+    assert transaction.failure.condition == conditions.TRANSACTION_TIMEOUT

@@ -1,0 +1,31 @@
+"""A sink that keeps what it is sent, and refuses it or answers late where a test wants that."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from lightrail.gateway.forwarding.sink import NotSentError
+from lightrail.gateway.links.outgoing import Outgoing
+
+
+class FakeSink:
+    """Keeps what it is sent, by name; `refuse` says why a letter is not taken."""
+
+    def __init__(self) -> None:
+        self.letters: dict[str, list[Outgoing]] = {}
+        self.refuse: Callable[[str, Outgoing], NotSentError | None] = lambda _name, _letter: None
+        self.gate: asyncio.Event | None = None
+        """While it is there and not set, answers wait; the letters are stored all the same."""
+        self.waiting = 0
+        """Letters that were sent while there was a gate."""
+
+    async def send(self, name: str, letters: Sequence[Outgoing]) -> list[NotSentError | None]:
+        answers = [self.refuse(name, letter) for letter in letters]
+        taken = [letter for letter, problem in zip(letters, answers, strict=True) if problem is None]
+        self.letters.setdefault(name, []).extend(taken)
+        if self.gate is not None:
+            self.waiting += len(letters)
+            await self.gate.wait()
+        return answers
+
+    def messages(self, name: str) -> list[bytes]:
+        return [letter.message for letter in self.letters.get(name, [])]

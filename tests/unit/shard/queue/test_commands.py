@@ -1,0 +1,67 @@
+"""Commands: a queue takes each of them also where it has nothing for it."""
+
+from typing import get_args
+
+import pytest
+
+from lightrail.shard.queue.commands import (
+    ACCEPTED,
+    Attach,
+    Cancel,
+    Change,
+    Command,
+    Conclude,
+    Credit,
+    Detach,
+    Enqueue,
+    Fetched,
+    Lose,
+    Open,
+    Peek,
+    Purge,
+    RenewDeliveries,
+    RenewLock,
+    Reserve,
+    Restore,
+    Settle,
+    SettleLocked,
+    Tick,
+)
+from lightrail.shard.queue.effects import Effect, LockAnswer, Peeked, Renewed
+from lightrail.shard.queue.policy import Policy
+from tests.support.shard.checked_queue import PlainBench
+
+IDLE: list[tuple[Command, list[Effect]]] = [
+    (Attach(1), []),
+    (Detach(1), []),
+    (Lose(1), []),
+    (Credit(1, 10, drain=True), []),
+    (Settle(1, 0, 10), []),
+    (Reserve(-1, 1, 0, 10), []),
+    (Conclude(-1, ACCEPTED), []),
+    (SettleLocked("key", 0), [LockAnswer(False, 0)]),
+    (RenewLock("key", 0), [LockAnswer(False, 0)]),
+    (RenewDeliveries(1, [0, 1]), [Renewed([0, 0])]),
+    (Tick(), []),
+    (Purge(), []),
+    (Cancel(0), []),
+    (Change(Policy()), []),
+    (Open(Policy()), []),
+    (Peek(0, 10), [Peeked([], [])]),
+    (Fetched(0, []), []),
+    (Restore([], 7), []),
+]
+"""Each command but Enqueue, for an empty queue without consumers, and the answer."""
+
+
+def test_every_command_is_tried() -> None:
+    assert {type(command) for command, _ in IDLE} | {Enqueue} == set(get_args(Command))
+
+
+@pytest.mark.parametrize(("command", "answer"), IDLE, ids=lambda each: type(each).__name__)
+def test_a_command_that_finds_nothing_changes_nothing(
+    bench: PlainBench, command: Command, answer: list[Effect]
+) -> None:
+    assert bench.do(command) == answer
+    assert bench.machine.contents.gauges[:4] == (0, 0, 0, 0)
+    assert not bench.dispatch()

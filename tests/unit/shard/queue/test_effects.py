@@ -1,0 +1,31 @@
+"""Effects: each one is executed or is the answer to a command, and reasons are words that stay."""
+
+import inspect
+import re
+from typing import get_args
+
+from lightrail.shard import performer
+from lightrail.shard.queue.effects import Effect, LockAnswer, Peeked, Reason, Renewed
+
+ANSWERS = {LockAnswer, Renewed, Peeked}
+"""What the caller of a command reads itself."""
+
+
+def test_the_performer_executes_every_effect_that_is_no_answer() -> None:
+    executed = set(re.findall(r"isinstance\(effect, effects\.(\w+)\)", inspect.getsource(performer)))
+    assert executed == {each.__name__ for each in set(get_args(Effect)) - ANSWERS}
+
+
+def test_reasons_are_written_to_dead_letters_and_figures_and_stay_as_they_are() -> None:
+    assert [str(reason) for reason in Reason] == [
+        "accepted",
+        "rejected",
+        "expired",
+        "max-delivery-count",
+        "purged",
+        "replaced",
+        "cancelled",
+        "queue-full",
+        "discarded",
+        "lost",
+    ]

@@ -1,0 +1,79 @@
+"""Removals: messages that expire or give way leave in their order, as dead letters or for good."""
+
+from lightrail.model import limits
+from lightrail.shard.queue.commands import RELEASED, Change, Credit, Enqueue, Fetched, Settle, Tick
+from lightrail.shard.queue.effects import DeadLetter, Fetch, Reason, Removed, Stored
+from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.runs import Location, Run, batch_of
+from tests.support.shard.checked_queue import BOUNDED, Bench, removed
+
+
+def test_a_policy_that_bounds_a_queue_lets_the_oldest_give_way_at_once() -> None:
+    bench = Bench(Policy())
+    bench.put("a", "b", "c", "d")
+    assert removed(bench.do(Change(BOUNDED)), Reason.DISCARDED) == [0, 1]
+
+
+def test_what_comes_back_to_a_queue_that_was_bounded_meanwhile_gives_way() -> None:
+    bench = Bench(Policy())
+    bench.put("a", "b", "c")
+    bench.consumer(1)
+    bench.dispatch()
+    assert not removed(bench.do(Change(BOUNDED)), Reason.DISCARDED)
+    assert removed(bench.do(Settle(1, 0, 2, RELEASED)), Reason.DISCARDED) == [0]
+
+
+def test_the_oldest_ready_messages_give_way_by_count_and_by_bytes() -> None:
+    bench = Bench(Policy(max_length=3, overflow="discard_existing"))
+    bench.put("a", "b", "c")
+    bench.consumer(1, credit=1)
+    assert bench.get() == ["a"]
+    bench.put("d")
+    assert bench.machine.contents.counters.discarded == {"discarded": 1}
+    assert bench.machine.contents.gauges[:2] == (2, 1), "what is in flight stays"
+    bench.do(Change(Policy(max_bytes=2, overflow="discard_existing")))
+    bench.do(Credit(1, 9))
+    assert bench.get() == ["d"]
+
+
+def test_who_gives_way_is_a_dead_letter_where_the_policy_says_so() -> None:
+    bench = Bench(Policy(max_length=1, overflow="discard_existing", discard_to_dead_letter=True))
+    bench.put("a")
+    effects = bench.do(Enqueue(batch_of([b"b"])))
+    assert [(each.reason, each.run.messages()) for each in effects if isinstance(each, DeadLetter)] == [
+        (Reason.QUEUE_FULL, [b"a"])
+    ]
+
+
+def test_a_message_that_is_to_be_a_dead_letter_is_read_before_it_gives_way() -> None:
+    bench = Bench(Policy(max_length=1, overflow="discard_existing", discard_to_dead_letter=True))
+    bench.machine.contents.eviction.head_bytes = 0
+    bench.put("a", durable=True, location=Location(1, 0, 50))
+    bench.machine.contents.evict(100)
+    effects = bench.do(Enqueue(batch_of([b"b"])))
+    assert [type(each) for each in effects] == [Stored, Fetch]
+    read = Run(batch_of([b"a"], durable=True, location=Location(1, 0, 50)), 0, 1, 0)
+    (letter,) = bench.do(Fetched(0, [read]))
+    assert isinstance(letter, DeadLetter)
+    assert letter.run.messages() == [b"a"]
+
+
+def test_messages_that_expire_are_dead_letters_or_leave_for_good() -> None:
+    for dead_letter, kind in ((True, DeadLetter), (False, Removed)):
+        bench = Bench(Policy(dead_letter=dead_letter))
+        bench.put("a", "b", expires_at_ms=bench.now + 10)
+        bench.put("c")
+        bench.now += 10
+        (effect,) = bench.do(Tick())
+        assert isinstance(effect, kind)
+        assert bench.machine.contents.counters.expired == 2
+        assert bench.machine.contents.gauges.ready == 1
+
+
+def test_dead_letters_of_one_batch_leave_in_pieces() -> None:
+    count = 2 * limits.EXPIRED_AT_ONCE + 1
+    bench = Bench(Policy())
+    bench.put(*["x"] * count, expires_at_ms=bench.now + 10)
+    bench.now += 10
+    letters = [each.run.count for each in bench.do(Tick()) if isinstance(each, DeadLetter)]
+    assert letters == [limits.EXPIRED_AT_ONCE, limits.EXPIRED_AT_ONCE, 1]

@@ -1,0 +1,120 @@
+"""Reserved messages: from Reserve to Conclude they belong to a transaction, whatever else happens."""
+
+import pytest
+
+from lightrail.shard.queue.commands import (
+    ACCEPTED,
+    FAILED,
+    RELEASED,
+    Change,
+    Conclude,
+    Credit,
+    Detach,
+    Lose,
+    Outcome,
+    Purge,
+    Reserve,
+    Restore,
+    Settle,
+    Tick,
+)
+from lightrail.shard.queue.effects import Removed
+from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.runs import Run, batch_of
+from tests.support.shard.checked_queue import GROUPS, Bench
+
+POLICIES = {
+    "plain": Policy(),
+    "groups": GROUPS,
+    "priorities": Policy(priorities=4),
+    "locks": Policy(lock_ms=1_000),
+}
+
+
+def reserved(policy: Policy, count: int = 3) -> Bench:
+    """Of messages 0 … count-1, which consumer 1 has, number 1 is reserved by holder -1."""
+    bench = Bench(policy)
+    bench.put(*(f"group=a {number}" for number in range(count)))
+    bench.consumer(1, credit=count)
+    assert len(bench.get(1)) == count
+    bench.do(Reserve(-1, 1, 1, 2))
+    assert -1 in bench.machine.contents.consumers.departed
+    return bench
+
+
+def left(bench: Bench) -> list[str]:
+    """What consumers that have credit get now; who has a group keeps it."""
+    bench.do(Credit(1, 99))
+    bench.consumer(2, credit=99)
+    return sorted(bench.get())
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_message_that_is_accepted_leaves_the_queue(policy: Policy) -> None:
+    bench = reserved(policy)
+    gone = [each for each in bench.do(Conclude(-1, ACCEPTED)) if isinstance(each, Removed)]
+    assert [(each.first_sequence, each.last_sequence) for each in gone] == [(1, 2)]
+    assert not bench.machine.contents.consumers.departed
+    bench.do(Settle(1, 0, 3, RELEASED))
+    assert left(bench) == ["group=a 0", "group=a 2"]
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_message_that_is_given_back_comes_again(policy: Policy) -> None:
+    bench = reserved(policy)
+    bench.do(Conclude(-1, FAILED), Settle(1, 0, 3))
+    assert left(bench) == ["group=a 1"]
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize(
+    "what", [Settle(1, 0, 3), Detach(1), Lose(1), Purge()], ids=lambda each: type(each).__name__
+)
+def test_nothing_else_changes_a_reserved_message(
+    policy: Policy, what: Settle | Detach | Lose | Purge
+) -> None:
+    bench = reserved(policy)
+    bench.do(what)
+    bench.now += 5_000
+    bench.do(Tick())
+    assert "group=a 1" not in left(bench)
+    bench.do(Conclude(-1, RELEASED))
+    assert "group=a 1" in bench.get()
+
+
+@pytest.mark.parametrize("before", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("after", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("outcome", [ACCEPTED, FAILED])
+def test_another_policy_leaves_them_reserved(before: Policy, after: Policy, outcome: Outcome) -> None:
+    bench = reserved(before)
+    bench.do(Change(after))
+    bench.dispatch()
+    bench.do(Conclude(-1, outcome), Settle(1, 0, 3))
+    bench.put("group=a 9")
+    assert left(bench) == (["group=a 9"] if outcome is ACCEPTED else ["group=a 1", "group=a 9"])
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("outcome", [ACCEPTED, FAILED])
+def test_after_a_restart_they_are_reserved(policy: Policy, outcome: Outcome) -> None:
+    bench = Bench(policy)
+    batch = batch_of([b"group=a %d" % number for number in range(4)], durable=True)
+    run = Run(batch, 0, 4, 0)
+    bench.do(Restore([run], 4, reserved={-1: [(0, 1), (2, 3)]}))
+    bench.consumer(1, credit=9)
+    bench.put("group=b 9")
+    assert sorted(bench.get(1)) == ["group=a 1", "group=a 3", "group=b 9"] or policy.groups
+    bench.do(Settle(1, 0, 3))
+    bench.do(Conclude(-1, outcome))
+    found = sorted(bench.get())
+    if policy.groups:
+        # Who has a group keeps its order: what waits behind a reserved message comes after it.
+        found = [each for each in found if each in ("group=a 0", "group=a 2")]
+    assert found == ([] if outcome is ACCEPTED else ["group=a 0", "group=a 2"])
+
+
+def test_what_was_concluded_is_concluded_once() -> None:
+    bench = reserved(Policy())
+    bench.do(Conclude(-1, ACCEPTED))
+    assert bench.do(Conclude(-1, ACCEPTED)) == []
+    assert bench.do(Conclude(-9, FAILED)) == []

@@ -1,0 +1,79 @@
+"""Views: the lowest rank that is ready comes first, and what is not ready falls out."""
+
+from lightrail.model import limits
+from lightrail.shard.queue.runs import Run, batch_of
+from lightrail.shard.queue.sparse import Sparse
+from lightrail.shard.queue.views import View
+
+
+def line_of(*sequences: int) -> Sparse:
+    line = Sparse()
+    for each in sequences:
+        line.add(Run(batch_of([b"x"]), 0, 1, each))
+    return line
+
+
+def drained(view: View, line: Sparse) -> list[int]:
+    """The sequences that a consumer of this view is offered, in their order."""
+    found = []
+    while (index := view.top(line)) >= 0:
+        run = line.runs[index]
+        found.append(run.sequence)
+        view.advance(run.end)
+    return found
+
+
+def test_lower_ranks_come_first_and_lower_sequences_in_them() -> None:
+    view = View()
+    view.push(1, 0, 2)
+    view.push(0, 4, 5)
+    view.push(0, 2, 4)
+    assert drained(view, line_of(0, 1, 2, 3, 4)) == [2, 3, 4, 0, 1]
+
+
+def test_what_is_not_ready_is_passed_over_and_forgotten() -> None:
+    view = View()
+    view.push(0, 0, 2)
+    view.push(1, 2, 6)
+    assert drained(view, line_of(3, 5)) == [3, 5]
+    assert view.heap == []
+    assert view.top(line_of(0, 1)) == -1
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    view = View([(0, 0, 3)])
+    line = line_of(0, 1, 2)
+    copy = view.copy()
+    view.advance(2)
+    assert drained(copy, line) == [0, 1, 2]
+    assert drained(view, line) == [2]
+
+
+def test_neighbours_become_one_range_when_there_are_many() -> None:
+    count = limits.STALE_RANGES_MIN
+    line = line_of(*range(count))
+    view = View()
+    for sequence in range(count - 1):
+        view.push(0, sequence, sequence + 1)
+        view.thin(line)
+    assert len(view.heap) == count - 1
+    view.push(0, count - 1, count)
+    view.thin(line)
+    assert view.heap == [(0, 0, count)]
+
+
+def test_single_messages_with_a_rank_of_their_own_are_kept_apart_and_stale_ones_dropped() -> None:
+    count = limits.STALE_RANGES_MIN
+    line = line_of(*range(0, 4 * count, 4))
+    view = View(joins=False)
+    for sequence in range(4 * count):
+        view.push(0, sequence, sequence + 1)
+        view.thin(line)
+    assert len(view.heap) <= 3 * count + 1
+    assert drained(view, line) == list(range(0, 4 * count, 4))
+
+
+def test_a_view_is_filled_at_once_in_any_order() -> None:
+    view = View()
+    view.fill([(1, 5, 6), (0, 3, 4), (0, 1, 3)])
+    assert view.heap == [(0, 1, 4), (1, 5, 6)]

@@ -1,0 +1,215 @@
+"""Termini (2.6.13): which delivery-tags of a link a shard knows as stored, how long, and how many."""
+
+from typing import Any
+
+import pytest
+
+from lightrail.model import limits
+from lightrail.model.policy import Policy
+from lightrail.shard.declarations import EveryName
+from lightrail.wire.frames import CLOSED, Kind, frame
+from lightrail.wire.tags import encode_tags
+from tests.support.shard.scene import Peer, Scene, batch
+
+LINK = "1" * 32
+MINUTE = 60_000
+
+
+def attach(peer: Peer, link: int, *, suspended_ms: int = MINUTE, queue: str = "q", **options: Any) -> None:
+    given: dict[str, Any] = {"client_link": LINK, "steals": True, "suspended_ms": suspended_ms}
+    peer.produce(link, queue, **given | options)
+
+
+def unsettled(peer: Peer, link: int, **options: Any) -> list[bytes]:
+    """Attaches a link; the tags that the shard announces to it."""
+    attach(peer, link, **options)
+    peer.scene.settle_down()
+    is_kept, tags = peer.unsettled.pop(link)
+    assert is_kept
+    return tags
+
+
+def send(peer: Peer, link: int, number: int, *tags: bytes, **options: Any) -> None:
+    """A batch with one message for each tag, as a frontend sends it."""
+    peer.say(
+        frame(Kind.TAGS, link=link, number=number, count=len(tags), body=encode_tags(tags)),
+        batch(link, number, list(tags), **options),
+    )
+
+
+def scene_of(**policy: Any) -> Scene:
+    names = EveryName()
+    names.give("q", Policy.parse({"role": "queue", **policy}))
+    return Scene(names=names)
+
+
+def pass_time(scene: Scene, peer: Peer, wait_ms: int) -> None:
+    for _ in range(0, wait_ms, 1_000):
+        peer.ping()
+        scene.tick(1_000)
+
+
+def test_tags_are_known_to_the_next_attach_of_the_link_at_any_frontend() -> None:
+    scene = Scene()
+    first, second = scene.peer("frontend-0", boot=7), scene.peer("frontend-1", boot=8)
+    assert unsettled(first, 1) == []
+    send(first, 1, 1, b"a", b"b")
+    scene.settle_down()
+    scene.engine.lost(first.identity)
+    assert unsettled(second, 5) == [b"a", b"b"]
+
+
+def test_what_is_not_on_disk_yet_is_announced_when_it_is() -> None:
+    scene = Scene()
+    first, second = scene.peer("frontend-0", boot=7), scene.peer("frontend-1", boot=8)
+    attach(first, 1)
+    scene.settle_down()
+    send(first, 1, 1, b"a")
+    scene.begin_commit()
+    send(first, 1, 2, b"b")
+    attach(second, 1)
+    assert second.take(Kind.PRODUCER_READY) == []
+    scene.end_commit()
+    assert second.take(Kind.PRODUCER_READY) == []
+    scene.settle_down()
+    assert second.unsettled == {1: (True, [b"a", b"b"])}
+    assert [each.link for each in second.take(Kind.PRODUCER_READY)] == [1]
+
+
+def test_a_batch_that_is_sent_again_counts_once() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a")
+    scene.settle_down()
+    peer.greet()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a")
+    scene.settle_down()
+    assert unsettled(peer, 1) == [b"a"]
+    assert scene.queue("q")["ready"] == 1
+
+
+def test_of_a_batch_that_is_stored_in_part_the_first_tags_are_known() -> None:
+    scene = scene_of(max_length=2, overflow="reject")
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a", b"b", b"c")
+    scene.settle_down()
+    assert len(peer.refusals) == 1
+    assert len(unsettled(peer, 2)) == scene.queue("q")["ready"]
+    send(peer, 2, 1, b"d")
+    scene.settle_down()
+    assert b"d" not in unsettled(peer, 3)
+
+
+def test_what_waits_for_room_when_the_link_is_stolen_is_not_stored() -> None:
+    scene = scene_of(max_length=2, overflow="flow_control")
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a", b"b", b"c")
+    scene.settle_down()
+    assert len(unsettled(peer, 2)) == scene.queue("q")["ready"]
+
+
+def test_what_the_client_has_settled_is_forgotten() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a", b"b")
+    scene.settle_down()
+    peer.say(frame(Kind.FORGET, link=1, count=2, body=encode_tags([b"a", b"unknown"])))
+    assert unsettled(peer, 2) == [b"b"]
+
+
+def test_a_closed_link_is_forgotten() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a")
+    scene.settle_down()
+    peer.say(frame(Kind.FORGET, flags=CLOSED, link=1))
+    peer.close_producer(1)
+    assert unsettled(peer, 2) == []
+
+
+def test_a_suspended_link_is_forgotten_when_its_time_is_over() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a")
+    scene.settle_down()
+    pass_time(scene, peer, 2 * MINUTE)
+    # While it is attached no time counts.
+    peer.close_producer(1)
+    pass_time(scene, peer, MINUTE - 1_000)
+    assert unsettled(peer, 2) == [b"a"]
+    peer.close_producer(2)
+    pass_time(scene, peer, MINUTE + 1_000)
+    assert unsettled(peer, 3) == []
+
+
+def test_a_link_without_a_time_is_resumed_and_not_suspended() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a")
+    scene.settle_down()
+    assert unsettled(peer, 2, suspended_ms=0) == [b"a"]
+    peer.close_producer(2)
+    assert unsettled(peer, 3) == []
+
+
+def test_of_a_link_the_latest_tags_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNSETTLED_TAGS_MAX", 3)
+    scene = Scene()
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a", b"b")
+    send(peer, 1, 2, b"c", b"d")
+    scene.settle_down()
+    assert unsettled(peer, 2) == [b"b", b"c", b"d"]
+
+
+def test_where_there_are_too_many_links_another_one_is_attached_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TERMINI_MAX", 1)
+    scene = Scene()
+    peer = scene.peer()
+    attach(peer, 1)
+    attach(peer, 2, client_link="2" * 32)
+    scene.settle_down()
+    assert peer.unsettled == {1: (True, []), 2: (False, [])}
+    send(peer, 2, 1, b"a")
+    scene.settle_down()
+    assert peer.accepted(2) == [1]
+
+
+def test_too_many_tags_end_the_link_that_is_suspended_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 3)
+    scene = Scene()
+    peer = scene.peer()
+    for link, tag in ((1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")):
+        attach(peer, link, client_link=str(link) * 32)
+        send(peer, link, 1, tag)
+        scene.settle_down()
+        if link < 4:
+            peer.close_producer(link)
+    found = [unsettled(peer, 10 + link, client_link=str(link) * 32) for link in (1, 2, 3, 4)]
+    assert found == [[], [b"b"], [b"c"], [b"d"]]
+
+
+def test_a_deleted_queue_has_no_termini() -> None:
+    scene = scene_of()
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a")
+    scene.settle_down()
+    links = scene.engine._links
+    assert len(links.termini) == 1
+    names = scene.names
+    assert isinstance(names, EveryName)
+    names.give("q", Policy.parse({"role": "metadata", "reference": "elsewhere"}))
+    scene.refresh()
+    assert len(links.termini) == 0

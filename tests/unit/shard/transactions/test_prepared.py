@@ -1,0 +1,213 @@
+"""Transactions over several shards at one of them: prepared, decided, asked for, concluded."""
+
+from typing import Any
+
+import pytest
+
+from lightrail.journal.record import Transaction, TransactionState
+from lightrail.model import conditions, limits
+from lightrail.shard.journal.store import Recovered
+from tests.support.shard.scene import Peer, Scene, SmallStore
+from tests.unit.shard.moving.test_freezing import Story
+from tests.unit.shard.transactions.test_transactions import (
+    PRODUCER,
+    condition,
+    post,
+    ready,
+    received,
+    settled,
+)
+
+ID = "0f" * 16
+
+
+def prepare(
+    peer: Peer, *posts: tuple[list[Any], bytes], settles: Any = (), id: str = ID, decides: int = 1
+) -> int:
+    blob = b"".join(part for _, part in posts)
+    fields = [fields for fields, _ in posts]
+    return peer.ask("prepare", blob, id=id, decides=1, posts=fields, settles=list(settles))
+
+
+def answer(scene: Scene, peer: Peer, request: int) -> dict[str, Any]:
+    scene.settle_down()
+    return peer.answers[request][0]
+
+
+def prepared(scene: Scene) -> Peer:
+    """A transaction that sends to queue a, and settles one of two deliveries of queue in."""
+    peer = scene.peer()
+    received(scene, peer, "in", b"1", b"2")
+    request = prepare(peer, post("a"), settles=[settled("in", 2, 0, 1)])
+    assert answer(scene, peer, request) == {"prepared": True}
+    return peer
+
+
+def test_until_the_decision_nothing_is_seen_of_it() -> None:
+    scene = Scene()
+    peer = prepared(scene)
+    assert ready(scene, "a") == []
+    assert scene.queue("in") == {"ready": 0, "in_flight": 2}
+    peer.close_consumer(2)
+    scene.settle_down()
+    assert ready(scene, "in") == [b"2"]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_decision_is_applied(commits: bool) -> None:
+    scene = Scene()
+    peer = prepared(scene)
+    assert answer(scene, peer, peer.ask("conclude", id=ID, commit=commits)) == {"concluded": True}
+    assert ready(scene, "a") == ([b"m"] if commits else [])
+    assert scene.queue("in") == {"ready": 0 if commits else 1, "in_flight": 1}
+    # Again it changes nothing.
+    assert answer(scene, peer, peer.ask("conclude", id=ID, commit=commits)) == {"concluded": True}
+    assert ready(scene, "a") == ([b"m"] if commits else [])
+
+
+def test_a_request_that_comes_again_is_prepared_once() -> None:
+    scene = Scene()
+    peer = prepared(scene)
+    request = prepare(peer, post("a"), settles=[settled("in", 2, 0, 1)])
+    assert answer(scene, peer, request) == {"prepared": True}
+    answer(scene, peer, peer.ask("conclude", id=ID, commit=True))
+    assert ready(scene, "a") == [b"m"]
+
+
+@pytest.mark.parametrize("fields", [{"id": "xyz"}, {"id": "00"}, {"id": 5}, {"decides": -1}])
+def test_what_can_not_be_read_is_refused(fields: dict[str, Any]) -> None:
+    scene = Scene()
+    peer = scene.peer()
+    body: dict[str, Any] = {"id": ID, "decides": 1, "posts": [], "settles": []} | fields
+    request = peer.ask("prepare", **body)
+    assert condition(peer, request) == conditions.INVALID_FIELD
+
+
+def test_a_delivery_is_settled_once() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    received(scene, peer, "in", b"1", b"2")
+    request = prepare(peer, settles=[settled("in", 2, 0, 2), settled("in", 2, 1, 1)])
+    scene.settle_down()
+    assert condition(peer, request) == conditions.INVALID_FIELD
+    assert scene.queue("in") == {"ready": 0, "in_flight": 2}
+
+
+def test_so_many_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRANSACTIONS_PREPARED_MAX", 2)
+    scene = Scene()
+    peer = scene.peer()
+    for number in range(2):
+        assert "prepared" in answer(scene, peer, prepare(peer, post("a"), id=f"{number:032x}"))
+    request = prepare(peer, post("a"), id=f"{9:032x}")
+    scene.settle_down()
+    assert condition(peer, request) == conditions.RESOURCE_LIMIT_EXCEEDED
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_queue_of_a_prepared_transaction_is_not_frozen(sends: bool) -> None:
+    story = Story()
+    fields, blob = post("q")
+    posts, settles = ([fields], []) if sends else ([], [["q", 2, 0, 1, 0, {}]])
+    request = story.peer.ask("prepare", blob, id=ID, decides=1, posts=posts, settles=settles)
+    assert answer(story.scene, story.peer, request) == {"prepared": True}
+    refused = story.freeze()
+    assert refused["error"]["condition"] == conditions.RESOURCE_LIMIT_EXCEEDED
+    answer(story.scene, story.peer, story.peer.ask("conclude", id=ID, commit=True))
+    assert "states" in story.freeze()
+
+
+def test_a_shard_that_is_asked_before_it_has_decided_can_not_commit_any_more() -> None:
+    store = SmallStore()
+    scene = Scene(store)
+    peer = scene.peer()
+    assert answer(scene, peer, peer.ask("outcome", id=ID)) == {"committed": False}
+    fields, blob = post("a")
+    request = peer.ask(
+        "transact", blob, id=ID, others=[3], producer=PRODUCER, number=1, posts=[fields], settles=[]
+    )
+    scene.settle_down()
+    assert condition(peer, request) == conditions.TRANSACTION_ROLLBACK
+    assert ready(scene, "a") == []
+    states = [each.state for each in store.records if isinstance(each, Transaction)]
+    assert states == [TransactionState.ABORTED]
+    scene.tick(limits.TRANSACTION_ABORTED_MS + 1)
+    states = [each.state for each in store.records if isinstance(each, Transaction)]
+    assert states == [TransactionState.ABORTED, TransactionState.ENDED]
+
+
+def test_a_decision_is_kept_until_all_others_have_concluded_it() -> None:
+    store = SmallStore()
+    scene = Scene(store)
+    peer = scene.peer()
+    fields, blob = post("a")
+    request = peer.ask(
+        "transact", blob, id=ID, others=[3, 4], producer=PRODUCER, number=1, posts=[fields], settles=[]
+    )
+    assert answer(scene, peer, request) == {"committed": True}
+    assert answer(scene, peer, peer.ask("outcome", id=ID)) == {"committed": True}
+    transactions = scene.engine.transactions
+    id = bytes.fromhex(ID)
+    assert transactions.awaited == {3: [id], 4: [id]}
+    transactions.forget(3, [id], scene.now_ms)
+    assert transactions.awaited == {4: [id]}
+    transactions.forget(4, [id], scene.now_ms)
+    assert transactions.awaited == {}
+    states = [each.state for each in store.records if isinstance(each, Transaction)]
+    assert states == [TransactionState.COMMITTED, TransactionState.ENDED]
+
+
+def test_others_are_asked_which_they_have_concluded() -> None:
+    scene = Scene()
+    peer = prepared(scene)
+    other = f"{7:032x}"
+    found = answer(scene, peer, peer.ask("concluded", ids=[ID, other]))
+    assert found == {"concluded": [other]}
+    answer(scene, peer, peer.ask("conclude", id=ID, commit=True))
+    assert answer(scene, peer, peer.ask("concluded", ids=[ID])) == {"concluded": [ID]}
+
+
+def test_one_without_a_decision_is_overdue_after_a_while() -> None:
+    scene = Scene()
+    prepared(scene)
+    transactions = scene.engine.transactions
+    assert transactions.overdue(scene.now_ms + limits.TRANSACTION_RESOLVE_MS - 1) == []
+    assert transactions.overdue(scene.now_ms + limits.TRANSACTION_RESOLVE_MS) == [(bytes.fromhex(ID), 1)]
+
+
+def test_a_disk_without_room_leaves_a_prepared_transaction_as_it_is() -> None:
+    class Full(SmallStore):
+        def reserve(self, size: int, now_ms: int = 0) -> None:
+            if self.full:
+                super().append(None)  # type: ignore[arg-type]
+
+        def append(self, record: Any, now_ms: int = 0) -> Any:
+            return super().append(record, now_ms)
+
+    store = Full()
+    scene = Scene(store)
+    peer = prepared(scene)
+    store.full_for_all = store.full = True
+    request = peer.ask("conclude", id=ID, commit=True)
+    assert condition(peer, request) == conditions.RESOURCE_LIMIT_EXCEEDED
+    store.full_for_all = store.full = False
+    answer(scene, peer, peer.ask("conclude", id=ID, commit=True))
+    assert ready(scene, "a") == [b"m"]
+
+
+def test_what_recovery_found_is_there() -> None:
+    ids = [bytes([number]) * 16 for number in range(3)]
+    found = Recovered(
+        transactions=[
+            Transaction(ids[0], TransactionState.PREPARED, 5, '{"posts":[],"retired":[]}'),
+            Transaction(ids[1], TransactionState.COMMITTED, 0, '{"others":[2]}'),
+            Transaction(ids[2], TransactionState.ABORTED),
+        ]
+    )
+    scene = Scene(recovered=found)
+    peer = scene.peer()
+    transactions = scene.engine.transactions
+    assert transactions.overdue(1 << 60) == [(ids[0], 5)]
+    assert transactions.awaited == {2: [ids[1]]}
+    found_outcomes = [answer(scene, peer, peer.ask("outcome", id=id.hex())) for id in ids[1:]]
+    assert found_outcomes == [{"committed": True}, {"committed": False}]

@@ -31,13 +31,22 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def opened(broker: Broker, container: str, policy: int) -> tuple[Peer, bool]:
     """A peer, and whether its connection was let in."""
-    peer = Peer(broker.amqp)
-    properties = {POLICY: UInt(policy)}
-    peer.send(
-        AMQP, frame(Open(container_id=container, desired_capabilities=[CAPABILITY], properties=properties))
-    )
-    assert peer.header() == AMQP
-    return peer, FAILED not in (peer.expect(Open).properties or {})
+    with contextlib.ExitStack() as until_open:
+        peer = until_open.enter_context(Peer(broker.amqp))
+        peer.send(
+            AMQP,
+            frame(
+                Open(
+                    container_id=container,
+                    desired_capabilities=[CAPABILITY],
+                    properties={POLICY: UInt(policy)},
+                )
+            ),
+        )
+        assert peer.header() == AMQP
+        let_in = FAILED not in (peer.expect(Open).properties or {})
+        until_open.pop_all()
+    return peer, let_in
 
 
 def frontend_of(broker: Broker, container: str) -> int:
@@ -84,7 +93,9 @@ def test_a_container_whose_frontend_was_killed_gets_in_again(broker: Broker) -> 
         assert let_in
         pid = broker.pid("frontend", frontend_of(broker, "killed"))
         os.kill(pid, signal.SIGKILL)
-        wait.until(lambda: wait.gone(pid), "the end of the frontend")  # Until then the kernel chooses its socket.
+        wait.until(
+            lambda: wait.gone(pid), "the end of the frontend"
+        )  # Until then the kernel chooses its socket.
 
         def again() -> bool:
             second, let_in = opened(broker, "killed", 0)

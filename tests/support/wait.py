@@ -44,10 +44,12 @@ def line(pipe: IO[bytes], deadline_s: float = DEADLINE_S) -> bytes:
 
 
 def gone(pid: int) -> bool:
-    """True when no process has this number, or only its exit status is left."""
+    """True when no process has this number, or only its exit status is left.
+
+    A process whose first thread has ended keeps its sockets until its other threads end, too.
+    """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+        return set(_states(pid)) <= {b"Z", b"X"} and len(os.listdir(f"/proc/{pid}/task")) <= 1
     except (FileNotFoundError, ProcessLookupError):
         return True
 

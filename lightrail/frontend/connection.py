@@ -11,16 +11,16 @@ from typing import Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
-from lightrail.amqp.performatives import AmqpError, Coordinator, TransactionalState
+from lightrail.amqp.performatives import Coordinator, TransactionalState
 from lightrail.amqp.phases import HEADER
 from lightrail.amqp.values import Symbol
-from lightrail.frontend.auth import Authentication
 from lightrail.frontend.client import Client
 from lightrail.frontend.connections import ConnectionFrontend
 from lightrail.frontend.links.attaching import attach
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bound_links import BoundLinks
 from lightrail.frontend.nodes.links import NodeLinks, RequestLink
+from lightrail.frontend.sasl_exchange import SaslExchange
 from lightrail.frontend.transactions.transactions import Transactions
 from lightrail.frontend.websocket import WebSocket, WebSocketConnection
 from lightrail.model import conditions, limits
@@ -34,10 +34,9 @@ class ClientConnection(WebSocketConnection):
     """The asyncio protocol of one accepted socket."""
 
     __slots__ = (
-        "_authenticating",
-        "_authentication",
         "_dirty",
         "_phase",
+        "_sasl_exchange",
         "_sessions",
         "amqp",
         "closing",
@@ -78,9 +77,7 @@ class ClientConnection(WebSocketConnection):
         """Of messages that the client received and has not settled, and of the slices that they came in."""
         self.unfinished_bytes = 0
         """Of messages whose last frame has not come, as last reported to the intake."""
-        self._authentication: Authentication | None = None
-        self._authenticating = False
-        """The client waits for us: its password is checked, or waits to be."""
+        self._sasl_exchange: SaslExchange | None = None
         self.websocket: WebSocket | None = None
         """Between the socket and this connection, where the client began with a request of HTTP."""
         self._dirty = False
@@ -108,13 +105,14 @@ class ClientConnection(WebSocketConnection):
         client.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         client.loopback = is_loopback(peer[0]) if isinstance(peer, tuple) else True
         client.tls = self.transport.get_extra_info("ssl_object") is not None
-        authentication = self._authentication = self.frontend.authentication(self.transport)
+        authentication = self.frontend.authentication(self.transport)
         if not authentication.mechanisms:
             # To the AMQP engine no mechanism means no SASL layer; here it means that the client is refused.
             log.warning("%s was refused: no user is defined, and it is not on this machine", client.peer)
             self.frontend.counts.connections_refused += 1
             self.transport.abort()
             return
+        self._sasl_exchange = SaslExchange(self, authentication)
         self.amqp = self.frontend.new_amqp(authentication.mechanisms, authentication.anonymous)
         self.frontend.connections.add(self)
         self.touch()
@@ -127,11 +125,9 @@ class ClientConnection(WebSocketConnection):
             # No header of a protocol of AMQP begins so.
             self._begin_websocket(data)
             return
-        frontend = self.frontend
-        now_ms = frontend.now_ms()
-        frontend.counts.frame_bytes_received += len(data)
+        self.frontend.counts.frame_bytes_received += len(data)
         try:
-            self._feed(amqp, data, now_ms)
+            self._feed(amqp, data, self.frontend.now_ms())
         except Exception:
             log.exception("an internal error ends the connection from %s", self.client.peer)
             self.close(conditions.INTERNAL_ERROR, "an internal error of the broker ended this connection")
@@ -152,9 +148,10 @@ class ClientConnection(WebSocketConnection):
         client.peer = f"{forwarded.host}:{forwarded.port}"
         client.loopback = is_loopback(forwarded.host)
         client.tls = forwarded.tls
-        authentication = self._authentication = self.frontend.forwarded_authentication(forwarded)
+        authentication = self.frontend.forwarded_authentication(forwarded)
         if not authentication.mechanisms:
             return False
+        self._sasl_exchange = SaslExchange(self, authentication)
         # No byte of AMQP has come: an engine that offers this client's mechanisms replaces the first one.
         self.amqp = self.frontend.new_amqp(authentication.mechanisms, authentication.anonymous)
         return True
@@ -180,10 +177,8 @@ class ClientConnection(WebSocketConnection):
                 consumer = event.link.context
                 if consumer is not None:
                     consumer.credit(event)
-            else:
-                handler = _HANDLERS.get(type(event))
-                if handler is not None:
-                    handler(self, event)
+            elif (handler := _HANDLERS.get(type(event))) is not None:
+                handler(self, event)
         if self.starved and not self.has_too_much_unsettled():
             starved, self.starved = self.starved, {}
             for link in starved:
@@ -216,8 +211,8 @@ class ClientConnection(WebSocketConnection):
         self._end_links()
         self.frontend.intake.forget(self)
         self.frontend.outflow.forget(self)
-        if self._authentication is not None:
-            self._authentication.is_abandoned = True
+        if self._sasl_exchange is not None:
+            self._sasl_exchange.abandon()
         if self.client.claims is not None:
             self.client.claims.close()
         self.frontend.connections.remove(self)
@@ -258,8 +253,7 @@ class ClientConnection(WebSocketConnection):
             transport.close()
         if amqp.phase != self._phase:
             # A deadline of the new phase may be sooner than the present one.
-            self._phase = amqp.phase
-            self.deadline_ms = None
+            self._phase, self.deadline_ms = amqp.phase, None
         if self.deadline_ms is None:
             self.frontend.deadlines.schedule(self)
 
@@ -290,8 +284,7 @@ class ClientConnection(WebSocketConnection):
 
     def tick(self, now_ms: int) -> None:
         """A deadline has come: of an idle client, a half-open connection, or last bytes that are unread."""
-        amqp = self.amqp
-        self.deadline_ms = None
+        amqp, self.deadline_ms = self.amqp, None
         if amqp is None:
             return
         if self.closing:
@@ -306,8 +299,8 @@ class ClientConnection(WebSocketConnection):
         self.touch()
 
     def _tick_engine(self, amqp: Connection, now_ms: int) -> int | None:
-        """See Connection.tick. The time to open does not run while the client waits for us."""
-        if self._authenticating:
+        """See Connection.tick. The time to open does not run while the client waits for the broker."""
+        if self._sasl_exchange is not None and self._sasl_exchange.is_checking:
             amqp.excuse(now_ms)
         return amqp.tick(now_ms)
 
@@ -325,58 +318,33 @@ class ClientConnection(WebSocketConnection):
             self.touch()
 
     def _end_links(self) -> None:
-        self.frontend.counts.sessions -= self._sessions
-        self._sessions = 0
+        self._count_sessions(-self._sessions)
         self.links.close_all()
         self.frontend.lifetimes.ended(self.client.owner)
+
+    def _count_sessions(self, change: int) -> None:
+        self._sessions += change
+        self.frontend.counts.sessions += change
 
     # --- rare events -----------------------------------------------------------------------------------
 
     def _sasl(self, event: events.SaslInit | events.SaslResponse) -> None:
-        self.frontend.spawn(self._authenticate(event))
-
-    async def _authenticate(self, event: events.SaslInit | events.SaslResponse) -> None:
-        authentication = self._authentication
-        amqp = self.amqp
-        if authentication is None or amqp is None:
-            return
-        self._authenticating = True
-        step = await authentication.answer(event)
-        self._authenticating = False
-        if self.amqp is None or amqp.closed:
-            return
-        # The time that the check took is not the client's.
-        amqp.excuse(self.frontend.now_ms())
-        if step.challenge is not None:
-            amqp.sasl_challenge(step.challenge)
-        elif step.user is not None:
-            self.client.user = step.user
-            amqp.sasl_outcome(True, step.user, step.data)
-        else:
-            self.frontend.counts.authentications_failed += 1
-            if not step.is_logged:
-                chosen, peer = authentication.chosen, self.client.peer
-                log.warning("authentication by %s from %s failed: %s", chosen, peer, step.reason)
-            amqp.sasl_outcome(False, None)
-        # The client may have sent its open along with the last response.
-        self._feed(amqp, b"", self.frontend.now_ms())
-        self.touch()
+        assert self._sasl_exchange is not None
+        self._sasl_exchange.begin(event)
 
     def _open_asked(self, event: events.OpenAsked) -> None:
         self.frontend.spawn(self.frontend.sole_connections.decide(self, event.open))
 
     def _opened(self, event: events.Opened) -> None:
         self.opened = True
-        assert self._authentication is not None
-        client = self.client
-        client.caller = self._authentication.caller(client.user, self.frontend.directory)
+        assert self._sasl_exchange is not None
+        self._sasl_exchange.authenticated()
         self.frontend.connections.opened()
         if self.frontend.stopping:
             self.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
 
     def _begun(self, event: events.Begun) -> None:
-        self.frontend.counts.sessions += 1
-        self._sessions += 1
+        self._count_sessions(1)
 
     def _attached(self, event: events.Attached) -> None:
         if isinstance(event.link.target, Coordinator):
@@ -397,8 +365,7 @@ class ClientConnection(WebSocketConnection):
             (bound.resumed if type(event) is events.Resumed else bound.sender_settled)(event)
 
     def _ended(self, event: events.Ended) -> None:
-        self.frontend.counts.sessions -= 1
-        self._sessions -= 1
+        self._count_sessions(-1)
         for link in event.session.links:
             self.links.close(link)
         self.frontend.lifetimes.ended(self.client.session_owner(event.session))
@@ -410,13 +377,9 @@ class ClientConnection(WebSocketConnection):
         if event.error is not None:
             if not event.by_peer:
                 self.frontend.counts.connections_failed += 1
-            log.info("connection from %s ended: %s", self.client.peer, describe(event.error))
+            condition, description = event.error.condition, event.error.description or ""
+            log.info("connection from %s ended: %s: %s", self.client.peer, condition, description)
         self._end_links()
-
-
-def describe(error: AmqpError) -> str:
-    """An AMQP error in one line for a log."""
-    return f"{error.condition}: {error.description or ''}"
 
 
 Handler = Callable[[ClientConnection, Any], None]

@@ -34,16 +34,10 @@ async def serve(process: process.Process) -> None:
     shards = await _connect(process, joining)
     if settings.etcd or not process.supervised:
         members.follow(shards.shard_connections.map, process.boot, joining.own.host)
-
-    def not_ready() -> str | None:
-        if process.supervised and not members.known:
-            return "the supervisor has not listed the other processes yet"
-        return process.not_ready() or shards.not_ready()
-
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
     if settings.https is not None and settings.tls_certificate is not None:
         process.running.serves_with(settings.tls_certificate)
-    health = Health(process.id, members, not_ready, process.running)
+    health = _health(process, members, shards)
     health.listing_key = await patiently(process, lambda: listing_key(coordinator))
     admitted = connections()
     services = open_services(
@@ -85,6 +79,15 @@ async def serve(process: process.Process) -> None:
         await runner.cleanup()
         await page_runner.cleanup()
         await joining.leave()
+
+
+def _health(process: process.Process, members: Members, shards: Shards) -> Health:
+    def not_ready() -> str | None:
+        if process.supervised and not members.known:
+            return "the supervisor has not listed the other processes yet"
+        return process.not_ready() or shards.not_ready()
+
+    return Health(process.id, members, not_ready, process.running)
 
 
 async def _connect(process: process.Process, joining: Joining) -> Shards:

@@ -47,10 +47,7 @@ async def serve(process: Process) -> None:
     coordinator = joining.coordinator
     cluster = await patiently(process, coordinator.cluster_id)
     data_directory, start = await move_in(joining, cluster)
-    directory = Directory(coordinator)
-    directory.refresh()
-    map = Map(coordinator)
-    map.refresh()
+    directory, map = follow(coordinator)
     counts.queues_placed = lambda: map.loads[process.id]
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
     # Before the recovery, which makes as many objects as the backlog has.
@@ -99,6 +96,15 @@ async def serve(process: Process) -> None:
     await deletions.close()
     await joining.leave()
     data_directory.leave()
+
+
+def follow(coordinator: Coordinator) -> tuple[Directory, Map]:
+    """All names and placements, as they are now."""
+    directory = Directory(coordinator)
+    directory.refresh()
+    map = Map(coordinator)
+    map.refresh()
+    return directory, map
 
 
 async def open_engine(

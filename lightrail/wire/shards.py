@@ -30,8 +30,7 @@ PING: Final = frame(Kind.PING)
 GREETING_MS: Final = 100
 """Between two greetings while the shard does not listen."""
 GREETING_MS_MAX: Final = 3_200
-"""Between two greetings that a shard does not answer: a slow shard is greeted more slowly, since only the
-answer to the latest greeting counts."""
+"""Between two greetings that a shard does not answer; only the answer to the latest one counts."""
 
 
 class State(Enum):

@@ -9,6 +9,7 @@ from zlib import crc32
 from lightrail.journal.layout import FRONT, REST
 from lightrail.shard.journal.files import Buffer
 from lightrail.shard.journal.segment import Segment
+from lightrail.shard.journal.store import Usage
 
 Entry = tuple[int, bytes, bytes | memoryview | None, bytes | memoryview | None]
 """(bytes of the whole record, the rest of it up to the ends, ends, blob); length 0: bytes as they are."""
@@ -112,6 +113,16 @@ class JournalCommit:
         self.sync_seconds = 0.0
         self._salt = salt
         self._afterwards = afterwards
+
+    def count_in(self, usage: Usage) -> None:
+        """Counts this commit, which has ended."""
+        usage.records += self.records
+        usage.messages += self.messages
+        usage.written_bytes += self.bytes
+        usage.commits += 1
+        usage.syncs += self.syncs
+        usage.sync_seconds += self.sync_seconds
+        usage.segments_dropped += len(self.drops)
 
     def perform(self) -> None:
         """Writes and syncs; then, in the same thread, does what no answer waits for."""

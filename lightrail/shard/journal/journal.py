@@ -226,14 +226,7 @@ class Journal:
         self._tail.end_commit(commit)
         if _shows(commit):
             self.committed = commit.reached
-        usage = self._usage
-        usage.records += commit.records
-        usage.messages += commit.messages
-        usage.written_bytes += commit.bytes
-        usage.commits += 1
-        usage.syncs += commit.syncs
-        usage.sync_seconds += commit.sync_seconds
-        usage.segments_dropped += len(commit.drops)
+        commit.count_in(self._usage)
 
     def fail_commit(self, commit: Commit, error: BaseException) -> None:
         """See `Store.fail_commit`. What a failed sync leaves in memory counts as written although it is not
@@ -336,14 +329,7 @@ class Journal:
     @property
     def has_captured(self) -> bool:
         """Whether the current segment has records of a captured queue."""
-        segment = self._tail.segment
-        if segment.touched:
-            return True
-        queues = self._tables.queues
-        return any(
-            queue in queues and queues[queue].next_sequence != sequence
-            for queue, sequence in segment.captured_from.items()
-        )
+        return self._tail.segment.touched or self._tables.have_more_than(self._tail.segment.captured_from)
 
     # --- reading ---------------------------------------------------------------------------------------
 

@@ -41,18 +41,8 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
     """Does one job within the transaction that is open."""
     run = connection.execute
     match job:
-        case ("append", row, entry, targets, attempts, rewritten, (producer, number, lsn)):
-            if rewritten:
-                for queue, first, last in targets:
-                    take_out(connection, queue, first, last)
-            run("INSERT INTO record VALUES (?,?,?,?,?,?,?,?,?,?)", (*row, record_bytes(entry, 0)))
-            run("UPDATE meta SET value = ? WHERE key = 'next'", (str(row[0] + 1),))
-            for queue, first, last in targets:
-                run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, first, last, attempts, row[0]))
-                run("UPDATE queue SET next_sequence = max(next_sequence, ?) WHERE id = ?", (last, queue))
-            if producer:
-                run("INSERT OR REPLACE INTO producer VALUES (?,?,?)", (signed(producer), number, lsn))
-                run("DELETE FROM part WHERE id = ?", (signed(producer),))
+        case ("append", *values):
+            _append(connection, *values)
         case ("part", producer, number, taken):
             run(
                 "INSERT OR REPLACE INTO part SELECT id, ? FROM producer WHERE id = ? AND number = ?",
@@ -102,6 +92,30 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
                 (first, last),
             )
             run("DELETE FROM record WHERE id >= ? AND id < ? AND spilled", (first, last))
+
+
+def _append(
+    connection: sqlite3.Connection,
+    row: tuple[int, ...],
+    entry: Entry,
+    targets: list[tuple[int, int, int]],
+    attempts: int,
+    rewritten: bool,
+    producer_batch: tuple[int, int, int],
+) -> None:
+    run = connection.execute
+    if rewritten:
+        for queue, first, last in targets:
+            take_out(connection, queue, first, last)
+    run("INSERT INTO record VALUES (?,?,?,?,?,?,?,?,?,?)", (*row, record_bytes(entry, 0)))
+    run("UPDATE meta SET value = ? WHERE key = 'next'", (str(row[0] + 1),))
+    for queue, first, last in targets:
+        run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, first, last, attempts, row[0]))
+        run("UPDATE queue SET next_sequence = max(next_sequence, ?) WHERE id = ?", (last, queue))
+    producer, number, lsn = producer_batch
+    if producer:
+        run("INSERT OR REPLACE INTO producer VALUES (?,?,?)", (signed(producer), number, lsn))
+        run("DELETE FROM part WHERE id = ?", (signed(producer),))
 
 
 def take_out(

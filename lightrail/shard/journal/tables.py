@@ -3,6 +3,7 @@
 import json
 import re
 from collections import deque
+from collections.abc import Mapping
 from typing import Final
 
 from lightrail.journal.layout import DIGEST_BYTES
@@ -125,6 +126,14 @@ class Tables:
             self.captured.add(record.queue)
         else:
             self.captured.discard(record.queue)
+
+    def have_more_than(self, sequences: Mapping[int, int]) -> bool:
+        """Whether one of these queues has got messages since its next sequence was as given here."""
+        queues = self.queues
+        return any(
+            queue in queues and queues[queue].next_sequence != sequence
+            for queue, sequence in sequences.items()
+        )
 
     def produced(self, producer: int, number: int) -> None:
         """Sets a producer's last batch; drops the longest silent producer if there are too many."""

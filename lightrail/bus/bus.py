@@ -29,6 +29,7 @@ from lightrail.transport import (
     Broker,
     Clock,
     LoopClock,
+    Received,
     TopologyError,
     Transport,
     TransportError,
@@ -346,9 +347,15 @@ class Bus(Handlers):
     # --- inside ------------------------------------------------------------------------------------------
 
     async def _post(self, sending: Sending) -> None:
+        await self._sending().post(sending)
+
+    async def _accept_and_post(self, received: Received, sendings: list[Sending]) -> None:
+        await self._sending().accept_and_post(received, sendings)
+
+    def _sending(self) -> Senders:
         if self._senders is None:
             raise BusError(f"the bus {self.name} is not started: use it in `async with`, or await start()")
-        await self._senders.post(sending)
+        return self._senders
 
     def _watch_sent(self, sending: Sending) -> None:
         for call in self._sent_watchers:
@@ -363,6 +370,7 @@ class Bus(Handlers):
             outgoing=self.outgoing,
             middlewares=self.middlewares,
             post=self._post,
+            accept_and_post=self._accept_and_post,
             watch=self._watch,
             clock=self.clock,
         )

@@ -70,7 +70,8 @@ class Consumer:
     """Handles the messages of one queue.
 
     Args:
-        post: sends the messages of handlers.
+        post: sends a message.
+        accept_and_post: accepts a message and sends those of its handler, in one transaction of the broker.
         watch: is called with every Handled.
     """
 
@@ -84,6 +85,7 @@ class Consumer:
         outgoing: Outgoing,
         middlewares: list[Middleware],
         post: Callable[[Sending], Awaitable[None]],
+        accept_and_post: Callable[[Received, list[Sending]], Awaitable[None]],
         watch: Callable[[Handled], None],
         clock: Clock,
     ) -> None:
@@ -96,6 +98,7 @@ class Consumer:
         self._outgoing = outgoing
         self._middlewares = [*middlewares, *registration.middlewares]
         self._post = post
+        self._accept_and_post = accept_and_post
         self._watch = watch
         self._clock = clock
         self._name = registration.name
@@ -207,10 +210,13 @@ class Consumer:
             self._done(context, envelope, Outcome.DEFERRED, None, began)
             return
         if failure is None:
-            failure = await self._post_all(context)
+            failure = await self._conclude(received, context)
         if failure is None:
-            await received.accept()
             self._done(context, envelope, Outcome.HANDLED, None, began)
+        elif received.settled:
+            # The broker has rolled the transaction back, or nobody knows; it delivers the message again.
+            log.warning("%s: the transaction of %s was not committed: %s", self.queue, self._name, failure)
+            self._done(context, envelope, Outcome.RETRIED, failure, began)
         elif self.registration.is_responder and envelope.reply_to is not None:
             await self._answer_fault(context, failure)
             await received.accept()
@@ -218,13 +224,17 @@ class Consumer:
         else:
             await self._failed(received, context, failure, type, began)
 
-    async def _post_all(self, context: Context) -> Exception | None:
-        """Sends the messages of the handler; the error, or None."""
+    async def _conclude(self, received: Received, context: Context) -> Exception | None:
+        """Sends the messages of the handler, and accepts the one that it has handled; the error, or None."""
         try:
+            if self.registration.transaction and context.sent:
+                await self._accept_and_post(received, context.sent)
+                return None
             for sending in context.sent:
                 await self._post(sending)
         except TransportError as error:
             return error
+        await received.accept()
         return None
 
     async def _attempt(self, context: Context) -> Exception | None:

@@ -38,6 +38,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "lock_duration": None,
     "rate_limit": None,
     "kill_switch": None,
+    "transaction": False,
 }
 BATCH_SIZE: Final = 100
 BATCH_WAIT_S: Final = 0.2
@@ -55,6 +56,7 @@ class ResponderOptions(TypedDict, total=False):
     lock_duration: float | None
     rate_limit: RateLimit | None
     kill_switch: KillSwitch | None
+    transaction: bool
 
 
 class HandlerOptions(ResponderOptions, total=False):
@@ -102,6 +104,7 @@ class Registration:
     lock_duration: float | None
     rate_limit: RateLimit | None
     kill_switch: KillSwitch | None
+    transaction: bool
     parameters: Parameters
     where: str
     middlewares: list[Middleware] = field(default_factory=list)
@@ -145,6 +148,8 @@ class Handlers:
                 is there.
             rate_limit: calls in a time, in this process.
             kill_switch: pauses the handler when too many calls fail.
+            transaction: what the handler sends, and the end of the message that it handles, are one
+                transaction of the broker: all of it takes effect, once, or the message is delivered again.
 
         Raises ConfigurationError for a function whose parameters are not understood.
         """
@@ -203,6 +208,11 @@ class Handlers:
             raise ConfigurationError(
                 f"{name_of(function)}: expected a handler of single messages for a transaction of a store, "
                 "found one of batches: the inbox has no record of single messages of a batch"
+            )
+        if options["transaction"] and parameters.has_transaction:
+            raise ConfigurationError(
+                f"{name_of(function)}: expected a transaction of the broker or one of a store, found both: "
+                "what the handler sends is in the store's outbox already"
             )
         found = message_types(function, options["batch"] is not None)
         for each in found:

@@ -9,7 +9,7 @@ from lightrail.bus.messages import MessageType
 from lightrail.bus.outgoing import TARGET
 from lightrail.bus.plan import Plan
 from lightrail.bus.sending import Sending
-from lightrail.transport import Broker, Transport
+from lightrail.transport import Broker, Received, Transport
 
 SENDERS_MAX: Final = 1_000
 """Addresses with an open sender; the least recently used one is closed for another."""
@@ -36,6 +36,19 @@ class Senders:
 
     async def post(self, sending: Sending) -> None:
         """Sends a message; returns when its address has stored it. Raises the errors of transports."""
+        transport = await self._transport(sending)
+        await transport.send(sending.envelope)
+        self._watch(sending)
+
+    async def accept_and_post(self, received: Received, sendings: list[Sending]) -> None:
+        """Accepts a message and sends others, in one transaction. Raises the errors of transports."""
+        sends = [(await self._transport(sending), sending.envelope) for sending in sendings]
+        await self._broker.accept_and_send(received, sends)
+        for sending in sendings:
+            self._watch(sending)
+
+    async def _transport(self, sending: Sending) -> Transport:
+        """The transport to its address, where everything that it needs is declared."""
         address = sending.address
         transport = self._transports.get(address)
         if transport is None:
@@ -46,8 +59,7 @@ class Senders:
         if isinstance(target, str):
             # Its router has to exist when the event is due: the broker creates a queue for an unknown name.
             await self._declare(target, sending.type)
-        await transport.send(sending.envelope)
-        self._watch(sending)
+        return transport
 
     async def close(self) -> None:
         """Closes all senders."""

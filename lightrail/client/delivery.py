@@ -41,6 +41,9 @@ class DeliveryReceiver(Protocol):
     def settle(self, link: Link, number: int, state: Any) -> None:
         """Sends an outcome. Raises LostError after the loss of the link."""
 
+    def flush_outcomes(self, link: Link) -> None:
+        """Sends outcomes of a link now. Raises LostError after its loss."""
+
     async def renew(self, deliveries: "Sequence[Delivery]") -> list[float | None]:
         """Renews locks; see Locks.renew."""
 

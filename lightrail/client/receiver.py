@@ -240,12 +240,8 @@ class Receiver(Link):
 
     def settle(self, link: EngineLink, number: int, state: Any) -> None:
         """Settles a delivery, at the end of this turn."""
-        self._connection.check_loop()
-        if link is not self._link or self._wire is None:
-            raise LostError(
-                f"{self.address}: the connection that the message came by was lost, and its outcome can't "
-                "reach the broker any more, which delivers it again"
-            )
+        self._check_link(link)
+        assert self._wire is not None
         if self._outcome is not None:
             if state is self._outcome and number == self._last + 1:
                 self._last = number
@@ -254,6 +250,19 @@ class Receiver(Link):
         self._outcome = state
         self._first = self._last = number
         self._wire.touch(self)
+
+    def flush_outcomes(self, link: EngineLink) -> None:
+        """Sends outcomes of a link now, ahead of other links. Raises LostError after its loss."""
+        self._check_link(link)
+        self.flush()
+
+    def _check_link(self, link: EngineLink) -> None:
+        self._connection.check_loop()
+        if link is not self._link or self._wire is None:
+            raise LostError(
+                f"{self.address}: the connection that the message came by was lost, and its outcome can't "
+                "reach the broker any more, which delivers it again"
+            )
 
     def end(self, error: Exception) -> None:
         if self._closed is not None:

@@ -128,6 +128,12 @@ class Sender(Link):
             SendError, ClosedError: as `send`.
             ClientError: the queue would deliver it at once.
         """
+        return await self.send(await self.delayed(message, at, delay, fields))
+
+    async def delayed(
+        self, message: Any, at: float | None, delay: float | None, fields: MessageFields
+    ) -> Message:
+        """A message with the time at which the broker delivers it. Raises as `schedule`."""
         if (at is None) == (delay is None):
             raise ValueError(f"expected either a time or a delay, found at={at} and delay={delay}")
         await self.opened()
@@ -144,7 +150,7 @@ class Sender(Link):
         annotations = dict(given.annotations) | dict(fields.get("annotations") or {})
         annotations[DELIVERY_TIME] = Timestamp(round(due * 1000)) if due is not None else None
         fields["annotations"] = annotations
-        return await self.send(given, **fields)
+        return given.replace(**fields)
 
     async def close(self) -> None:
         """Waits for the outcomes of sent messages, CLOSE_S at most, then detaches.

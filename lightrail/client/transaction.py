@@ -7,9 +7,11 @@ async with connection.transaction() as transaction:
 The broker does nothing of it before the end of the block. An exception in the block rolls all of it back.
 """
 
+from contextlib import suppress
 from typing import Any, Final, Unpack
 
 from lightrail.amqp.events import ACCEPTED, RELEASED
+from lightrail.amqp.link import Link
 from lightrail.amqp.messages import write_value
 from lightrail.amqp.performatives import (
     AmqpError,
@@ -20,7 +22,7 @@ from lightrail.amqp.performatives import (
     TransactionalState,
 )
 from lightrail.amqp.session import Session
-from lightrail.client.delivery import FAILED, Delivery
+from lightrail.client.delivery import FAILED, Delivery, DeliveryReceiver
 from lightrail.client.errors import ClientError, ClosedError, LostError, SendError
 from lightrail.client.keywords import MessageFields
 from lightrail.client.link import LinkConnection
@@ -100,6 +102,8 @@ class Transaction:
         self._sending: TransactionalState
         """One object for all messages, which so leave in batches."""
         self._accepting: TransactionalState
+        self._settled: dict[tuple[DeliveryReceiver, Link], None] = {}
+        """Receivers with the links of what was settled: its outcomes have to leave before the discharge."""
         self._error: SendError | None = None
 
     async def __aenter__(self) -> "Transaction":
@@ -135,8 +139,33 @@ class Transaction:
             LostError: the connection was lost, and the transaction with it.
             ClosedError: the transaction has ended, or the sender is closed.
         """
+        await self._send(sender, encoded(message, fields))
+
+    async def schedule(
+        self,
+        sender: Sender,
+        message: Any = None,
+        *,
+        at: float | None = None,
+        delay: float | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> None:
+        """Sends a message that is delivered at a given time, where the transaction is committed.
+
+        Args:
+            sender: of the same connection.
+            at, delay, message, fields: as of `Sender.schedule`.
+
+        Raises:
+            ClientError: the queue would deliver it at once.
+            SendError, LostError, ClosedError: as `send`.
+        """
         self._check()
-        outcome = await sender.send_with(encoded(message, fields), self._sending)
+        await self._send(sender, (await sender.delayed(message, at, delay, fields)).encode())
+
+    async def _send(self, sender: Sender, payload: bytes) -> None:
+        self._check()
+        outcome = await sender.send_with(payload, self._sending)
         if not outcome.accepted:
             self._error = SendError(f"{sender.address}: a message was {outcome}", outcome)
             raise self._error
@@ -147,15 +176,19 @@ class Transaction:
         Raises LostError: it is delivered again. ClosedError: the transaction has ended.
         """
         self._check()
-        delivery.settle(self._accepting)
+        self._settle(delivery, self._accepting)
 
     async def release(self, delivery: Delivery) -> None:
         """It was not processed. Raises as `accept`."""
-        delivery.settle(TransactionalState(txn_id=self._check(), outcome=RELEASED))
+        self._settle(delivery, TransactionalState(txn_id=self._check(), outcome=RELEASED))
 
     async def fail(self, delivery: Delivery) -> None:
         """The attempt failed. Raises as `accept`."""
-        delivery.settle(TransactionalState(txn_id=self._check(), outcome=FAILED))
+        self._settle(delivery, TransactionalState(txn_id=self._check(), outcome=FAILED))
+
+    def _settle(self, delivery: Delivery, state: TransactionalState) -> None:
+        delivery.settle(state)
+        self._settled[delivery._receiver, delivery._link] = None
 
     async def commit(self) -> None:
         """All of it takes effect now, and is as durable as its messages ask for.
@@ -168,8 +201,14 @@ class Transaction:
         if is_lost:
             raise TransactionError("the transaction was rolled back: the connection was lost")
         if self._error is not None:
-            await self._link.discharge(txn_id, fail=True)
+            await self._discharge_failed(txn_id)
             raise TransactionError(f"the transaction was rolled back: {self._error}")
+        try:
+            for receiver, link in self._settled:
+                receiver.flush_outcomes(link)
+        except LostError as error:
+            await self._discharge_failed(txn_id)
+            raise TransactionError(f"the transaction was rolled back: {error}") from error
         outcome = await self._link.discharge(txn_id, fail=False)
         if outcome.kind is OutcomeKind.UNKNOWN:
             raise TransactionError(f"whether it was committed is not known: {outcome}", is_unknown=True)
@@ -181,7 +220,13 @@ class Transaction:
         txn_id, is_lost = self._end()
         if not is_lost:
             # Where the connection is lost meanwhile, the broker rolls it back.
-            await self._link.discharge(txn_id, fail=True)
+            await self._discharge_failed(txn_id)
+
+    async def _discharge_failed(self, txn_id: bytes) -> None:
+        for receiver, link in self._settled:
+            with suppress(LostError):
+                receiver.flush_outcomes(link)
+        await self._link.discharge(txn_id, fail=True)
 
     def _end(self) -> tuple[bytes, bool]:
         """Its id, and whether it was lost with its link."""

@@ -374,9 +374,10 @@ class ClientConnection(WebSocketConnection):
         self.frontend.strangers.heard(event.found, self.client.peer, self.frontend.now_ms())
 
     def _closed(self, event: events.Closed) -> None:
+        # Before the client has the answer: it may come back under its container-id at once.
+        self.frontend.sole_connections.ended(self)
         if event.error is not None:
-            if not event.by_peer:
-                self.frontend.counts.connections_failed += 1
+            self.frontend.counts.connections_failed += not event.by_peer
             condition, description = event.error.condition, event.error.description or ""
             log.info("connection from %s ended: %s: %s", self.client.peer, condition, description)
         self._end_links()

@@ -7,14 +7,15 @@ detection policy is weak, and no other connection costs anything.
 
 Each claim is an entry of the coordinator, `containers/HASH`, with the connection that has it: of two clients
 that come at a time, at whatever frontends, one writes it first. A claim of a process that has ended, or of a
-connection that this process no longer has, is replaced. Nobody replaces a claim of another user, for that
+connection that this process no longer has, is replaced. A claim ends with the client's close, before that is
+answered; another frontend waits a moment for its deletion. Nobody replaces a claim of another user, for that
 would be a way to close other people's connections.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -82,6 +83,7 @@ class SoleConnections:
     Args:
         name: of the frontend.
         frontends: those that serve now, by number.
+        sleep: seconds; tests inject it.
     """
 
     def __init__(
@@ -91,12 +93,14 @@ class SoleConnections:
         boot: int,
         frontends: Callable[[], Mapping[int, Member]],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._coordinator = coordinator
         self._name = name
         self._boot = boot
         self._frontends = frontends
         self._spawn = spawn
+        self._sleep = sleep
         self._claims: dict[str, Claim] = {}
         """By key."""
         self._keys: dict[str, str] = {}
@@ -159,8 +163,10 @@ class SoleConnections:
         """Writes a claim; returns its revision. Raises as `claim`."""
         for _ in range(ATTEMPTS_MAX):
             entry = await self._coordinator.entry(key)
-            if entry is not None and self._holds(key, entry):
-                self._check(entry, user, policy)
+            if entry is not None and self._keeps(key, entry, user, policy):
+                entry = await self._ended(key, entry)
+                if entry is not None and self._keeps(key, entry, user, policy):
+                    raise _in_use()
             with suppress(ConflictError):
                 return await self._coordinator.write([Write(key, value, entry.revision if entry else 0)])
         raise _in_use()
@@ -226,11 +232,24 @@ class SoleConnections:
         member = self._frontends().get(int(number))
         return member is not None and f"{member.boot:08x}" == boot
 
-    def _check(self, entry: Entry, user: str, policy: int) -> None:
-        """Raises ConditionError where the connection of an entry keeps its claim."""
+    def _keeps(self, key: str, entry: Entry, user: str, policy: int) -> bool:
+        """Whether the connection of an entry is there, and keeps its claim."""
         assert entry.value is not None
-        if policy != CLOSE_EXISTING or json.loads(entry.value)["user"] != user:
-            raise _in_use()
+        is_closed = policy == CLOSE_EXISTING and json.loads(entry.value)["user"] == user
+        return not is_closed and self._holds(key, entry)
+
+    async def _ended(self, key: str, entry: Entry) -> Entry | None:
+        """The entry after its connection has had the time to end at another frontend, which deletes it."""
+        name, boot, _ = _parts(entry)
+        found: Entry | None = entry
+        if (name, boot) != (self._name, f"{self._boot:08x}"):
+            pause_ms = limits.SOLE_CONNECTION_END_MS // 10
+            for _ in range(10):
+                await self._sleep(pause_ms / 1000)
+                found = await self._coordinator.entry(key)
+                if found is None or found.revision != entry.revision:
+                    break
+        return found
 
 
 def _parts(entry: Entry) -> tuple[str, str, str]:

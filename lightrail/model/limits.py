@@ -196,6 +196,9 @@ DELAY_AGAIN_MS: Final = 20
 """Pause before each further of these requests; a shard reads changes twenty times a second."""
 EXPIRE_AGAIN_MS: Final = 1_000
 """Pause before another attempt to delete a name whose owner ended, after the coordinator failed."""
+SOLE_CONNECTION_END_MS: Final = 500
+"""A connection that is refused for another one of its container waits so long for the end of that one: its
+client may have the answer to its close while its frontend deletes the claim."""
 NODE_LINKS_MAX: Final = 64
 """Links of a connection to nodes of the frontend itself: $management, $cbs."""
 NODE_REQUESTS_MAX: Final = 20

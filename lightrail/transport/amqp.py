@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Unpack
 
@@ -19,6 +19,8 @@ from lightrail.client import (
     Receiver,
     Sender,
     SendError,
+    Transaction,
+    TransactionError,
 )
 from lightrail.client.connecting import ConnectOptions
 from lightrail.client.selecting import PASSED_OVER
@@ -27,7 +29,7 @@ from lightrail.transport.declaring import declare
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
 from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
 from lightrail.transport.handling import handle
-from lightrail.transport.protocol import Offers, Selector
+from lightrail.transport.protocol import Offers, Received, Selector, Transport
 from lightrail.transport.topology import Topology
 
 CREDIT: Final = 100
@@ -36,7 +38,14 @@ FULL: Final = "amqp:resource-limit-exceeded"
 """Condition of what a queue or a shard has no room for now."""
 NOT_READABLE: Final = "amqp:decode-error"
 OFFERS: Final = Offers(
-    at_least_once=True, locks=True, delays=True, dead_letters=True, expiry=True, groups=True, selective=True
+    at_least_once=True,
+    locks=True,
+    delays=True,
+    dead_letters=True,
+    expiry=True,
+    groups=True,
+    selective=True,
+    transactions=True,
 )
 _NO_TIME: Final = 0.0
 
@@ -121,6 +130,24 @@ class AmqpBroker:
         topology.refuse_contradictions()
         await declare(self.connection, topology)
 
+    async def accept_and_send(self, received: Received, sends: Sequence[tuple[Transport, Envelope]]) -> None:
+        """Accepts a message and sends others in one transaction of the broker. Raises SendRefusedError."""
+        assert isinstance(received, AmqpReceived)
+        try:
+            async with self.connection.transaction() as transaction:
+                for transport, envelope in sends:
+                    assert isinstance(transport, AmqpTransport)
+                    await transport.send_in(transaction, envelope)
+                await transaction.accept(received.delivery)
+        except TransactionError as error:
+            raise SendRefusedError(str(error), is_certain=not error.is_unknown, is_passing=True) from error
+        except ClosedError as error:
+            raise TransportClosedError(str(error)) from error
+        except ClientError as error:
+            raise SendRefusedError(
+                f"no transaction: {error}", is_passing=isinstance(error, LostError)
+            ) from error
+
     async def cancel(self, queue: str, id: str) -> bool:
         """Removes a message that is held back until its time; whether there was one with this id."""
         if self._management is None:
@@ -182,16 +209,26 @@ class AmqpTransport:
 
     async def send(self, envelope: Envelope) -> None:
         """Sends a message; returns when the broker has accepted it."""
+        await self._send(envelope, None)
+
+    async def send_in(self, transaction: Transaction, envelope: Envelope) -> None:
+        """Sends a message that is there when the transaction is committed. Raises as `send`."""
+        await self._send(envelope, transaction)
+
+    async def _send(self, envelope: Envelope, transaction: Transaction | None) -> None:
         if self._is_closed:
             raise TransportClosedError(f"the transport to {self._address} is closed")
         sender = self._sender
         if sender is None:
             sender = self._sender = self._broker.connection.sender(self._address)
+        message, at = message_of(envelope), envelope.deliver_at
         try:
-            if envelope.deliver_at is None:
-                await sender.send(message_of(envelope))
+            if transaction is None:
+                await (sender.send(message) if at is None else sender.schedule(message, at=at))
+            elif at is None:
+                await transaction.send(sender, message)
             else:
-                await sender.schedule(message_of(envelope), at=envelope.deliver_at)
+                await transaction.schedule(sender, message, at=at)
         except SendError as error:
             outcome = error.outcome
             is_passing = outcome.kind is not OutcomeKind.REJECTED or outcome.condition == FULL
@@ -346,37 +383,37 @@ class OwnedTransport(AmqpTransport):
 class AmqpReceived:
     """A message that was received over AMQP."""
 
-    __slots__ = ("_delivery", "envelope")
+    __slots__ = ("delivery", "envelope")
 
     def __init__(self, envelope: Envelope, delivery: Delivery) -> None:
         self.envelope = envelope
-        self._delivery = delivery
+        self.delivery = delivery
 
     @property
     def settled(self) -> bool:
         """Whether the message has an outcome, or its lock is known to have run out."""
-        return self._delivery.settled or self._delivery.lost
+        return self.delivery.settled or self.delivery.lost
 
     async def accept(self) -> None:
         """The broker deletes the message; where the link was lost meanwhile, it is delivered again."""
-        await _unless_lost(self._delivery.accept())
+        await _unless_lost(self.delivery.accept())
 
     async def release(self) -> None:
         """The message is delivered again, uncounted."""
-        await _unless_lost(self._delivery.release())
+        await _unless_lost(self.delivery.release())
 
     async def fail(self, delay: float = 0.0) -> None:
         """The message is delivered again after so many seconds, counted."""
         if delay > 0:
-            await _unless_lost(self._delivery.defer(delay, delivery_failed=True))
+            await _unless_lost(self.delivery.defer(delay, delivery_failed=True))
         else:
-            await _unless_lost(self._delivery.fail())
+            await _unless_lost(self.delivery.fail())
 
     async def dead_letter(
         self, reason: str, description: str = "", notes: Mapping[str, Header] = NO_HEADERS
     ) -> None:
         """The message goes to the dead letters of its queue; other brokers than LightRail drop the notes."""
-        await _unless_lost(self._delivery.dead_letter(reason, description, notes))
+        await _unless_lost(self.delivery.dead_letter(reason, description, notes))
 
 
 def _pass_over(delivery: Delivery) -> None:

@@ -2,21 +2,29 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from lightrail.filters.subject import compile_pattern, split_words
 from lightrail.transport.clock import Clock, LoopClock
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
-from lightrail.transport.errors import TransportClosedError, TransportError
+from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
 from lightrail.transport.handling import handle
 from lightrail.transport.memory_queue import Entry, MemoryQueue
-from lightrail.transport.protocol import Offers, Selector
+from lightrail.transport.protocol import Offers, Received, Selector, Transport
 from lightrail.transport.topology import QueueRules, Subscription, Topology, TopologyError, attributes_of
 
 DEAD_LETTERS: Final = "/$dlq"
 OFFERS: Final = Offers(
-    at_least_once=True, locks=True, delays=True, dead_letters=True, expiry=True, groups=True, selective=True
+    at_least_once=True,
+    locks=True,
+    delays=True,
+    dead_letters=True,
+    expiry=True,
+    groups=True,
+    selective=True,
+    transactions=True,
 )
 
 
@@ -97,13 +105,31 @@ class MemoryBroker:
 
     def send(self, address: str, envelope: Envelope) -> None:
         """Stores a message in a queue, or in all queues that subscribe to a router."""
+        for target in self._targets(address, envelope):
+            self.queue(target).put(envelope)
+
+    def _targets(self, address: str, envelope: Envelope) -> list[str]:
+        """Names of the queues that a message goes to."""
         if address not in self._routers:
-            self.queue(address).put(envelope)
-            return
+            return [address]
         targets: dict[str, None] = {}
         self._route(address, envelope, targets, set())
-        for target in targets:
-            self.queue(target).put(envelope)
+        return list(targets)
+
+    async def accept_and_send(self, received: Received, sends: Sequence[tuple[Transport, Envelope]]) -> None:
+        """Accepts a message and sends others: all of it, or nothing. Raises SendRefusedError."""
+        found = [
+            (self.queue(target), envelope)
+            for transport, envelope in sends
+            for target in self._targets(transport.address, envelope)
+        ]
+        if received.settled:
+            raise SendRefusedError("expected a message that is locked, found one whose lock ran out")
+        for queue, count in Counter(queue for queue, _ in found).items():
+            queue.check_room(count)
+        await received.accept()
+        for queue, envelope in found:
+            queue.put(envelope)
 
     async def cancel(self, queue: str, id: str) -> bool:
         """Removes a message that is held back until its time; whether there was one with this id."""

@@ -104,11 +104,7 @@ class MemoryQueue:
                 del self._seen[next(iter(self._seen))]
             if envelope.id in self._seen:
                 return
-        if self.rules.max_length is not None and len(self._entries) >= self.rules.max_length:
-            raise SendRefusedError(
-                f"{self.name}: the queue has its max_length of {self.rules.max_length} messages",
-                is_passing=True,
-            )
+        self.check_room(1)
         if window is not None and envelope.id is not None:
             self._seen[envelope.id] = now
         ages = [age for age in (envelope.ttl, self.rules.max_age) if age is not None]
@@ -120,6 +116,14 @@ class MemoryQueue:
         else:
             self._ready.append(entry)
             self._on_ready()
+
+    def check_room(self, count: int) -> None:
+        """Raises SendRefusedError where the queue has no room for so many messages."""
+        if self.rules.max_length is not None and len(self._entries) + count > self.rules.max_length:
+            raise SendRefusedError(
+                f"{self.name}: the queue has its max_length of {self.rules.max_length} messages",
+                is_passing=True,
+            )
 
     def cancel_delayed(self, id: str) -> bool:
         """Removes a message that is held back until its time; whether there was one with this id."""

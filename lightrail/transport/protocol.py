@@ -4,7 +4,7 @@ A transport knows nothing of messages as objects; `Endpoint` translates between 
 what a transport guarantees, and one suite of contract tests checks each declaration.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,7 @@ class Offers:
         expiry: `Envelope.ttl` ends messages.
         groups: messages of one `Envelope.group` are handled one after the other, by one receiver at a time.
         selective: a message without a handler stays for other receivers.
+        transactions: `Broker.accept_and_send` does all of it or nothing.
     """
 
     at_least_once: bool = False
@@ -34,6 +35,7 @@ class Offers:
     expiry: bool = False
     groups: bool = False
     selective: bool = True
+    transactions: bool = False
 
 
 class Received(Protocol):
@@ -175,6 +177,19 @@ class Broker(Protocol):
 
     async def declare(self, topology: Topology) -> None:
         """Makes what is not there yet. Raises TopologyError for contradictions."""
+        ...
+
+    async def accept_and_send(self, received: Received, sends: Sequence[tuple[Transport, Envelope]]) -> None:
+        """Accepts a message and sends others in one transaction: all of it takes effect, or nothing.
+
+        Args:
+            received: by a transport of this broker, and not settled.
+            sends: messages, each with a transport of this broker to its address.
+
+        Raises:
+            SendRefusedError: nothing was done, or, where it is not certain, all or nothing. The message is
+                not settled, or is delivered again.
+        """
         ...
 
     async def cancel(self, queue: str, id: str) -> bool:

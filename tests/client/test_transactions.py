@@ -106,6 +106,47 @@ def test_transactions_side_by_side_and_messages_beside_them(broker: Broker) -> N
     play(test())
 
 
+def test_outcomes_leave_before_the_discharge_of_their_transaction(broker: Broker) -> None:
+    """Also where the coordinator's link has something to send in the same turn of the loop already."""
+
+    async def test() -> None:
+        async with connect(broker.amqp) as connection, connect(broker.amqp) as other:
+            await put(connection, "txn/turn", 1)
+            async with connection.receiver("txn/turn") as receiver:
+                [delivery] = await receiver.receive()
+                first, second = connection.transaction(), connection.transaction()
+                await first.begin()
+                await second.begin()
+
+                async def accept_and_commit() -> None:
+                    await second.accept(delivery)
+                    await second.commit()
+
+                await asyncio.gather(first.commit(), accept_and_commit())
+                assert receiver.healthy
+            assert await bodies(other, "txn/turn") == []
+
+    play(test())
+
+
+def test_a_message_whose_receiver_was_closed_rolls_its_transaction_back(broker: Broker) -> None:
+    async def test() -> None:
+        async with connect(broker.amqp) as connection, connection.sender("txn/none") as sender:
+            await put(connection, "txn/closed", 1)
+            transaction = connection.transaction()
+            await transaction.begin()
+            async with connection.receiver("txn/closed") as receiver:
+                [delivery] = await receiver.receive()
+                await transaction.accept(delivery)
+                await transaction.send(sender, 2)
+            with pytest.raises(TransactionError, match="rolled back"):
+                await transaction.commit()
+            assert await bodies(connection, "txn/closed") == [1]
+            assert await bodies(connection, "txn/none") == []
+
+    play(test())
+
+
 def test_one_that_has_ended_takes_nothing_more(broker: Broker) -> None:
     async def test() -> None:
         async with connect(broker.amqp) as connection, connection.sender("txn/ended") as sender:

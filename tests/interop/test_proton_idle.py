@@ -52,18 +52,20 @@ def test_a_silent_client_is_closed_and_its_message_comes_back(broker: Broker, qu
     script = Path(__file__).with_name("proton_hold.py")
     with connected(broker.amqp) as connection:
         connection.create_sender(queue).send(Message(body="held"))
-        client = subprocess.Popen(
-            [sys.executable, str(script), broker.amqp, queue], stdout=subprocess.PIPE, bufsize=0, cwd=ROOT
-        )
-        assert client.stdout is not None
-        try:
-            assert wait.line(client.stdout) == b"held\n"
-            wait.freeze(client.pid)
+    client = subprocess.Popen(
+        [sys.executable, str(script), broker.amqp, queue], stdout=subprocess.PIPE, bufsize=0, cwd=ROOT
+    )
+    assert client.stdout is not None
+    try:
+        # No connection of this process meanwhile: while it waits for the other one, it would be silent, too.
+        assert wait.line(client.stdout) == b"held\n"
+        wait.freeze(client.pid)
+        with connected(broker.amqp) as connection:
             (again,) = received(connection.create_receiver(queue), 1)
             assert (again.body, again.delivery_count) == ("held", 1)
-            os.kill(client.pid, signal.SIGCONT)
-            assert wait.line(client.stdout) == b"amqp:resource-limit-exceeded\n"
-        finally:
-            client.kill()
-            client.wait()
-            client.stdout.close()
+        os.kill(client.pid, signal.SIGCONT)
+        assert wait.line(client.stdout) == b"amqp:resource-limit-exceeded\n"
+    finally:
+        client.kill()
+        client.wait()
+        client.stdout.close()

@@ -45,7 +45,9 @@ class Frontend:
         self.name, self.boot = f"frontend-{number}", boot
         scene.members[number] = Member(number, boot)
         self._numbers = 0
-        self.sole = SoleConnections(scene.coordinator, self.name, boot, lambda: scene.members, scene.spawn)
+        self.sole = SoleConnections(
+            scene.coordinator, self.name, boot, lambda: scene.members, scene.spawn, scene.sleep
+        )
 
     async def claim(
         self, policy: int | None = None, user: str = "ann", container: str = "c"
@@ -69,6 +71,14 @@ class Scene:
         self.coordinator = Coordinator()
         self.members: dict[int, Member] = {}
         self.tasks: list[asyncio.Task[None]] = []
+        self.slept = 0.0
+        self.meanwhile: list[Coroutine[Any, Any, None]] = []
+        """What happens at the next sleep."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        while self.meanwhile:
+            await self.meanwhile.pop()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
@@ -111,6 +121,25 @@ def test_a_second_connection_is_refused_at_every_frontend_until_the_first_has_en
         await one.end(first)
         await other.claim()
         assert not first.closed
+
+    play(test)
+
+
+def test_one_whose_end_is_on_its_way_from_another_frontend_is_waited_for() -> None:
+    async def test(scene: Scene, one: Frontend, other: Frontend) -> None:
+        scene.meanwhile.append(one.end(await one.claim()))
+        second = await other.claim()
+        assert 0 < scene.slept < limits.SOLE_CONNECTION_END_MS / 1000
+        scene.slept = 0
+        with pytest.raises(ConditionError):
+            await one.claim()
+        assert scene.slept == pytest.approx(limits.SOLE_CONNECTION_END_MS / 1000)
+        # At its own frontend nothing is on its way.
+        scene.slept = 0
+        with pytest.raises(ConditionError):
+            await other.claim()
+        assert scene.slept == 0
+        assert not second.closed
 
     play(test)
 

@@ -139,6 +139,17 @@ class Transaction:
     def send(self, sender: Sender, message: Any = None, **fields: Unpack[MessageFields]) -> None:
         self._loop.call(self._inner.send(sender._inner, message, **fields))
 
+    def schedule(
+        self,
+        sender: Sender,
+        message: Any = None,
+        *,
+        at: float | None = None,
+        delay: float | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> None:
+        self._loop.call(self._inner.schedule(sender._inner, message, at=at, delay=delay, **fields))
+
     def accept(self, delivery: Delivery) -> None:
         self._loop.call(self._inner.accept(delivery._inner))
 

@@ -210,6 +210,20 @@ def test_a_lost_connection_ends_a_transaction_and_the_next_one_begins_anew(proxy
     play(test())
 
 
+def test_a_scheduled_message_of_a_transaction_comes_at_its_time(broker: Broker) -> None:
+    async def test() -> None:
+        async with connect(broker.amqp) as connection, connection.management() as management:
+            await management.create("lightrail.queue", "txn/later", {"delay": True})
+            async with connection.sender("txn/later") as sender, connection.receiver("txn/later") as receiver:
+                async with connection.transaction() as transaction:
+                    await transaction.schedule(sender, 2, delay=0.3)
+                    await transaction.send(sender, 1)
+                found = [*await receiver.receive(), *await receiver.receive()]
+                assert [delivery.body for delivery in found] == [1, 2]
+
+    play(test())
+
+
 def test_without_await(broker: Broker) -> None:
     with sync.connect(broker.amqp) as connection:
         with connection.sender("txn/sync") as sender, connection.sender("txn/sync/in") as first:

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from lightrail.wire.owner import Owner
 
 VENDOR: Final = "com.microsoft:"
+PRODUCT: Final = Symbol("product")
+GO_PRODUCT: Final = "MSGolangClient"
+"""How the client for Go calls itself in its open; its links have no property of the vendor."""
 TAG_PREFIX_BYTES: Final = 12
 """Before the four bytes of the delivery-id: a lock token is a UUID."""
 SEQUENCE: Final = Symbol("x-opt-sequence-number")
@@ -63,10 +66,13 @@ NOT_DEFERRED: Final = (
 
 
 def is_bus_link(link: "Link") -> bool:
-    """Whether the client's attach has a property of Service Bus's vendor."""
+    """Whether the client's attach has a property of Service Bus's vendor, or its open is that of the client for Go."""
     attach = link.attach
     found = None if attach is None else attach.properties
-    return bool(found) and any(str(key).startswith(VENDOR) for key in found or ())
+    if any(str(key).startswith(VENDOR) for key in found or ()):
+        return True
+    opened = link.session.connection.peer_open
+    return opened is not None and (opened.properties or {}).get(PRODUCT) == GO_PRODUCT
 
 
 def refuse_sessions(link: "Link") -> None:

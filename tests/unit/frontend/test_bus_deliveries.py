@@ -7,7 +7,7 @@ import pytest
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.decoder import decode
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome
-from lightrail.amqp.performatives import AmqpError, Attach, Modified, Rejected, Source
+from lightrail.amqp.performatives import AmqpError, Attach, Modified, Open, Rejected, Source
 from lightrail.amqp.sections import (
     Properties,
     decode_annotations,
@@ -200,6 +200,17 @@ def test_a_link_is_the_bus_by_a_property_of_its_attach() -> None:
     ):
         link.attach = Attach(name="x", handle=0, role=True, properties=properties)  # type: ignore[attr-defined]
         assert is_bus_link(link) is expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("product", "expected"), [("MSGolangClient", True), ("other", False), (None, False)])
+def test_a_link_of_the_client_for_go_is_the_bus_by_the_open_of_its_connection(
+    product: str | None, expected: bool
+) -> None:
+    link = FakeLink()
+    link.attach = Attach(name="x", handle=0, role=True)  # type: ignore[attr-defined]
+    properties = None if product is None else {Symbol("product"): product}
+    link.session.connection.peer_open = Open(container_id="x", properties=properties)
+    assert is_bus_link(link) is expected  # type: ignore[arg-type]
 
 
 def test_sessions_are_refused() -> None:

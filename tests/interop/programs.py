@@ -1,0 +1,55 @@
+"""Programs of other languages that the interoperability tests compile and run."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+def finished(command: Sequence[str | Path], seconds: float, **options: Any) -> str:
+    """The standard output of a program that has to succeed in time."""
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=seconds, **options
+    )
+    assert done.returncode == 0, f"{command[0]} ended with {done.returncode}: {done.stderr[-4000:]}"
+    return done.stdout
+
+
+def built_in_go(package: str, folder: Path) -> Path:
+    """Compiles a package of tests/interop/go; with the cache that scripts/setup.sh fills it takes a second."""
+    assert shutil.which("go"), "Go is not installed: run scripts/setup.sh test"
+    program = folder / package
+    # What is not there is an error that names it, instead of a download within a test.
+    environment = os.environ | {"GOPROXY": "off", "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    command = ["go", "build", "-o", program, f"./{package}"]
+    finished(command, 240, cwd=HERE / "go", env=environment)
+    return program
+
+
+def compiled_in_java(project: Path, folder: Path) -> str:
+    """Compiles src/ of a project whose libraries scripts/setup.sh has put into target/lib; gives the class path."""
+    libraries = sorted((project / "target" / "lib").glob("*.jar"))
+    assert libraries, f"what {project.name} needs is not there: run scripts/setup.sh test"
+    path = os.pathsep.join(map(str, libraries))
+    sources = sorted((project / "src").glob("*.java"))
+    flags = ["--release", "17", "-Xlint:all,-classfile", "-Werror", "-cp", path, "-d", folder]
+    finished(["javac", *flags, *sources], 120)
+    return os.pathsep.join([str(folder), path])
+
+
+def lines_of(output: str) -> dict[str, Any]:
+    """What a program found, by scenario: each line is {"scenario": NAME, "found": ANYTHING}."""
+    return {line["scenario"]: line["found"] for line in map(json.loads, output.splitlines())}
+
+
+def trusting_in_java(certificates: Path, folder: Path) -> list[str]:
+    """Options of java with which clients trust an authority."""
+    store = folder / "trusted.p12"
+    options = ["-noprompt", "-alias", "tests", "-storetype", "PKCS12", "-storepass", "trusted"]
+    finished(["keytool", "-importcert", "-file", certificates, "-keystore", store, *options], 60)
+    return [f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStorePassword=trusted"]

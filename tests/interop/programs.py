@@ -21,7 +21,7 @@ def finished(command: Sequence[str | Path], seconds: float, **options: Any) -> s
 
 
 def built_in_go(package: str, folder: Path) -> Path:
-    """Compiles a package of tests/interop/go; with the cache that scripts/setup.sh fills it takes a second."""
+    """Compiles a package of tests/interop/go; it takes a second with what scripts/setup.sh cached."""
     assert shutil.which("go"), "Go is not installed: run scripts/setup.sh test"
     program = folder / package
     # What is not there is an error that names it, instead of a download within a test.
@@ -32,7 +32,7 @@ def built_in_go(package: str, folder: Path) -> Path:
 
 
 def compiled_in_java(project: Path, folder: Path) -> str:
-    """Compiles src/ of a project whose libraries scripts/setup.sh has put into target/lib; gives the class path."""
+    """Compiles src/ of a project with the libraries of its target/lib; gives the class path."""
     libraries = sorted((project / "target" / "lib").glob("*.jar"))
     assert libraries, f"what {project.name} needs is not there: run scripts/setup.sh test"
     path = os.pathsep.join(map(str, libraries))

@@ -47,6 +47,8 @@ GO_PRODUCT: Final = "MSGolangClient"
 """How the client for Go calls itself in its open; its links have no property of the vendor."""
 TAG_PREFIX_BYTES: Final = 12
 """Before the four bytes of the delivery-id: a lock token is a UUID."""
+TTL_MS_MAX: Final = (1 << 32) - 1
+"""Of a header: a uint (messaging 3.2.1)."""
 SEQUENCE: Final = Symbol("x-opt-sequence-number")
 ENQUEUED: Final = Symbol("x-opt-enqueued-time")
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
@@ -66,7 +68,7 @@ NOT_DEFERRED: Final = (
 
 
 def is_bus_link(link: "Link") -> bool:
-    """Whether the client's attach has a property of Service Bus's vendor, or its open is that of the client for Go."""
+    """Whether the client is one of Service Bus: by a property of its attach, or, for Go, of its open."""
     attach = link.attach
     found = None if attach is None else attach.properties
     if any(str(key).startswith(VENDOR) for key in found or ()):
@@ -118,6 +120,8 @@ class BusConsumerLink(ConsumerLink):
         if not message_format:
             blob_at = DELIVER_ENDS + 4 * count
             until_ms = delivered_at(part, self._frontend.now_ms()) + self._lock_ms()
+            # These clients add the ttl to the time of enqueueing; it is not lowered by the time in the queue.
+            life_ms = max(0, expires - enqueued) if expires else None
             messages: list[bytes] = []
             start = blob_at
             for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
@@ -125,14 +129,15 @@ class BusConsumerLink(ConsumerLink):
                 notes = annotations_of(sequence + index, enqueued)
                 if not self._presettled:
                     notes[Symbol("x-opt-locked-until")] = Timestamp(until_ms)
-                messages.append(annotated(bytes(part[start:stop]), notes, is_dead=self._is_dead))
+                message = bytes(part[start:stop])
+                messages.append(annotated(message, notes, is_dead=self._is_dead, life_ms=life_ms))
                 start = stop
             ends = array("I")
             size = 0
             for message in messages:
                 size += len(message)
                 ends.append(size)
-            columns = DELIVER_COLUMNS.pack(sequence, expires, enqueued, attempts, 0, 0, size)
+            columns = DELIVER_COLUMNS.pack(sequence, 0, enqueued, attempts, 0, 0, size)
             part = b"".join((part[:HEADER_SIZE], columns, ends.tobytes(), *messages))
         super().deliver(part, number, count)
 
@@ -168,8 +173,13 @@ def annotations_of(sequence: int, enqueued_at_ms: int) -> dict[Symbol, Any]:
     }
 
 
-def annotated(message: bytes, notes: dict[Symbol, Any], *, is_dead: bool) -> bytes:
-    """The message with these annotations; as it is where it has none of AMQP's sections."""
+def annotated(
+    message: bytes, notes: dict[Symbol, Any], *, is_dead: bool, life_ms: int | None = None
+) -> bytes:
+    """The message with these annotations; as it is where it has none of AMQP's sections.
+
+    `life_ms` is how long it may be in its queue, which bounds its ttl; None for as long as its ttl says.
+    """
     try:
         if is_dead:
             message = _with_reasons(message, notes)
@@ -179,8 +189,10 @@ def annotated(message: bytes, notes: dict[Symbol, Any], *, is_dead: bool) -> byt
             properties.message_id = message_id_of(message, notes)
             message = with_properties(message, properties)
         # These clients read a count of deliveries, which a header without one leaves out.
-        head = write_composite(decode_header(message))
-        return with_annotations(head + message[survey(message).head_end :], notes)
+        header = decode_header(message)
+        if life_ms is not None:
+            header.ttl = min(life_ms, TTL_MS_MAX if header.ttl is None else header.ttl)
+        return with_annotations(write_composite(header) + message[survey(message).head_end :], notes)
     except (DecodeError, ValueError):
         return message
 

@@ -9,6 +9,7 @@ from lightrail.amqp.decoder import decode
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome
 from lightrail.amqp.performatives import AmqpError, Attach, Modified, Open, Rejected, Source
 from lightrail.amqp.sections import (
+    Header,
     Properties,
     decode_annotations,
     decode_application_properties,
@@ -94,6 +95,30 @@ def test_a_delivery_has_a_sequence_from_one_on_a_count_and_the_end_of_its_lock()
         assert decode_properties(found).message_id == "m"
         assert found.endswith(data(b"body"))
         assert decode_header(found).delivery_count == 0
+
+
+@pytest.mark.parametrize(
+    ("ttl", "expires", "attempts", "shown"),
+    [
+        (5_000, 5_000, 0, 5_000),
+        (5_000, 5_000, 2, 5_000),
+        (5_000, 5_004, 0, 5_000),  # it expires with its batch
+        (5_000, 3_000, 0, 3_000),  # by the queue's max_age
+        (None, 3_000, 0, 3_000),
+        (None, 1 << 40, 0, (1 << 32) - 1),
+        (5_000, 0, 0, 5_000),  # a dead letter
+        (None, 0, 0, None),
+    ],
+)
+def test_a_ttl_counts_from_when_the_message_was_enqueued(
+    ttl: int | None, expires: int, attempts: int, shown: int | None
+) -> None:
+    """The frontend's clock is far beyond: for other clients the ttl is what is left."""
+    rig = Rig()
+    message = write_composite(Header(ttl=ttl)) + MESSAGE
+    rig.consumer.deliver(slice_of(0, [message], expires=expires, attempts=attempts), 0, 1)
+    header = decode_header(rig.link.sent[-1])
+    assert (header.ttl, header.delivery_count) == (shown, attempts)
 
 
 def test_a_lock_that_no_time_ends_is_shown_with_an_end() -> None:

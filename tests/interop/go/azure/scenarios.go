@@ -28,7 +28,7 @@ func send(scene *Scene) map[string]any {
 		"properties": []*string{
 			&message.MessageID, message.CorrelationID, message.Subject, message.ContentType, message.ReplyTo, message.To,
 		},
-		"ttl": message.TimeToLive.Round(time.Second).Seconds(), "sequence": message.SequenceNumber, "count": message.DeliveryCount,
+		"ttl": message.TimeToLive.Seconds(), "sequence": message.SequenceNumber, "count": message.DeliveryCount,
 		"locked": message.LockedUntil.After(before), "token": message.LockToken != [16]byte{},
 		"left": scene.left(receiver),
 	}

@@ -48,7 +48,7 @@ final class Scenarios {
                 "body", text(message), "application", message.getApplicationProperties(),
                 "properties", List.of(message.getMessageId(), message.getCorrelationId(), message.getSubject(),
                         message.getContentType(), message.getReplyTo(), message.getTo()),
-                "ttl", Math.round(message.getTimeToLive().toMillis() / 1000.0), "sequence", message.getSequenceNumber(),
+                "ttl", message.getTimeToLive().toMillis() / 1000.0, "sequence", message.getSequenceNumber(),
                 "count", message.getDeliveryCount(), "locked", message.getLockedUntil().isAfter(before),
                 "token", message.getLockToken().length() == 36, "left", Azure.left(receiver));
     }

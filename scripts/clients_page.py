@@ -320,6 +320,10 @@ Each word in these tables stands for a test that runs with every change of the b
 cell is that of the test in the list below. *refused* means that broker or client refuses it with a
 sentence that says so. An empty cell means that there is no test of it, not that it does not work. *by
 policy* means that the queue has a [policy](../operate/policies.md) for it.
+
+fe2o3-amqp for Rust takes minutes to compile and is among the long tests of `make soak`,
+`tests/interop/test_fe2o3_amqp.py`: order, types, large messages, outcomes, credit, transactions, a link that
+is resumed, users.
 """
 
 

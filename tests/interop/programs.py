@@ -27,7 +27,8 @@ def built_in_go(package: str, folder: Path) -> Path:
     # Where the system has no Go, or one that is too old, scripts/setup.sh puts it beside this interpreter.
     beside = Path(sys.prefix, "bin", "go")
     go = str(beside) if beside.exists() else shutil.which("go")
-    assert go and (project / "vendor").is_dir(), "Go or its clients are not there: run scripts/setup.sh test"
+    assert go, "Go is not installed: run scripts/setup.sh test"
+    assert (project / "vendor").is_dir(), "the clients for Go are not there: run scripts/setup.sh test"
     program = folder / package
     environment = os.environ | {"GOFLAGS": "-mod=vendor -buildvcs=false"}
     finished([go, "build", "-o", program, f"./{package}"], 240, cwd=project, env=environment)

@@ -5,9 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 HERE = Path(__file__).parent
 
@@ -18,7 +19,7 @@ def finished(command: Sequence[str | Path], seconds: float, **options: Any) -> s
         [str(word) for word in command], capture_output=True, text=True, timeout=seconds, **options
     )
     assert done.returncode == 0, f"{command[0]} ended with {done.returncode}: {done.stderr[-4000:]}"
-    return done.stdout
+    return str(done.stdout)
 
 
 def built_in_go(package: str, folder: Path) -> Path:
@@ -41,14 +42,39 @@ def compiled_in_java(project: Path, folder: Path) -> str:
     assert libraries, f"what {project.name} needs is not there: run scripts/setup.sh test"
     path = os.pathsep.join(map(str, libraries))
     sources = sorted((project / "src").glob("*.java"))
-    flags = ["--release", "17", "-Xlint:all,-classfile", "-Werror", "-cp", path, "-d", folder]
-    finished(["javac", *flags, *sources], 120)
+    flags = [
+        "--release",
+        "17",
+        "-encoding",
+        "UTF-8",
+        "-Xlint:all,-classfile",
+        "-Werror",
+        "-cp",
+        path,
+        "-d",
+        str(folder),
+    ]
+    finished(["javac", *flags, *map(str, sources)], 120)
     return os.pathsep.join([str(folder), path])
 
 
-def lines_of(output: str) -> dict[str, Any]:
-    """What a program found, by scenario: each line is {"scenario": NAME, "found": ANYTHING}."""
-    return {line["scenario"]: line["found"] for line in map(json.loads, output.splitlines())}
+@dataclass(frozen=True)
+class Found:
+    """What the scenarios of a program found."""
+
+    program: str
+    scenarios: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, program: str, output: str) -> Self:
+        """Of lines {"scenario": NAME, "found": ANYTHING}."""
+        return cls(
+            program, {line["scenario"]: line["found"] for line in map(json.loads, output.splitlines())}
+        )
+
+    def __getitem__(self, scenario: str) -> Any:
+        assert scenario in self.scenarios, f"the program in {self.program} ended before {scenario}"
+        return self.scenarios[scenario]
 
 
 def trusting_in_java(certificates: Path, folder: Path) -> list[str]:

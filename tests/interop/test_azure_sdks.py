@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from tests.interop.azure_scene import connection_string, key_of
-from tests.interop.programs import HERE, built_in_go, compiled_in_java, finished, lines_of, trusting_in_java
+from tests.interop.programs import HERE, Found, built_in_go, compiled_in_java, finished, trusting_in_java
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
 from tests.support.namespace import give, subscribe
@@ -19,6 +19,9 @@ FIRST_COUNT = {"go": 1, "java": 0}
 """How the client calls the first delivery of a message."""
 SECONDS = 100.0
 """In which the scenarios of a language end; they take 3."""
+
+# The first test waits for all of them, and for the compiler.
+pytestmark = pytest.mark.timeout(SECONDS + 260)
 
 
 class Guarded(NamedTuple):
@@ -53,18 +56,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield Guarded(broker, authority)
 
 
-class Sdk(NamedTuple):
-    """What the scenarios of a language found."""
-
-    language: str
-    scenarios: dict[str, Any]
-
-    def found(self, scenario: str) -> Any:
-        assert scenario in self.scenarios, f"{self.language} ended before {scenario}"
-        return self.scenarios[scenario]
-
-
-def run(language: str, guarded: Guarded, folder: Path) -> Sdk:
+def run(language: str, guarded: Guarded, folder: Path) -> Found:
     """Compiles the program of a language, and runs all scenarios in one process."""
     certificates = Path(guarded.authority.path)
     command: list[str | Path]
@@ -84,16 +76,16 @@ def run(language: str, guarded: Guarded, folder: Path) -> Sdk:
         SECONDS,
         env=os.environ | {"SSL_CERT_FILE": str(certificates)},
     )
-    return Sdk(language, lines_of(output))
+    return Found.read(language, output)
 
 
 @pytest.fixture(scope="module", params=LANGUAGES)
-def sdk(request: pytest.FixtureRequest, guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Sdk:
+def sdk(request: pytest.FixtureRequest, guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Found:
     return run(request.param, guarded, tmp_path_factory.mktemp(request.param))
 
 
-def test_a_message_arrives_with_all_that_was_set(sdk: Sdk) -> None:
-    found = dict(sdk.found("send"))
+def test_a_message_arrives_with_all_that_was_set(sdk: Found) -> None:
+    found = dict(sdk["send"])
     # It ends a ttl after its arrival, and was enqueued a moment later.
     assert 3590 < found.pop("ttl") <= 3600
     assert found == {
@@ -101,37 +93,37 @@ def test_a_message_arrives_with_all_that_was_set(sdk: Sdk) -> None:
         "application": {"text": "value", "number": 7, "flag": True, "part": 0.5},
         "properties": ["id", "correlation", "subject", "text/plain", "reply", "to"],
         "sequence": 1,
-        "count": FIRST_COUNT[sdk.language],
+        "count": FIRST_COUNT[sdk.program],
         "locked": True,
         "token": True,
         "left": 0,
     }
 
 
-def test_a_batch_becomes_messages_that_are_received_and_deleted(sdk: Sdk) -> None:
-    assert sdk.found("batch") == {"bodies": ["one", "two", "three"], "left": 0}
+def test_a_batch_becomes_messages_that_are_received_and_deleted(sdk: Found) -> None:
+    assert sdk["batch"] == {"bodies": ["one", "two", "three"], "left": 0}
 
 
-def test_messages_are_completed_abandoned_and_dead_lettered_with_a_reason(sdk: Sdk) -> None:
-    assert sdk.found("settle") == {
-        "again": ["second", FIRST_COUNT[sdk.language] + 1],
-        "dead": ["second", "second", "why", "weil es größer ist", f"{sdk.language}/settle"],
+def test_messages_are_completed_abandoned_and_dead_lettered_with_a_reason(sdk: Found) -> None:
+    assert sdk["settle"] == {
+        "again": ["second", FIRST_COUNT[sdk.program] + 1],
+        "dead": ["second", "second", "why", "weil es größer ist", f"{sdk.program}/settle"],
         "left": [0, 0],
     }
 
 
-def test_a_lock_is_renewed_and_a_lost_one_is_not(sdk: Sdk) -> None:
+def test_a_lock_is_renewed_and_a_lost_one_is_not(sdk: Found) -> None:
     lost = {"go": "locklost", "java": "MESSAGE_LOCK_LOST"}
-    assert sdk.found("renew") == {"renewed": True, "lost": lost[sdk.language]}
+    assert sdk["renew"] == {"renewed": True, "lost": lost[sdk.program]}
 
 
-def test_peeked_messages_stay(sdk: Sdk) -> None:
-    found = sdk.found("peek")
+def test_peeked_messages_stay(sdk: Found) -> None:
+    found = sdk["peek"]
     assert found == {"first": ["one", "two"], "rest": ["three"], "from": [["two"], 2], "left": 3}
 
 
-def test_messages_are_scheduled_and_cancelled(sdk: Sdk) -> None:
-    assert sdk.found("schedule") == {
+def test_messages_are_scheduled_and_cancelled(sdk: Found) -> None:
+    assert sdk["schedule"] == {
         "numbers": [1, 2],
         "peeked": "one",
         "scheduled": True,
@@ -141,20 +133,20 @@ def test_messages_are_scheduled_and_cancelled(sdk: Sdk) -> None:
     }
 
 
-def test_a_subscription_gets_what_a_topic_is_sent_and_has_dead_letters(sdk: Sdk) -> None:
-    assert sdk.found("topic") == {"body": "for all", "dead": "for all"}
+def test_a_subscription_gets_what_a_topic_is_sent_and_has_dead_letters(sdk: Found) -> None:
+    assert sdk["topic"] == {"body": "for all", "dead": "for all"}
 
 
-def test_who_may_not_send_is_refused(sdk: Sdk) -> None:
-    word = {"go": "unauthorized", "java": "UNAUTHORIZED"}[sdk.language]
-    assert sdk.found("refused") == {"right": word, "key": word}
+def test_who_may_not_send_is_refused(sdk: Found) -> None:
+    word = {"go": "unauthorized", "java": "UNAUTHORIZED"}[sdk.program]
+    assert sdk["refused"] == {"right": word, "key": word}
 
 
-def test_messages_pass_over_a_websocket(sdk: Sdk) -> None:
-    assert sdk.found("websocket") == {"body": "x"}
+def test_messages_pass_over_a_websocket(sdk: Found) -> None:
+    assert sdk["websocket"] == {"body": "x"}
 
 
 @pytest.mark.parametrize("sdk", ["java"], indirect=True)
-def test_a_processor_completes_and_abandons(sdk: Sdk) -> None:
+def test_a_processor_completes_and_abandons(sdk: Found) -> None:
     seen = ["USER_CALLBACK", "one 0", "three 0", "two 0", "two 1"]
-    assert sdk.found("processor") == {"seen": seen, "left": 0}
+    assert sdk["processor"] == {"seen": seen, "left": 0}

@@ -4,11 +4,10 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from tests.interop.programs import HERE, finished, lines_of
+from tests.interop.programs import HERE, Found, finished
 from tests.interop.test_proton_security import admin
 from tests.support.broker import Broker
 
@@ -20,14 +19,6 @@ BUILD_S = 900.0
 SECONDS = 200.0
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(BUILD_S + SECONDS + 60)]
-
-
-class Found(NamedTuple):
-    scenarios: dict[str, Any]
-
-    def __getitem__(self, scenario: str) -> Any:
-        assert scenario in self.scenarios, f"the program ended before {scenario}"
-        return self.scenarios[scenario]
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +36,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     admin(data, "user", "add", "bob", "--no-rights", password="secret")
     admin(data, "permission", "set", "bob", "bob", "all")
     with Broker(data) as broker:
-        yield Found(
-            lines_of(finished([target / "debug" / "interop", broker.amqp, "rust/", *SCENARIOS], SECONDS))
-        )
+        command: list[str | Path] = [target / "debug" / "interop", broker.amqp, "rust/", *SCENARIOS]
+        yield Found.read("rust", finished(command, SECONDS))
 
 
 def test_order_over_thousands_of_messages(found: Found) -> None:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -23,7 +23,7 @@ from proton import (
     ushort,
 )
 
-from tests.interop.programs import built_in_go, finished, lines_of
+from tests.interop.programs import Found, built_in_go, finished
 from tests.interop.test_proton_security import admin
 from tests.support.amqp.proton_blocking import connected, received
 from tests.support.amqp.proton_messages import same
@@ -46,38 +46,39 @@ SCENARIOS = (
     *("select", "request", "enter", "detached"),
 )
 SECONDS = 100.0
-"""In which all of them end; they take 5."""
+"""In which all of them end; they take 2."""
 ACCEPTED = "*encoding.StateAccepted"
 
-
-class Found(NamedTuple):
-    broker: Broker
-    scenarios: dict[str, Any]
-
-    def __getitem__(self, scenario: str) -> Any:
-        assert scenario in self.scenarios, f"the program ended before {scenario}"
-        return self.scenarios[scenario]
+# The first test waits for all of them, and for the compiler.
+pytestmark = pytest.mark.timeout(SECONDS + 260)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
-    """A broker with users, and what the scenarios found there."""
-    folder: Path = tmp_path_factory.mktemp("go")
-    authority = Authority(folder / "ca")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Broker]:
+    """With users, and TLS beside."""
+    data: Path = tmp_path_factory.mktemp("go") / "data"
     server = authority.sign("localhost", "DNS:localhost")
-    data = folder / "data"
     admin(data, "user", "add", "alice", password="secret")
     admin(data, "user", "add", "bob", "--no-rights", password="secret")
     admin(data, "permission", "set", "bob", "bob", "all")
     tls = ("--amqps", "127.0.0.1:0", "--tls-certificate", server.certificate, "--tls-key", server.key)
-    with Broker(data, *tls) as broker:
-        secure = f"localhost:{broker.ready['amqps'].rpartition(':')[2]}"
-        output = finished(
-            [built_in_go("amqp", folder), broker.amqp, secure, "go/", *SCENARIOS],
-            SECONDS,
-            env=os.environ | {"SSL_CERT_FILE": authority.path},
-        )
-        yield Found(broker, lines_of(output))
+    with Broker(data, *tls) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def found(broker: Broker, authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """All scenarios, run by one process."""
+    program = built_in_go("amqp", tmp_path_factory.mktemp("program"))
+    secure = f"localhost:{broker.ready['amqps'].rpartition(':')[2]}"
+    trusting = os.environ | {"SSL_CERT_FILE": authority.path}
+    command: list[str | Path] = [program, broker.amqp, secure, "go/", *SCENARIOS]
+    return Found.read("go/amqp", finished(command, SECONDS, env=trusting))
 
 
 def test_order_over_thousands_of_messages(found: Found) -> None:
@@ -125,9 +126,9 @@ VALUES: dict[str, Any] = {
 """What types.go sends, as python-qpid-proton has to see it."""
 
 
-def test_every_type_arrives_at_proton(found: Found) -> None:
+def test_every_type_arrives_at_proton(broker: Broker, found: Found) -> None:
     names = found["send_types"]["names"]
-    with connected(f"amqp://alice:secret@{found.broker.amqp}", allowed_mechs="PLAIN") as connection:
+    with connected(f"amqp://alice:secret@{broker.amqp}", allowed_mechs="PLAIN") as connection:
         messages = received(connection.create_receiver("go/send_types", credit=len(names)), len(names))
     by_name = dict(zip(names, messages, strict=True))
     for name, value in VALUES.items():

@@ -282,6 +282,9 @@ ON_AZURE: Final[Mapping[str, Mapping[str, Proof]]] = {
         None,
         "messages_pass_over_a_websocket",
     ),
+    "transactions at one shard": {
+        AZURES[3]: _azure_at("sdks", "what_is_done_in_a_transaction_takes_effect_with_its_commit")
+    },
     "handlers that a client calls": {
         AZURES[1]: STORY,
         AZURES[3]: _azure_at("sdks", "a_processor_completes_and_abandons"),

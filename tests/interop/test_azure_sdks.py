@@ -14,7 +14,7 @@ from tests.support.certificates import Authority
 from tests.support.namespace import give, subscribe
 
 SCENARIOS = ("send", "batch", "settle", "renew", "peek", "schedule", "topic", "refused", "websocket")
-LANGUAGES = {"go": SCENARIOS, "java": (*SCENARIOS, "processor")}
+LANGUAGES = {"go": SCENARIOS, "java": (*SCENARIOS, "processor", "transaction")}
 FIRST_COUNT = {"go": 1, "java": 0}
 """How the client calls the first delivery of a message."""
 SECONDS = 100.0
@@ -150,3 +150,14 @@ def test_messages_pass_over_a_websocket(sdk: Found) -> None:
 def test_a_processor_completes_and_abandons(sdk: Found) -> None:
     seen = ["USER_CALLBACK", "one 0", "three 0", "two 0", "two 1"]
     assert sdk["processor"] == {"seen": seen, "left": 0}
+
+
+@pytest.mark.parametrize("sdk", ["java"], indirect=True)
+def test_what_is_done_in_a_transaction_takes_effect_with_its_commit(sdk: Found) -> None:
+    assert sdk["transaction"] == {
+        "before": 0,
+        "bodies": ["one", "two"],
+        "left": 0,
+        "dead": ["two", "why"],
+        "again": ["three", 1],
+    }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.events import Outcome
-from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Source
+from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Source, TransactionalState
 from lightrail.amqp.sections import (
     decode_annotations,
     decode_application_properties,
@@ -148,20 +148,35 @@ class BusConsumerLink(ConsumerLink):
     def outcome(self, event: Outcome) -> None:
         """The client's outcome: its reasons are kept with a dead letter, and a deferral is refused."""
         state = event.state
-        if isinstance(state, Rejected):
-            event = Outcome(event.link, event.first, event.last, _with_reason(state), event.settled)
-        elif isinstance(state, Modified) and state.undeliverable_here:
+        if isinstance(state, Modified) and state.undeliverable_here:
             self.settlements.settle(event.first, event.last, Modified(delivery_failed=False))
             if not event.settled:
                 error = AmqpError(condition=Symbol(conditions.NOT_IMPLEMENTED), description=NOT_DEFERRED)
                 self._link.settle_sent(event.first, event.last, Rejected(error=error))
                 self.connection.touch()
             return
-        elif isinstance(state, Modified) and not state.delivery_failed:
-            # An abandoned message counts as a failed delivery, whatever the client writes.
-            abandoned = Modified(delivery_failed=True, message_annotations=state.message_annotations)
-            event = Outcome(event.link, event.first, event.last, abandoned, event.settled)
-        super().outcome(event)
+        super().outcome(_translated(event))
+
+    def transacted(self, event: Outcome, state: TransactionalState) -> Outcome | None:
+        """These clients commit only when the broker has answered each outcome and settled it."""
+        found = Outcome(event.link, event.first, event.last, state.outcome, event.settled)
+        if isinstance(state.outcome, Modified) and state.outcome.undeliverable_here:
+            self.outcome(found)
+            return None
+        if not event.settled:
+            self._link.settle_sent(event.first, event.last, state)
+            self.connection.touch()
+        return _translated(Outcome(event.link, event.first, event.last, state.outcome, settled=True))
+
+
+def _translated(event: Outcome) -> Outcome:
+    """What the client means: reasons become annotations, an abandoned message is a failed delivery."""
+    state = event.state
+    if isinstance(state, Rejected):
+        state = _with_reason(state)
+    elif isinstance(state, Modified) and not state.delivery_failed:
+        state = Modified(delivery_failed=True, message_annotations=state.message_annotations)
+    return Outcome(event.link, event.first, event.last, state, event.settled)
 
 
 def annotations_of(sequence: int, enqueued_at_ms: int) -> dict[Symbol, Any]:

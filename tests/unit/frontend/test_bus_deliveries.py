@@ -7,7 +7,15 @@ import pytest
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.decoder import decode
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome
-from lightrail.amqp.performatives import AmqpError, Attach, Modified, Open, Rejected, Source
+from lightrail.amqp.performatives import (
+    AmqpError,
+    Attach,
+    Modified,
+    Open,
+    Rejected,
+    Source,
+    TransactionalState,
+)
 from lightrail.amqp.sections import (
     Header,
     Properties,
@@ -259,3 +267,47 @@ def test_an_abandoned_message_counts_as_a_failed_delivery(failed: bool | None) -
     rig.delivered(MESSAGE)
     (said,) = rig.outcome(Modified(delivery_failed=failed, undeliverable_here=False), settled=True)
     assert SettleDetail.decode(said.body).delivery_failed
+
+
+def transacted(rig: Rig, outcome: Any, settled: bool = False) -> Outcome | None:
+    """An outcome of the first delivery, in a transaction."""
+    state = TransactionalState(txn_id=b"1", outcome=outcome)
+    event = Outcome(rig.link, 0, 0, state, settled)  # type: ignore[arg-type]
+    return rig.consumer.transacted(event, state)
+
+
+def test_an_outcome_in_a_transaction_is_answered_at_once_and_is_the_transactions_then() -> None:
+    """The client for Java waits for the answer before it commits."""
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    found = transacted(rig, ACCEPTED)
+    assert found is not None
+    assert (found.first, found.last, found.state, found.settled) == (0, 0, ACCEPTED, True)
+    assert rig.link.settled_sent == [(0, 0, TransactionalState(txn_id=b"1", outcome=ACCEPTED))]
+    assert rig.shard.take(Kind.SETTLE) == []
+
+
+def test_an_outcome_in_a_transaction_that_the_client_settles_needs_no_answer() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    found = transacted(rig, Modified(delivery_failed=None), settled=True)
+    assert found is not None
+    assert found.state == Modified(delivery_failed=True)
+    assert rig.link.settled_sent == []
+
+
+def test_a_dead_letter_of_a_transaction_keeps_its_reason() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    info = {Symbol("DeadLetterReason"): "why"}
+    found = transacted(rig, Rejected(error=AmqpError(condition=Symbol("x"), info=info)))
+    assert found is not None
+    assert found.state.error.info == {Symbol("x-opt-deadletter-reason"): "why"}
+
+
+def test_a_deferral_in_a_transaction_is_refused() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    assert transacted(rig, Modified(undeliverable_here=True)) is None
+    ((_, _, answer),) = rig.link.settled_sent
+    assert str(answer.error.condition) == conditions.NOT_IMPLEMENTED

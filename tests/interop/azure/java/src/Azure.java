@@ -22,10 +22,13 @@ import java.util.Map;
  */
 final class Azure {
     private static final Duration TIMEOUT = Duration.ofSeconds(30);
-    private static final Map<String, Scenario> SCENARIOS = Map.of(
-            "send", Scenarios::send, "batch", Scenarios::batch, "settle", Scenarios::settle, "renew", Scenarios::renew,
-            "peek", Scenarios::peek, "schedule", Scenarios::schedule, "topic", Scenarios::topic,
-            "refused", Scenarios::refused, "websocket", Scenarios::websocket, "processor", Scenarios::processor);
+    private static final Map<String, Scenario> SCENARIOS = Map.ofEntries(
+            Map.entry("send", Scenarios::send), Map.entry("batch", Scenarios::batch),
+            Map.entry("settle", Scenarios::settle), Map.entry("renew", Scenarios::renew),
+            Map.entry("peek", Scenarios::peek), Map.entry("schedule", Scenarios::schedule),
+            Map.entry("topic", Scenarios::topic), Map.entry("refused", Scenarios::refused),
+            Map.entry("websocket", Scenarios::websocket), Map.entry("processor", Scenarios::processor),
+            Map.entry("transaction", Scenarios::transaction));
 
     private Azure() {}
 

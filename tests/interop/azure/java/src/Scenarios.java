@@ -5,6 +5,8 @@ import com.azure.messaging.servicebus.ServiceBusProcessorClient;
 import com.azure.messaging.servicebus.ServiceBusReceivedMessage;
 import com.azure.messaging.servicebus.ServiceBusReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusSenderClient;
+import com.azure.messaging.servicebus.ServiceBusTransactionContext;
+import com.azure.messaging.servicebus.models.CompleteOptions;
 import com.azure.messaging.servicebus.models.DeadLetterOptions;
 import com.azure.messaging.servicebus.models.ServiceBusMessageState;
 import com.azure.messaging.servicebus.models.ServiceBusReceiveMode;
@@ -196,5 +198,36 @@ final class Scenarios {
             TimeUnit.MILLISECONDS.sleep(20);
         }
         return Map.of("seen", found, "left", Azure.left(receiver));
+    }
+
+    /** What is sent in a transaction comes when it is committed, and what is completed in one goes then. */
+    static Map<String, Object> transaction(Azure.Scene scene) {
+        ServiceBusSenderClient sender = scene.sender();
+        ServiceBusTransactionContext rolled = sender.createTransaction();
+        sender.sendMessage(new ServiceBusMessage("never"), rolled);
+        sender.rollbackTransaction(rolled);
+        ServiceBusTransactionContext committed = sender.createTransaction();
+        for (String text : List.of("one", "two")) {
+            sender.sendMessage(new ServiceBusMessage(text), committed);
+        }
+        ServiceBusReceiverClient receiver = scene.receiver();
+        long before = Azure.left(receiver);
+        sender.commitTransaction(committed);
+        List<ServiceBusReceivedMessage> found = Azure.received(receiver, 2);
+        ServiceBusTransactionContext completing = receiver.createTransaction();
+        receiver.complete(found.get(0), new CompleteOptions().setTransactionContext(completing));
+        receiver.deadLetter(found.get(1), new DeadLetterOptions().setDeadLetterReason("why")
+                .setTransactionContext(completing));
+        receiver.commitTransaction(completing);
+        ServiceBusReceivedMessage dead = Azure.next(scene.deadLetters());
+        long left = Azure.left(receiver);
+        scene.send("three");
+        ServiceBusTransactionContext undone = receiver.createTransaction();
+        receiver.complete(Azure.next(receiver), new CompleteOptions().setTransactionContext(undone));
+        receiver.rollbackTransaction(undone);
+        ServiceBusReceivedMessage again = Azure.next(receiver);
+        return Map.of("before", before, "bodies", texts(found), "left", left,
+                "dead", List.of(text(dead), dead.getDeadLetterReason()),
+                "again", List.of(text(again), again.getDeliveryCount()));
     }
 }

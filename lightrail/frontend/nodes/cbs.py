@@ -149,7 +149,9 @@ class Cbs:
         """The claims of a shared access signature. Raises InvalidTokenError, CoordinatorError."""
         found = signatures.read(text, now_ms)
         resource = _audience(found.resource)
-        if resource and not f"{audience}/".startswith(f"{resource}/"):
+        # The client for Go signs for its audience in small letters, whatever the name's own are.
+        asked = (f"{audience}/", f"{audience.lower()}/")
+        if resource and not any(each.startswith(f"{resource}/") for each in asked):
             raise tokens.InvalidTokenError(
                 f"the signature is for {resource!a:.200} and what is below, and not for {audience!a:.200}"
             )

@@ -169,15 +169,18 @@ class Transactions:
             return
         if consumer.options.presettled or consumer.options.browse:
             return
+        found = consumer.transacted(event, state)
+        if found is None:
+            return
         self._begin_work(transaction, self._frontend.now_ms())
-        first = consumer.settlements.retire(event.first, event.last, settled=event.settled)
+        first = consumer.settlements.retire(event.first, event.last, settled=found.settled)
         if first > event.first:
             transaction.fail(
                 conditions.TRANSACTION_ROLLBACK,
                 "the shard of deliveries that the transaction settles has ended, and delivers them again",
             )
         if first <= event.last:
-            transaction.retire(Retirement(consumer, first, event.last, state.outcome, event.settled))
+            transaction.retire(Retirement(consumer, first, event.last, found.state, found.settled))
 
     def _find(self, id: bytes, link: "Link") -> Transaction | None:
         transaction = self._by_id.get(id)

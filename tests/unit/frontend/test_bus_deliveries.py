@@ -7,8 +7,17 @@ import pytest
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.decoder import decode
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome
-from lightrail.amqp.performatives import AmqpError, Attach, Modified, Rejected, Source
+from lightrail.amqp.performatives import (
+    AmqpError,
+    Attach,
+    Modified,
+    Open,
+    Rejected,
+    Source,
+    TransactionalState,
+)
 from lightrail.amqp.sections import (
+    Header,
     Properties,
     decode_annotations,
     decode_application_properties,
@@ -94,6 +103,30 @@ def test_a_delivery_has_a_sequence_from_one_on_a_count_and_the_end_of_its_lock()
         assert decode_properties(found).message_id == "m"
         assert found.endswith(data(b"body"))
         assert decode_header(found).delivery_count == 0
+
+
+@pytest.mark.parametrize(
+    ("ttl", "expires", "attempts", "shown"),
+    [
+        (5_000, 5_000, 0, 5_000),
+        (5_000, 5_000, 2, 5_000),
+        (5_000, 5_004, 0, 5_000),  # it expires with its batch
+        (5_000, 3_000, 0, 3_000),  # by the queue's max_age
+        (None, 3_000, 0, 3_000),
+        (None, 1 << 40, 0, (1 << 32) - 1),
+        (5_000, 0, 0, 5_000),  # a dead letter
+        (None, 0, 0, None),
+    ],
+)
+def test_a_ttl_counts_from_when_the_message_was_enqueued(
+    ttl: int | None, expires: int, attempts: int, shown: int | None
+) -> None:
+    """The frontend's clock is far beyond: for other clients the ttl is what is left."""
+    rig = Rig()
+    message = write_composite(Header(ttl=ttl)) + MESSAGE
+    rig.consumer.deliver(slice_of(0, [message], expires=expires, attempts=attempts), 0, 1)
+    header = decode_header(rig.link.sent[-1])
+    assert (header.ttl, header.delivery_count) == (shown, attempts)
 
 
 def test_a_lock_that_no_time_ends_is_shown_with_an_end() -> None:
@@ -202,6 +235,17 @@ def test_a_link_is_the_bus_by_a_property_of_its_attach() -> None:
         assert is_bus_link(link) is expected  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("product", "expected"), [("MSGolangClient", True), ("other", False), (None, False)])
+def test_a_link_of_the_client_for_go_is_the_bus_by_the_open_of_its_connection(
+    product: str | None, expected: bool
+) -> None:
+    link = FakeLink()
+    link.attach = Attach(name="x", handle=0, role=True)  # type: ignore[attr-defined]
+    properties = None if product is None else {Symbol("product"): product}
+    link.session.connection.peer_open = Open(container_id="x", properties=properties)
+    assert is_bus_link(link) is expected  # type: ignore[arg-type]
+
+
 def test_sessions_are_refused() -> None:
     link = FakeLink()
     link.source = Source(filter={SESSION_FILTER: None})  # type: ignore[attr-defined]
@@ -223,3 +267,47 @@ def test_an_abandoned_message_counts_as_a_failed_delivery(failed: bool | None) -
     rig.delivered(MESSAGE)
     (said,) = rig.outcome(Modified(delivery_failed=failed, undeliverable_here=False), settled=True)
     assert SettleDetail.decode(said.body).delivery_failed
+
+
+def transacted(rig: Rig, outcome: Any, settled: bool = False) -> Outcome | None:
+    """An outcome of the first delivery, in a transaction."""
+    state = TransactionalState(txn_id=b"1", outcome=outcome)
+    event = Outcome(rig.link, 0, 0, state, settled)  # type: ignore[arg-type]
+    return rig.consumer.transacted(event, state)
+
+
+def test_an_outcome_in_a_transaction_is_answered_at_once_and_is_the_transactions_then() -> None:
+    """The client for Java waits for the answer before it commits."""
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    found = transacted(rig, ACCEPTED)
+    assert found is not None
+    assert (found.first, found.last, found.state, found.settled) == (0, 0, ACCEPTED, True)
+    assert rig.link.settled_sent == [(0, 0, TransactionalState(txn_id=b"1", outcome=ACCEPTED))]
+    assert rig.shard.take(Kind.SETTLE) == []
+
+
+def test_an_outcome_in_a_transaction_that_the_client_settles_needs_no_answer() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    found = transacted(rig, Modified(delivery_failed=None), settled=True)
+    assert found is not None
+    assert found.state == Modified(delivery_failed=True)
+    assert rig.link.settled_sent == []
+
+
+def test_a_dead_letter_of_a_transaction_keeps_its_reason() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    info = {Symbol("DeadLetterReason"): "why"}
+    found = transacted(rig, Rejected(error=AmqpError(condition=Symbol("x"), info=info)))
+    assert found is not None
+    assert found.state.error.info == {Symbol("x-opt-deadletter-reason"): "why"}
+
+
+def test_a_deferral_in_a_transaction_is_refused() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    assert transacted(rig, Modified(undeliverable_here=True)) is None
+    ((_, _, answer),) = rig.link.settled_sent
+    assert str(answer.error.condition) == conditions.NOT_IMPLEMENTED

@@ -1,7 +1,10 @@
 """$cbs: who a connection is by its tokens, at which names, and until when."""
 
+import base64
+import hmac
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -9,6 +12,7 @@ from lightrail.amqp import events
 from lightrail.amqp.messages import Message
 from lightrail.amqp.performatives import Accepted, Rejected
 from lightrail.amqp.sections import Properties
+from lightrail.cluster.access_keys import keys_of, with_key
 from lightrail.cluster.users import UserRecord
 from lightrail.frontend.connection import ClientConnection
 from lightrail.model import conditions, limits
@@ -59,6 +63,14 @@ class Cbs:
         }
         return tokens.make(self.scene.authenticator.secret, tokens.Claims(**(said | claims)))
 
+    def signature(self, resource: str) -> str:
+        """A shared access signature by the user's key."""
+        (key,) = keys_of(self.scene.authenticator.secret, self.record)
+        sr, end = quote_plus(resource), self.scene.time_ms // 1000 + 60
+        digest = hmac.digest(key.text.encode(), f"{sr}\n{end}".encode(), "sha256")
+        sig = quote_plus(base64.b64encode(digest).decode())
+        return f"SharedAccessSignature sr={sr}&sig={sig}&se={end}&skn=ann"
+
     async def put(self, audience: Any = "a", token: Any = None, type: Any = "jwt") -> int:
         """put-token; gives the status."""
         answer = await self.requester.ask(
@@ -94,7 +106,7 @@ class Cbs:
 
 def play(check: Check, **settings: Any) -> None:
     async def test(scene: Scene) -> None:
-        record = UserRecord.make("ann", "password", 4_096)
+        record = with_key(UserRecord.make("ann", "password", 4_096))
         await scene.coordinator.add_user(record)
         await scene.authenticator.refresh()
         for prefix in ("a", "b"):
@@ -140,6 +152,29 @@ def test_an_audience_is_a_name_or_the_path_of_a_uri(audience: str, name: str) ->
         assert await cbs.put(audience) == 202
         assert cbs.connection.client.caller_for(f"{name}/x".lstrip("/")).user == "ann"
         assert cbs.connection.client.caller_for("other").user == ("anonymous" if name else "ann")
+
+    play(check)
+
+
+@pytest.mark.parametrize(
+    ("resource", "status"),
+    [
+        ("amqp://Broker/a/Orders", 202),
+        ("amqp://broker/a/orders", 202),  # as the client for Go signs for a/Orders
+        ("amqp://broker/a", 202),
+        ("amqp://broker/a/ORDERS", 401),
+        ("amqp://broker/A", 401),
+        ("amqp://broker/a/order", 401),
+    ],
+)
+def test_a_signature_is_for_its_name_or_for_the_name_in_small_letters(resource: str, status: int) -> None:
+    async def check(cbs: Cbs) -> None:
+        found = await cbs.put(
+            "amqp://broker/a/Orders", cbs.signature(resource), "servicebus.windows.net:sastoken"
+        )
+        assert found == status
+        assert await cbs.attach("a/orders") == conditions.UNAUTHORIZED_ACCESS
+        assert await cbs.attach("a/Orders") == (None if status == 202 else conditions.UNAUTHORIZED_ACCESS)
 
     play(check)
 

@@ -1,0 +1,233 @@
+import com.azure.core.amqp.AmqpTransportType;
+import com.azure.messaging.servicebus.ServiceBusMessage;
+import com.azure.messaging.servicebus.ServiceBusMessageBatch;
+import com.azure.messaging.servicebus.ServiceBusProcessorClient;
+import com.azure.messaging.servicebus.ServiceBusReceivedMessage;
+import com.azure.messaging.servicebus.ServiceBusReceiverClient;
+import com.azure.messaging.servicebus.ServiceBusSenderClient;
+import com.azure.messaging.servicebus.ServiceBusTransactionContext;
+import com.azure.messaging.servicebus.models.CompleteOptions;
+import com.azure.messaging.servicebus.models.DeadLetterOptions;
+import com.azure.messaging.servicebus.models.ServiceBusMessageState;
+import com.azure.messaging.servicebus.models.ServiceBusReceiveMode;
+import com.azure.messaging.servicebus.models.SubQueue;
+import java.time.Duration;
+import java.time.OffsetDateTime;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+
+/** One method for each scenario; the names are those of test_azure_sdks.py. */
+final class Scenarios {
+    private Scenarios() {}
+
+    private static String text(ServiceBusReceivedMessage message) {
+        return message.getBody().toString();
+    }
+
+    private static List<String> texts(Iterable<ServiceBusReceivedMessage> messages) {
+        List<String> found = new ArrayList<>();
+        messages.forEach(message -> found.add(text(message)));
+        return found;
+    }
+
+    /** One message with all that applications set, to and fro. */
+    static Map<String, Object> send(Azure.Scene scene) {
+        ServiceBusMessage sent = new ServiceBusMessage("Zug \uD83D\uDE82").setMessageId("id").setSubject("subject")
+                .setCorrelationId("correlation").setContentType("text/plain").setReplyTo("reply").setTo("to")
+                .setTimeToLive(Duration.ofHours(1));
+        sent.getApplicationProperties().putAll(Map.of("text", "value", "number", 7L, "flag", true, "part", 0.5));
+        scene.sender().sendMessage(sent);
+        ServiceBusReceiverClient receiver = scene.receiver();
+        OffsetDateTime before = OffsetDateTime.now();
+        ServiceBusReceivedMessage message = Azure.next(receiver);
+        receiver.complete(message);
+        return Map.of(
+                "body", text(message), "application", message.getApplicationProperties(),
+                "properties", List.of(message.getMessageId(), message.getCorrelationId(), message.getSubject(),
+                        message.getContentType(), message.getReplyTo(), message.getTo()),
+                "ttl", message.getTimeToLive().toMillis() / 1000.0, "sequence", message.getSequenceNumber(),
+                "count", message.getDeliveryCount(), "locked", message.getLockedUntil().isAfter(before),
+                "token", message.getLockToken().length() == 36, "left", Azure.left(receiver));
+    }
+
+    /** A batch of messages, taken by a receiver that settles nothing. */
+    static Map<String, Object> batch(Azure.Scene scene) {
+        ServiceBusSenderClient sender = scene.sender();
+        ServiceBusMessageBatch batch = sender.createMessageBatch();
+        for (String text : List.of("one", "two", "three")) {
+            batch.tryAddMessage(new ServiceBusMessage(text));
+        }
+        sender.sendMessages(batch);
+        ServiceBusReceiverClient receiver = scene.opened(scene.builder.receiver().queueName(scene.name)
+                .receiveMode(ServiceBusReceiveMode.RECEIVE_AND_DELETE).buildClient());
+        return Map.of("bodies", texts(Azure.received(receiver, 3)), "left", Azure.left(receiver));
+    }
+
+    /** Completes, abandons and dead-letters, and reads the dead letter. */
+    static Map<String, Object> settle(Azure.Scene scene) {
+        scene.send("first", "second");
+        ServiceBusReceiverClient receiver = scene.receiver();
+        receiver.complete(Azure.next(receiver));
+        receiver.abandon(Azure.next(receiver));
+        ServiceBusReceivedMessage again = Azure.next(receiver);
+        receiver.deadLetter(again, new DeadLetterOptions()
+                .setDeadLetterReason("why").setDeadLetterErrorDescription("weil es größer ist"));
+        ServiceBusReceiverClient letters = scene.deadLetters();
+        ServiceBusReceivedMessage dead = Azure.next(letters);
+        letters.complete(dead);
+        return Map.of(
+                "again", List.of(text(again), again.getDeliveryCount()),
+                "dead", Arrays.asList(text(dead), dead.getMessageId(), dead.getDeadLetterReason(),
+                        dead.getDeadLetterErrorDescription(), dead.getDeadLetterSource()),
+                "left", List.of(Azure.left(receiver), Azure.left(letters)));
+    }
+
+    /** Renews a lock, and one that is no longer there. */
+    static Map<String, Object> renew(Azure.Scene scene) {
+        scene.send("one");
+        ServiceBusReceiverClient receiver = scene.receiver();
+        ServiceBusReceivedMessage message = Azure.next(receiver);
+        OffsetDateTime before = message.getLockedUntil();
+        OffsetDateTime until = receiver.renewMessageLock(message);
+        receiver.complete(message);
+        String lost = Azure.why(() -> receiver.renewMessageLock(message));
+        return Map.of("renewed", !until.isBefore(before) && until.isAfter(OffsetDateTime.now()), "lost", lost);
+    }
+
+    /** Peeks from the start, further, and from a number. */
+    static Map<String, Object> peek(Azure.Scene scene) {
+        scene.send("one", "two", "three");
+        ServiceBusReceiverClient receiver = scene.receiver();
+        List<String> first = texts(receiver.peekMessages(2));
+        List<String> rest = texts(receiver.peekMessages(2));
+        ServiceBusReceivedMessage from = receiver.peekMessage(2);
+        return Map.of("first", first, "rest", rest, "from", List.of(List.of(text(from)), from.getSequenceNumber()),
+                "left", Azure.left(receiver));
+    }
+
+    /** Schedules and cancels; a message that is sent with a time comes at it. */
+    static Map<String, Object> schedule(Azure.Scene scene) {
+        ServiceBusSenderClient sender = scene.sender();
+        ServiceBusReceiverClient receiver = scene.receiver();
+        List<ServiceBusMessage> later = List.of(new ServiceBusMessage("one"), new ServiceBusMessage("two"));
+        List<Long> numbers = new ArrayList<>();
+        sender.scheduleMessages(later, OffsetDateTime.now().plusHours(1)).forEach(numbers::add);
+        ServiceBusReceivedMessage peeked = receiver.peekMessage();
+        sender.cancelScheduledMessages(numbers);
+        String twice = "";
+        try {
+            sender.cancelScheduledMessages(numbers);
+        } catch (RuntimeException error) {
+            twice = error.getMessage();
+        }
+        OffsetDateTime soon = OffsetDateTime.now().plus(Duration.ofMillis(500));
+        sender.sendMessage(new ServiceBusMessage("soon").setScheduledEnqueueTime(soon));
+        ServiceBusReceivedMessage came = Azure.next(receiver);
+        return Map.of("numbers", numbers, "peeked", text(peeked),
+                "scheduled", peeked.getState() == ServiceBusMessageState.SCHEDULED,
+                "twice", twice.contains("not scheduled"), "came", text(came),
+                "early", OffsetDateTime.now().isBefore(soon));
+    }
+
+    /** A message for a topic, and the dead letters of a subscription. */
+    static Map<String, Object> topic(Azure.Scene scene) {
+        ServiceBusSenderClient sender = scene.opened(scene.builder.sender().topicName(scene.name).buildClient());
+        sender.sendMessage(new ServiceBusMessage("for all"));
+        ServiceBusReceiverClient receiver = scene.opened(scene.builder.receiver().topicName(scene.name)
+                .subscriptionName("mine").disableAutoComplete().buildClient());
+        ServiceBusReceivedMessage message = Azure.next(receiver);
+        receiver.deadLetter(message);
+        ServiceBusReceiverClient letters = scene.opened(scene.builder.receiver().topicName(scene.name)
+                .subscriptionName("mine").subQueue(SubQueue.DEAD_LETTER_QUEUE).disableAutoComplete().buildClient());
+        return Map.of("body", text(message), "dead", text(Azure.next(letters)));
+    }
+
+    /** A user who may only receive sends; a key that is none. */
+    static Map<String, Object> refused(Azure.Scene scene) {
+        String wrong = scene.connectionString.replace("SharedAccessKey=", "SharedAccessKey=x");
+        return Map.of("right", sending(scene, scene.other), "key", sending(scene, wrong));
+    }
+
+    private static String sending(Azure.Scene scene, String connectionString) {
+        try (ServiceBusSenderClient sender
+                = Azure.Scene.builder(connectionString).sender().queueName(scene.name).buildClient()) {
+            return Azure.why(() -> sender.sendMessage(new ServiceBusMessage("x")));
+        }
+    }
+
+    /** There and back over a WebSocket, which this client opens over TLS alone. */
+    static Map<String, Object> websocket(Azure.Scene scene) {
+        scene.builder = Azure.Scene.builder(scene.secure).transportType(AmqpTransportType.AMQP_WEB_SOCKETS);
+        scene.send("x");
+        ServiceBusReceiverClient receiver = scene.receiver();
+        ServiceBusReceivedMessage message = Azure.next(receiver);
+        receiver.complete(message);
+        return Map.of("body", text(message));
+    }
+
+    /** A processor completes what its handler returns from, and abandons that at which it fails. */
+    static Map<String, Object> processor(Azure.Scene scene) throws InterruptedException {
+        scene.send("one", "two", "three");
+        BlockingQueue<String> seen = new LinkedBlockingQueue<>();
+        ServiceBusProcessorClient processor = scene.opened(scene.builder.processor().queueName(scene.name)
+                .maxConcurrentCalls(1)
+                .processMessage(context -> {
+                    ServiceBusReceivedMessage message = context.getMessage();
+                    seen.add(text(message) + " " + message.getDeliveryCount());
+                    if (text(message).equals("two") && message.getDeliveryCount() == 0) {
+                        throw new IllegalStateException("not yet");
+                    }
+                })
+                .processError(context -> seen.add(context.getErrorSource().toString()))
+                .buildProcessorClient());
+        processor.start();
+        List<String> found = new ArrayList<>();
+        for (int count = 0; count < 5; count++) {
+            found.add(seen.poll(20, TimeUnit.SECONDS));
+        }
+        found.sort(null);
+        // The last one is completed after its handler.
+        ServiceBusReceiverClient receiver = scene.receiver();
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(20);
+        while (Azure.left(receiver) > 0 && System.nanoTime() < deadline) {
+            TimeUnit.MILLISECONDS.sleep(20);
+        }
+        return Map.of("seen", found, "left", Azure.left(receiver));
+    }
+
+    /** What is sent in a transaction comes when it is committed, and what is completed in one goes then. */
+    static Map<String, Object> transaction(Azure.Scene scene) {
+        ServiceBusSenderClient sender = scene.sender();
+        ServiceBusTransactionContext rolled = sender.createTransaction();
+        sender.sendMessage(new ServiceBusMessage("never"), rolled);
+        sender.rollbackTransaction(rolled);
+        ServiceBusTransactionContext committed = sender.createTransaction();
+        for (String text : List.of("one", "two")) {
+            sender.sendMessage(new ServiceBusMessage(text), committed);
+        }
+        ServiceBusReceiverClient receiver = scene.receiver();
+        long before = Azure.left(receiver);
+        sender.commitTransaction(committed);
+        List<ServiceBusReceivedMessage> found = Azure.received(receiver, 2);
+        ServiceBusTransactionContext completing = receiver.createTransaction();
+        receiver.complete(found.get(0), new CompleteOptions().setTransactionContext(completing));
+        receiver.deadLetter(found.get(1), new DeadLetterOptions().setDeadLetterReason("why")
+                .setTransactionContext(completing));
+        receiver.commitTransaction(completing);
+        ServiceBusReceivedMessage dead = Azure.next(scene.deadLetters());
+        long left = Azure.left(receiver);
+        scene.send("three");
+        ServiceBusTransactionContext undone = receiver.createTransaction();
+        receiver.complete(Azure.next(receiver), new CompleteOptions().setTransactionContext(undone));
+        receiver.rollbackTransaction(undone);
+        ServiceBusReceivedMessage again = Azure.next(receiver);
+        return Map.of("before", before, "bodies", texts(found), "left", left,
+                "dead", List.of(text(dead), dead.getDeadLetterReason()),
+                "again", List.of(text(again), again.getDeliveryCount()));
+    }
+}

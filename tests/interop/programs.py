@@ -1,0 +1,85 @@
+"""Programs of other languages that the interoperability tests compile and run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+HERE = Path(__file__).parent
+
+
+def finished(command: Sequence[str | Path], seconds: float, **options: Any) -> str:
+    """The standard output of a program that has to succeed in time."""
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=seconds, **options
+    )
+    assert done.returncode == 0, f"{command[0]} ended with {done.returncode}: {done.stderr[-4000:]}"
+    return str(done.stdout)
+
+
+def built_in_go(package: str, folder: Path) -> Path:
+    """Compiles a package of tests/interop/go; it takes a second with what scripts/setup.sh cached."""
+    project = HERE / "go"
+    # Where the system has no Go, or one that is too old, scripts/setup.sh puts it beside this interpreter.
+    beside = Path(sys.prefix, "bin", "go")
+    go = str(beside) if beside.exists() else shutil.which("go")
+    assert go, "Go is not installed: run scripts/setup.sh test"
+    assert (project / "vendor").is_dir(), "the clients for Go are not there: run scripts/setup.sh test"
+    program = folder / package
+    environment = os.environ | {"GOFLAGS": "-mod=vendor -buildvcs=false"}
+    finished([go, "build", "-o", program, f"./{package}"], 240, cwd=project, env=environment)
+    return program
+
+
+def compiled_in_java(project: Path, folder: Path) -> str:
+    """Compiles src/ of a project with the libraries of its target/lib; gives the class path."""
+    libraries = sorted((project / "target" / "lib").glob("*.jar"))
+    assert libraries, f"what {project.name} needs is not there: run scripts/setup.sh test"
+    path = os.pathsep.join(map(str, libraries))
+    sources = sorted((project / "src").glob("*.java"))
+    flags = [
+        "--release",
+        "17",
+        "-encoding",
+        "UTF-8",
+        "-Xlint:all,-classfile",
+        "-Werror",
+        "-cp",
+        path,
+        "-d",
+        str(folder),
+    ]
+    finished(["javac", *flags, *map(str, sources)], 120)
+    return os.pathsep.join([str(folder), path])
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the scenarios of a program found."""
+
+    program: str
+    scenarios: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, program: str, output: str) -> Self:
+        """Of lines {"scenario": NAME, "found": ANYTHING}."""
+        return cls(
+            program, {line["scenario"]: line["found"] for line in map(json.loads, output.splitlines())}
+        )
+
+    def __getitem__(self, scenario: str) -> Any:
+        assert scenario in self.scenarios, f"the program in {self.program} ended before {scenario}"
+        return self.scenarios[scenario]
+
+
+def trusting_in_java(certificates: Path, folder: Path) -> list[str]:
+    """Options of java with which clients trust an authority."""
+    store = folder / "trusted.p12"
+    options = ["-noprompt", "-alias", "tests", "-storetype", "PKCS12", "-storepass", "trusted"]
+    finished(["keytool", "-importcert", "-file", certificates, "-keystore", store, *options], 60)
+    return [f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStorePassword=trusted"]

@@ -50,6 +50,15 @@ def entity_name(directory: Directory, name: str) -> str:
     return found.target + dead
 
 
+def subscription_at(directory: Directory, path: str) -> Subscription | None:
+    """The subscription to a queue that a path such as TOPIC/Subscriptions/NAME is of."""
+    segments = path.split("/")
+    if len(segments) < 3 or segments[-2].lower() != SUBSCRIPTIONS:
+        return None
+    found = directory.subscription("/".join(segments[:-2]), segments[-1])
+    return None if found is None or found.push else found
+
+
 def own_queue(router: str, id: str) -> str:
     """The name of the queue that a subscription has for itself."""
     return f"{router}/{OWN_QUEUE}/{id}"

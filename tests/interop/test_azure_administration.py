@@ -347,8 +347,9 @@ def test_the_namespace_has_a_name(client: ServiceBusAdministrationClient, scene:
 
 def test_the_client_for_javascript_does_the_same(scene: Scene, queue: str) -> None:
     assert (HERE / "node_modules" / "@azure" / "service-bus").is_dir(), "run scripts/setup.sh test"
+    amqp = f"Endpoint=sb://{scene.broker.amqp};{scene.key}"
     done = subprocess.run(
-        ["node", str(HERE / "azure" / "administration.mjs"), scene.connection_string(), queue],
+        ["node", str(HERE / "azure" / "administration.mjs"), scene.connection_string(), amqp, queue],
         capture_output=True,
         text=True,
         timeout=120,
@@ -373,4 +374,11 @@ def test_the_client_for_javascript_does_the_same(scene: Scene, queue: str) -> No
         "topic": [f"{queue}/topic", 2],
         "namespace": scene.broker.ready["https"],
         "left": [False, False],
+        "already": "MessagingEntityAlreadyExists",
+        "managed": [
+            ["red", {"applicationProperties": {"colour": "red"}}, {"sqlExpression": "SET sys.Label = 'r'"}],
+            ["dear", {"sqlExpression": "price > 100"}, {}],
+        ],
+        "unreadable": True,
+        "copies": [["red", None], ["red", "r"]],
     }

@@ -1,7 +1,7 @@
-// Every call of @azure/service-bus's administration client that azure.md promises: prints what each found as JSON.
-import { ServiceBusAdministrationClient } from "@azure/service-bus";
+// Every call of @azure/service-bus's administration client that azure.md promises, and rules over AMQP: prints JSON.
+import { ServiceBusAdministrationClient, ServiceBusClient } from "@azure/service-bus";
 
-const [connectionString, prefix] = process.argv.slice(2);
+const [connectionString, amqp, prefix] = process.argv.slice(2);
 const client = new ServiceBusAdministrationClient(connectionString, { retryOptions: { maxRetries: 0 } });
 const [queue, topic] = [`${prefix}/js`, `${prefix}/topic`];
 const found = {};
@@ -62,4 +62,25 @@ await client.deleteSubscription(topic, "second");
 await client.deleteTopic(topic);
 await client.deleteQueue(queue);
 found.left = [await client.topicExists(topic), await client.queueExists(queue)];
+
+await client.createTopic(topic);
+await client.createSubscription(topic, "ruled");
+const messages = new ServiceBusClient(`${amqp};UseDevelopmentEmulator=true`, { retryOptions: { maxRetries: 0 } });
+const rules = messages.createRuleManager(topic, "ruled");
+await rules.createRule("red", { applicationProperties: { colour: "red" } }, { sqlExpression: "SET sys.Label = 'r'" });
+await rules.createRule("dear", { sqlExpression: "price > 100" });
+found.already = (await refused(rules.createRule("dear", { sqlExpression: "price > 100" }))).code;
+await rules.deleteRule("$Default");
+const given = (object) => Object.fromEntries(Object.entries(object).filter(([, value]) => value != null));
+found.managed = (await all(rules.listRules())).map((each) => [each.name, given(each.filter), each.action]);
+found.unreadable = (await refused(rules.createRule("bad", { sqlExpression: "price >" }))).message.includes("can't be used");
+const sender = messages.createSender(topic);
+const red = { applicationProperties: { colour: "red", price: 200 }, body: "red" };
+await sender.sendMessages([red, { body: "neither" }]);
+const receiver = messages.createReceiver(topic, "ruled", { receiveMode: "receiveAndDelete" });
+const copies = [];
+while (copies.length < 2) copies.push(...(await receiver.receiveMessages(2, { maxWaitTimeInMs: 20000 })));
+found.copies = copies.map((each) => [each.body, each.subject ?? null]).sort();
+await messages.close();
+await client.deleteTopic(topic);
 console.log(JSON.stringify(found));

@@ -9,7 +9,7 @@ from lightrail.namespace.rights import Caller, demand
 from lightrail.namespace.rules import Rule, fields_of, rules_of
 from lightrail.namespace.service import Service
 
-_ATTEMPTS: Final = 10
+ATTEMPTS: Final = 10
 """Of a change that others get ahead of each time."""
 
 
@@ -57,7 +57,7 @@ async def _change(
     service: Service, caller: Caller, router: str, id: str, change: Callable[[dict[str, Rule]], None]
 ) -> Subscription:
     directory = service.directory
-    attempts = _ATTEMPTS
+    attempts = ATTEMPTS
     while True:
         attempts -= 1
         directory.refresh()

@@ -96,9 +96,8 @@ def _expression(found: Xml.Element) -> str:
     parts = children(found)
     unknown = next((name for name in parts if name not in _SQL_PARTS), None)
     if unknown is not None or "SqlExpression" not in parts:
-        raise ProblemError(
-            400, f"expected a SqlExpression in {local(found)}, found {unknown or 'none'!a:.80}"
-        )
+        shown = "none" if unknown is None else f"{unknown[:80]!a}"
+        raise ProblemError(400, f"expected a SqlExpression in {local(found)}, found {shown}")
     if "Parameters" in parts and len(parts["Parameters"]):
         raise ProblemError(400, "expected an expression without Parameters: write constants into it")
     return plain_text(parts["SqlExpression"])

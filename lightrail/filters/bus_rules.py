@@ -174,8 +174,8 @@ def _statements(expression: str) -> list[str]:
 def _field(token: Token) -> str:
     if token.kind != "identifier":
         raise FilterError("a field", shown(token.text), token.position)
-    reference = resolve(*token.value, token.position)
-    return reference.path.text
+    scope, name, is_quoted = token.value
+    return resolve(scope, name, is_quoted, token.position).path.text
 
 
 def _constant(tokens: list[Token]) -> Any:

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def test_properties_are_the_fields_of_a_policy(
         "max_message_bytes": 2048 * 1024,
     }
     found = client.get_queue(queue)
-    assert found.forward_dead_lettered_messages_to.endswith(f"/{queue}/failed")
+    assert str(found.forward_dead_lettered_messages_to).endswith(f"/{queue}/failed")
     found.lock_duration = timedelta(minutes=2)
     found.default_message_time_to_live = timedelta(days=1)
     client.update_queue(found, dead_lettering_on_message_expiration=False)
@@ -190,8 +190,7 @@ def test_runtime_properties_count_messages(
     with client_for(scene.broker, scene.key) as messages:
         with messages.get_queue_sender(queue) as sender:
             sender.send_messages([ServiceBusMessage("one"), ServiceBusMessage("two")])
-            later = client.get_namespace_properties().created_at_utc + timedelta(days=100)
-            sender.schedule_messages(ServiceBusMessage("later"), later)
+            sender.schedule_messages(ServiceBusMessage("later"), datetime.now(UTC) + timedelta(days=1))
         with messages.get_queue_receiver(queue) as receiver:
             (first,) = received(receiver, 1)
             receiver.dead_letter_message(first)
@@ -247,7 +246,8 @@ def test_subscriptions_to_other_queues_are_shown_as_well(
     subscribe(scene.broker.data, topic, f"{queue}/target", id="mine", filter={"subject": "a.*"})
     assert client.get_subscription(topic, "mine").max_delivery_count == 4
     (rule,) = client.list_rules(topic, "mine")
-    assert json.loads(rule.filter.sql_expression) == {"subject": "a.*"}
+    assert isinstance(rule.filter, SqlRuleFilter)
+    assert json.loads(str(rule.filter.sql_expression)) == {"subject": "a.*"}
     client.update_rule(topic, "mine", rule)
     client.delete_subscription(topic, "mine")
     assert client.get_queue(f"{queue}/target").max_delivery_count == 4
@@ -276,10 +276,12 @@ def test_rules(client: ServiceBusAdministrationClient, scene: Scene, queue: str)
         client.get_rule(topic, "some", "$Default")
     assert [each.name for each in client.list_rules(topic, "some")] == ["dear", "red", "never"]
     red = client.get_rule(topic, "some", "red")
+    assert isinstance(red.filter, CorrelationRuleFilter)
+    assert isinstance(red.action, SqlRuleAction)
     assert (red.filter.label, red.filter.properties) == ("order", {"colour": "red", "number": 1, "is": True})
     assert red.action.sql_expression == "SET sys.Label = 'red order'; REMOVE user.price"
     assert type(client.get_rule(topic, "some", "never").filter) is FalseRuleFilter
-    properties = {"price": 200, "colour": "red", "number": 1, "is": True}
+    properties: dict[str | bytes, Any] = {"price": 200, "colour": "red", "number": 1, "is": True}
     with client_for(scene.broker, scene.key) as messages:
         with messages.get_topic_sender(topic) as sender:
             sender.send_messages(
@@ -295,7 +297,9 @@ def test_rules(client: ServiceBusAdministrationClient, scene: Scene, queue: str)
             assert receiver.receive_messages(max_wait_time=1) == []
     red.filter = SqlRuleFilter("colour = 'red'")
     client.update_rule(topic, "some", red)
-    assert client.get_rule(topic, "some", "red").filter.sql_expression == "colour = 'red'"
+    changed = client.get_rule(topic, "some", "red").filter
+    assert isinstance(changed, SqlRuleFilter)
+    assert changed.sql_expression == "colour = 'red'"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from lightrail.gateway.service_bus.places import Kind, Place
 from lightrail.gateway.service_bus.properties import Server
 from lightrail.gateway.services import Services
 from lightrail.model import limits
-from lightrail.model.names import dead_letter_name
+from lightrail.model.names import dead_letter_name, is_system
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import MissingError
@@ -86,8 +86,11 @@ class Call:
         return sorted(found, key=lambda each: each.id)
 
     def is_shown(self, subscription: Subscription) -> bool:
-        """Only subscriptions to queues are: others have no messages of their own."""
-        return not subscription.push and self.directory.get(subscription.target).role is Role.QUEUE
+        """Only subscriptions to queues are, and not those that receivers made for themselves."""
+        target = subscription.target
+        if subscription.push or is_system(target):
+            return False
+        return self.directory.get(target).role is Role.QUEUE
 
     def manages(self, record: Name) -> bool:
         return may(self.directory, self.caller, Right.MANAGE, record)

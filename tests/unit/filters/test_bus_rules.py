@@ -118,12 +118,12 @@ def test_statements_that_cannot_be_used_are_refused(text: str) -> None:
         sql_action(text)
 
 
-NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
 VALUES = st.one_of(
     st.booleans(),
     st.integers(-(1 << 62), 1 << 62),
     st.floats(-1e15, 1e15, allow_nan=False).filter(lambda value: value != 0),
-    st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=20),
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20),
 )
 
 

@@ -94,9 +94,10 @@ def test_rules_come_and_go_one_by_one() -> None:
         assert found_in(graph) == {"red": DEAR, "dear": DEAR}
         with pytest.raises(TakenError):
             await add_rule(service, ANYBODY, "r", "s", "red", RED)
-        for change in (remove_rule, lambda *args: replace_rule(*args, RED)):
-            with pytest.raises(MissingError):
-                await change(service, ANYBODY, "r", "s", "none")
+        with pytest.raises(MissingError):
+            await remove_rule(service, ANYBODY, "r", "s", "none")
+        with pytest.raises(MissingError):
+            await replace_rule(service, ANYBODY, "r", "s", "none", RED)
         for name in ("red", "dear"):
             await remove_rule(service, ANYBODY, "r", "s", name)
         assert found_in(graph) == {}

@@ -1,5 +1,6 @@
 """Properties: each has a counterpart, or is refused by its name."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from lightrail.model.policy import Policy
 SERVER = Server("host:1", 5, 1 << 20)
 
 
-def queue(policy: Policy = NEW_QUEUE, **properties: str) -> dict[str, Any]:
+def queue(properties: Mapping[str, str], policy: Policy = NEW_QUEUE) -> dict[str, Any]:
     """Fields of the policy after properties were sent."""
     wanted = {name: element(name, value) for name, value in properties.items()}
     return dict(changed(policy, wanted, queue_properties(policy, SERVER)).given)
@@ -40,7 +41,7 @@ def test_what_is_shown_and_sent_back_changes_nothing() -> None:
     ):
         policy = Policy.parse({"role": "queue", **given})
         shown = queue_properties(policy, SERVER)
-        assert queue(policy, **shown) == policy.given
+        assert queue(shown, policy) == policy.given
     for policy, shown in (
         (NEW_TOPIC, topic_properties(NEW_TOPIC, SERVER)),
         (NEW_SUBSCRIPTION, subscription_properties(NEW_SUBSCRIPTION, SERVER)),
@@ -70,17 +71,17 @@ def test_what_is_shown_and_sent_back_changes_nothing() -> None:
 )
 def test_a_property_is_a_field_of_the_policy(name: str, value: str, field: str, found: Any) -> None:
     """A field that has its default is not in the policy."""
-    assert queue(**{name: value}).get(field) == found
+    assert queue({name: value}).get(field) == found
 
 
 def test_a_window_counts_with_detection_alone() -> None:
     window = {"DuplicateDetectionHistoryTimeWindow": "PT20S"}
-    assert "duplicate_window" not in queue(**window)
-    found = queue(**window, RequiresDuplicateDetection="true")
+    assert "duplicate_window" not in queue(window)
+    found = queue({**window, "RequiresDuplicateDetection": "true"})
     assert found["duplicate_window"] == 20
     policy = Policy.parse({"role": "queue", **found})
-    assert queue(policy, **window)["duplicate_window"] == 20
-    assert "duplicate_window" not in queue(policy, RequiresDuplicateDetection="false")
+    assert queue(window, policy)["duplicate_window"] == 20
+    assert "duplicate_window" not in queue({"RequiresDuplicateDetection": "false"}, policy)
 
 
 @pytest.mark.parametrize(
@@ -109,17 +110,17 @@ def test_a_window_counts_with_detection_alone() -> None:
 )
 def test_what_has_no_counterpart_is_refused_by_its_name(name: str, value: str) -> None:
     with pytest.raises(ProblemError, match=name) as refused:
-        queue(**{name: value})
+        queue({name: value})
     assert refused.value.status == 400
 
 
 def test_a_window_that_cannot_be_is_refused_by_its_name() -> None:
     with pytest.raises(ProblemError, match="DuplicateDetectionHistoryTimeWindow"):
-        queue(RequiresDuplicateDetection="true", DuplicateDetectionHistoryTimeWindow="PT0S")
+        queue({"RequiresDuplicateDetection": "true", "DuplicateDetectionHistoryTimeWindow": "PT0S"})
 
 
 def test_what_only_the_broker_sets_is_not_read() -> None:
-    assert queue(**dict.fromkeys(READ_ONLY, "whatever")) == NEW_QUEUE.given
+    assert queue(dict.fromkeys(READ_ONLY, "whatever")) == NEW_QUEUE.given
 
 
 def test_keys_are_not_made_here() -> None:

@@ -20,9 +20,12 @@ from lightrail.gateway.service_bus.properties import (
     shown,
     subscription_properties,
 )
+from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.entity_paths import OWN_QUEUE, has_own_queue, own_queue
+from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Subscription
+from lightrail.namespace.rights import ForbiddenError
 from lightrail.namespace.rules import DEFAULT, fields_of
 
 SUBSCRIPTION: Final = "SubscriptionDescription"
@@ -58,10 +61,14 @@ async def put(call: Call) -> web.Response:
         return await _answer(call, found)
     policy = changed(NEW_SUBSCRIPTION, wanted, subscription_properties(NEW_SUBSCRIPTION, call.server))
     rule_name, first = (DEFAULT, {"filter": None}) if rule is None else descriptions.named_rule(rule, DEFAULT)
-    await _give_queue(call, own_queue(topic, name), policy)
-    made = await call.services.namespace.subscribe(
-        call.caller, topic, own_queue(topic, name), id=name, **fields_of({rule_name: first})
-    )
+    queue, namespace = own_queue(topic, name), call.services.namespace
+    is_new = await _give_queue(call, queue, policy)
+    try:
+        made = await namespace.subscribe(call.caller, topic, queue, id=name, **fields_of({rule_name: first}))
+    except (ServiceError, ForbiddenError, InvalidNameError):
+        if is_new:
+            await namespace.drop(call.caller, queue)
+        raise
     return await _answer(call, made, status=201)
 
 
@@ -77,13 +84,17 @@ async def delete(call: Call) -> web.Response:
     return web.Response(status=200)
 
 
-async def _give_queue(call: Call, queue: str, policy: Policy) -> None:
-    """Makes the queue of a subscription, or takes the one that an attempt cut short has left behind."""
+async def _give_queue(call: Call, queue: str, policy: Policy) -> bool:
+    """Makes the queue of a subscription, or takes the one that is there, as after an attempt cut short.
+
+    True for a new one.
+    """
     namespace = call.services.namespace
     if call.directory.get(queue).role is Role.QUEUE:
         await namespace.change(call.caller, queue, policy)
-    else:
-        await namespace.give(call.caller, queue, policy)
+        return False
+    await namespace.give(call.caller, queue, policy)
+    return True
 
 
 async def _answer(call: Call, found: Subscription, status: int = 200) -> web.Response:

@@ -59,6 +59,7 @@ from lightrail.gateway.resources import (
     verification,
 )
 from lightrail.gateway.rights import demand_all
+from lightrail.gateway.service_bus import administration
 from lightrail.gateway.services import Services
 from lightrail.gateway.views import BrokerViews
 from lightrail.gateway.websockets import WebSockets, is_request
@@ -243,6 +244,8 @@ class Gateway:
     async def _handle(self, http: web.Request) -> web.StreamResponse:
         if is_request(http):
             return await self.services.websockets.serve(http)
+        if administration.is_administration(http):
+            return await administration.serve(self.services, http)
         found = parse_path(http.rel_url.raw_path)
         table = NAMED if found.name else ROOT
         methods = table.get((found.part, len(found.rest)))

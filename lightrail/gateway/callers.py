@@ -1,4 +1,5 @@
-"""Callers: authenticates requests by HTTP Basic or a bearer token, with the users of AMQP.
+"""Callers: authenticates requests by HTTP Basic, a bearer token or a shared access signature, with the users
+of AMQP.
 
 Hashing a password is slow by design, so verified credentials are cached under a keyed digest of their header,
 and their user is read again every CALLER_FRESH_MS: a removed user, or one with another password, is refused
@@ -16,11 +17,12 @@ from functools import lru_cache
 from hashlib import blake2b
 from time import monotonic_ns
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
 
 from lightrail.amqp import sasl
+from lightrail.cluster.access_keys import keys_of
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.logins import Logins, TooManyLoginsError, source_of
 from lightrail.cluster.users import UserRecord
@@ -29,7 +31,7 @@ from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.endpoint import is_loopback
 from lightrail.model.settings import Settings
-from lightrail.namespace import tokens
+from lightrail.namespace import signatures, tokens
 from lightrail.namespace.rights import ANYBODY, Caller
 
 SAFE: Final = ("GET", "HEAD")
@@ -65,7 +67,11 @@ class _Known:
     key_digest: str
     fresh_until_ms: int
     expires_ms: int | None
-    """When a token expires, by the wall clock."""
+    """When a token or a signature expires, by the wall clock."""
+    resource: str = ""
+    """The URI that a signature is for; empty for credentials that are good for every path."""
+    salts: tuple[bytes, ...] | None = None
+    """Of the access keys that the user had when its signature was verified; None for other credentials."""
 
 
 @dataclass(slots=True)
@@ -128,6 +134,10 @@ class Callers:
         if known is None or not await self._still_good(known):
             self._known.pop(digest, None)
             known = await self._checked(digest, header, _source(request))
+        if known.resource and not _is_for(known.resource, request):
+            raise ProblemError(
+                401, f"the signature is for {known.resource[:200]!a}, and not for this path", headers=ASK
+            )
         return replace(known.caller, tls=True) if tls else known.caller
 
     async def user_record(self, caller: Caller) -> UserRecord | None:
@@ -167,7 +177,14 @@ class Callers:
         if now_ms < known.fresh_until_ms:
             return True
         record = await self._coordinator.user(known.caller.user)
-        if record is None or tokens.key_digest(record) != known.key_digest:
+        if record is None:
+            return False
+        # A signature is bound to the keys of its user, and a password or a token to the password.
+        if known.salts is not None:
+            is_same = record.access_keys == known.salts
+        else:
+            is_same = tokens.key_digest(record) == known.key_digest
+        if not is_same:
             return False
         known.fresh_until_ms = now_ms + limits.CALLER_FRESH_MS
         return True
@@ -204,7 +221,13 @@ class Callers:
                 return await self._basic(value.strip(), source)
             case "bearer":
                 return await self._bearer(value.strip())
-        raise ProblemError(401, f"expected Basic or Bearer credentials, found {scheme[:40]!a}", headers=ASK)
+            case "sharedaccesssignature":
+                return await self._signature(signatures.PREFIX + value.strip())
+        raise ProblemError(
+            401,
+            f"expected Basic, Bearer or SharedAccessSignature credentials, found {scheme[:40]!a}",
+            headers=ASK,
+        )
 
     async def _basic(self, value: str, source: str) -> _Known:
         try:
@@ -233,8 +256,32 @@ class Callers:
         caller = Caller(claims.user, scope=claims.scope)
         return self._made(caller, claims.key_digest, claims.expires_s * 1000)
 
+    async def _signature(self, value: str) -> _Known:
+        try:
+            found = signatures.read(value, self._wall())
+        except tokens.InvalidTokenError as error:
+            raise ProblemError(401, str(error), headers=ASK) from None
+        record = await self._coordinator.user(found.user)
+        if record is None or not any(found.verify(key.text) for key in keys_of(self.secret, record)):
+            raise ProblemError(401, signatures.unsigned(found.user), headers=ASK)
+        known = self._made(Caller(found.user), "", found.expires_s * 1000)
+        return replace(known, resource=found.resource, salts=record.access_keys)
+
     def _made(self, caller: Caller, digest: str, expires_ms: int | None) -> _Known:
         return _Known(caller, digest, self._monotonic() + limits.CALLER_FRESH_MS, expires_ms)
+
+
+def _is_for(resource: str, request: web.Request) -> bool:
+    """Whether a signature for a URI is good for the path of a request: for the URI and what is below.
+
+    The client for JavaScript signs the whole URI of each request, its query included, in lower case.
+    """
+    parts = urlsplit(resource)
+    path = unquote(parts.path).strip("/")
+    asked = unquote(request.rel_url.raw_path).strip("/")
+    if parts.query:
+        return path == asked.lower()
+    return not path or f"{asked}/".startswith(f"{path}/")
 
 
 def _peer(request: web.Request) -> str | None:

@@ -383,6 +383,8 @@ SENDER_IDLE_MS: Final = 60_000
 """Idle time after which a gateway's producer is closed."""
 PAGE_MAX: Final = 1_000
 """Most names, messages or other things in one answer."""
+ADMINISTRATION_PAGE_MAX: Final = 100
+"""Most entities in one answer to an administration client of Azure Service Bus, as there."""
 CALLERS_MAX: Final = 10_000
 """Credentials that a gateway remembers as checked."""
 CALLER_FRESH_MS: Final = 1_000
@@ -549,6 +551,10 @@ NAMES_MAX: Final = 200_000
 """Names with a role."""
 SUBSCRIPTIONS_MAX: Final = 10_000
 """Subscriptions of a router, by default."""
+RULES_MAX: Final = 100
+"""Rules of a subscription."""
+RULES_BYTES_MAX: Final = 256 * 1024
+"""Bytes of the rules of a subscription as JSON, which are one entry of the coordinator."""
 ROUTE_PATHS_MAX: Final = 100_000
 """Paths of a message from a router to queues, over all routers behind it."""
 QUEUES_MAX: Final = 100_000

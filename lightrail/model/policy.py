@@ -197,6 +197,13 @@ FIELDS: Final[tuple[Field, ...]] = (
         "how long a sender waits while the queue is full; null: 0, with flow_control for ever",
     ),
     Field("dead_letter", _QUEUE, "name", None, "name that gets dead letters; null: NAME/$dlq"),
+    _choice(
+        "expired",
+        _QUEUE,
+        "dead_letter",
+        ("dead_letter", "discard"),
+        "what becomes of messages that expire",
+    ),
     _count(
         "priorities", _QUEUE, 1, 1, 10, "levels of priority; messages stored before a change may come first"
     ),

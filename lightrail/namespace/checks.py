@@ -6,12 +6,13 @@ from typing import Any, Final
 from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
-from lightrail.model import names as rules
+from lightrail.model import names as spelling
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import MissingError, ServiceError
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller, demand, may
+from lightrail.namespace.rules import check_rules
 
 OWNER_PARTS: Final = {"connection": 3, "session": 4, "link": 5}
 """Number of parts of an owner (see `Name.owner`) that each lifetime of an AMQP client has."""
@@ -26,8 +27,8 @@ def dead_letter_target(policy: Policy) -> str | None:
 def check_spelling(name: str) -> None:
     """Raises ServiceError for a new name that is not in composed form (model/names.py)."""
     try:
-        rules.check_spelling(name)
-    except rules.InvalidNameError as error:
+        spelling.check_spelling(name)
+    except spelling.InvalidNameError as error:
         raise ServiceError(str(error)) from None
 
 
@@ -70,13 +71,20 @@ def check_policy(directory: Directory, name: str, policy: Policy) -> None:
 
 
 def check_subscription(
-    filter: Mapping[str, Any] | None, action: Mapping[str, Any] | None, expires_at: str | None
+    filter: Mapping[str, Any] | None,
+    action: Mapping[str, Any] | None,
+    expires_at: str | None,
+    rules: Mapping[str, Any] | None = None,
 ) -> None:
-    """Raises ServiceError for a filter, an action or a time that can't be used."""
+    """Raises ServiceError for a filter, an action, rules or a time that can't be used."""
     try:
         compile_filter(filter)
         if action is not None:
             compile_action(action)
+        if rules is not None:
+            if filter is not None or action is not None:
+                raise ServiceError("a subscription has rules, or a filter and an action; found both")
+            check_rules(rules)
         if expires_at is not None:
             Policy.parse({"role": "none", "expires_at": expires_at})
     except (FilterError, InvalidPolicyError) as error:
@@ -85,7 +93,7 @@ def check_subscription(
 
 def check_target(directory: Directory, caller: Caller, router: str, target: str) -> None:
     """Raises MissingError, Forbidden, or Refused where the target feeds the router already."""
-    rules.check(target)
+    spelling.check(target)
     record = directory.get(target)
     if record.role not in (Role.QUEUE, Role.ROUTER):
         raise MissingError(f"{target} has role {record.role}; expected a queue, a router or a URL as target")

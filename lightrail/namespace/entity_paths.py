@@ -3,15 +3,23 @@
 A subscription there is received from under a path of its topic. Here a subscription sends to a queue, which
 may have any name: the path stands for the queue that the subscription with this id sends to. A name that has
 a role is never read as a path. `Subscriptions` is read without regard to case, ids and topics as they are.
+
+A subscription that an administration client of Service Bus makes has a queue of its own, whose name is its
+path, with a capital S. It is deleted with its subscription or its topic.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from lightrail.model.names import DEAD_LETTER_SEGMENT
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name, Subscription
 
 SUBSCRIPTIONS: Final = "subscriptions"
+
+
+OWN_QUEUE: Final = "Subscriptions"
 
 
 class UnknownSubscriptionError(Exception):
@@ -40,3 +48,37 @@ def entity_name(directory: Directory, name: str) -> str:
             f"{router} has {what}: {segments[-1]!a:.200}; make one that sends to a queue, with this id"
         )
     return found.target + dead
+
+
+def subscription_at(directory: Directory, path: str) -> Subscription | None:
+    """The subscription to a queue that a path such as TOPIC/Subscriptions/NAME is of."""
+    segments = path.split("/")
+    if len(segments) < 3 or segments[-2].lower() != SUBSCRIPTIONS:
+        return None
+    found = directory.subscription("/".join(segments[:-2]), segments[-1])
+    return None if found is None or found.push else found
+
+
+def own_queue(router: str, id: str) -> str:
+    """The name of the queue that a subscription has for itself."""
+    return f"{router}/{OWN_QUEUE}/{id}"
+
+
+def has_own_queue(subscription: Subscription) -> bool:
+    """Whether the target of a subscription is its own queue."""
+    return subscription.target == own_queue(subscription.router, subscription.id)
+
+
+def own_queues(directory: Directory, router: str) -> Iterator[Name]:
+    """The queues that subscriptions of a router have for themselves."""
+    for each in directory.subscriptions(router):
+        queue = directory.find(each.target) if has_own_queue(each) else None
+        if queue is not None and queue.role is Role.QUEUE:
+            yield queue
+
+
+def is_subscription_queue(directory: Directory, name: str) -> bool:
+    """Whether a name is that of a queue that a subscription has for itself."""
+    router, _, id = name.rpartition(f"/{OWN_QUEUE}/")
+    found = directory.subscription(router, id) if router else None
+    return found is not None and has_own_queue(found)

@@ -7,39 +7,44 @@ from lightrail.filters.action import Action, compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import Filter, compile_filter, joined
 from lightrail.model import limits
-from lightrail.model import names as rules
+from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.router_node import Branch, Choose, Key, Node
 from lightrail.namespace.router_plan import Plan
+from lightrail.namespace.rules import rules_of
 
 log = logging.getLogger("lightrail.namespace.routing")
 
 
 class Compiled:
-    """The compiled filter and action of a subscription, or the error in them."""
+    """The compiled filters and actions of a subscription's rules, or the error in them."""
 
-    __slots__ = ("action", "filter", "is_new", "problem", "subscription")
+    __slots__ = ("is_new", "problem", "rules", "subscription")
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
-        self.filter: Filter | None = None
-        self.action: Action | None = None
+        self.rules: list[tuple[Filter | None, Action | None]] = []
+        """The filter of each rule, None for one that everything matches, and its action, None for none."""
         self.problem: FilterError | None = None
         self.is_new = True
         """Its cost has not been counted yet."""
         try:
-            if subscription.filter is not None:
-                self.filter = compile_filter(subscription.filter)
-            if subscription.action is not None:
-                self.action = compile_action(subscription.action)
+            for rule in rules_of(subscription).values():
+                filter, action = rule.get("filter"), rule.get("action")
+                self.rules.append(
+                    (
+                        None if filter is None else compile_filter(filter),
+                        None if action is None else compile_action(action),
+                    )
+                )
         except FilterError as error:
             self.problem = error
 
     @property
     def weight(self) -> int:
-        return 0 if self.filter is None else self.filter.weight
+        return sum(filter.weight for filter, _ in self.rules if filter is not None)
 
 
 class _TooManyPathsError(Exception):
@@ -102,16 +107,17 @@ class Planner:
                 continue
             if subscription.no_local and isinstance(target, str):
                 self._no_local[target] = subscription.no_local
-            filter, action = compiled.filter, compiled.action
-            paths += target.paths if isinstance(target, Node) else 1
-            if paths > limits.ROUTE_PATHS_MAX:
-                raise _TooManyPathsError
-            if action is None and isinstance(target, str):
-                entries.append((target, filter))
-            elif action is None and isinstance(target, Node) and not chooses and not target.chooses:
-                entries += [(key, _both(filter, inner)) for key, inner in target.entries]
-            else:
-                entries.append((Branch(action, target), filter))
+            # Rules are ways of their own: the queue gets one message for each different content.
+            for filter, action in compiled.rules:
+                paths += target.paths if isinstance(target, Node) else 1
+                if paths > limits.ROUTE_PATHS_MAX:
+                    raise _TooManyPathsError
+                if action is None and isinstance(target, str):
+                    entries.append((target, filter))
+                elif action is None and isinstance(target, Node) and not chooses and not target.chooses:
+                    entries += [(key, _both(filter, inner)) for key, inner in target.entries]
+                else:
+                    entries.append((Branch(action, target), filter))
         self._open.remove(router)
         node = self._nodes[router] = Node(chooses, entries, paths) if entries else None
         return node
@@ -120,9 +126,9 @@ class Planner:
         """The queue, or the node of the router, that a subscription leads to; None while there is none."""
         name = subscription.target
         if subscription.push:
-            name = rules.subscription_name(subscription.router, subscription.id)
+            name = spelling.subscription_name(subscription.router, subscription.id)
         self._names.add(name)
-        self._names.add(rules.owner(name))
+        self._names.add(spelling.owner(name))
         role = self._directory.get(name).role
         if role is Role.QUEUE:
             return name

@@ -115,6 +115,8 @@ class Subscription:
     """Key that signs pushes; shown only in the answer that creates the subscription."""
     no_local: str = ""
     """Container-id of a client whose own messages the subscription does not get; empty for none."""
+    rules: Mapping[str, Mapping[str, Any]] | None = None
+    """Instead of one filter and one action: by name, objects with `filter` and `action` (rules.py)."""
 
     @property
     def push(self) -> bool:
@@ -128,7 +130,7 @@ class Subscription:
     def shown(self) -> dict[str, Any]:
         """The subscription as HTTP and commands show it, without the secret."""
         value: dict[str, Any] = {"id": self.id, "router": self.router, "target": self.target}
-        for key in ("filter", "action", "expires_at"):
+        for key in ("filter", "action", "rules", "expires_at"):
             if getattr(self, key) is not None:
                 value[key] = getattr(self, key)
         return value
@@ -138,6 +140,8 @@ class Subscription:
         for key in ("filter", "action", "expires_at", "owner", "secret", "no_local"):
             if getattr(self, key):
                 value[key] = getattr(self, key)
+        if self.rules is not None:
+            value["rules"] = self.rules
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
@@ -156,6 +160,7 @@ class Subscription:
             str(value.get("owner", "")),
             str(value.get("secret", "")),
             str(value.get("no_local", "")),
+            value.get("rules"),
         )
 
 

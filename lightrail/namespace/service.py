@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, Coordinator, Write
 from lightrail.model import limits
-from lightrail.model import names as rules
+from lightrail.model import names as spelling
 from lightrail.model.clock import wall_ms
 from lightrail.model.destinations import NOWHERE, Destinations
 from lightrail.model.policy import InvalidPolicyError, Policy, Role, fields_of
-from lightrail.namespace import checks
+from lightrail.namespace import checks, entity_paths
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import (
     ChangedError,
@@ -55,9 +55,9 @@ class Service:
     async def give(self, caller: Caller, name: str, policy: Policy, *, owner: str = "") -> Name:
         """Give a name its role; `owner` is the client whose end deletes it. Raises TakenError, Forbidden,
         Refused."""
-        rules.check(name)
-        if rules.is_dead_letter(name):
-            raise ServiceError(f"{name} comes with its queue; give {rules.owner(name)} a policy")
+        spelling.check(name)
+        if spelling.is_dead_letter(name):
+            raise ServiceError(f"{name} comes with its queue; give {spelling.owner(name)} a policy")
         self._demand(caller, name)
         if policy.role is Role.NONE and not policy.given:
             raise ServiceError(
@@ -81,7 +81,7 @@ class Service:
         """
         self.directory.refresh()
         found = self.directory.get(name)
-        if found.role is not Role.NONE or rules.is_dead_letter(name) or rules.is_system(name):
+        if found.role is not Role.NONE or spelling.is_dead_letter(name) or spelling.is_system(name):
             return found
         checks.check_spelling(name)
         template = self.directory.template(name)
@@ -169,6 +169,8 @@ class Service:
         owner: str = "",
         replace_it: bool = False,
         no_local: str = "",
+        rules: Mapping[str, Any] | None = None,
+        revision: int | None = None,
     ) -> Subscription:
         """Send messages of a router to a target from now on.
 
@@ -176,11 +178,12 @@ class Service:
             owner: the AMQP link, session or connection whose end deletes the subscription; empty for none.
             replace_it: replace the subscription of this id instead of raising Taken.
             no_local: container-id of a client whose messages the subscription does not get; empty for none.
+            rules: instead of a filter and an action, these by name (rules.py).
+            revision: of the subscription to replace; None for any.
 
         Raises:
-            MissingError: no such router or target. Taken: a subscription of this id. Forbidden. Refused: a
-            bad
-                filter or action, a cycle, too many subscribers.
+            MissingError: no such router or target. Taken: a subscription of this id. Changed. Forbidden.
+            Refused: a bad filter or action, a cycle, too many subscribers.
         """
         directory = self.directory
         directory.refresh()
@@ -190,7 +193,9 @@ class Service:
         if not owner:
             demand(directory, caller, Right.MANAGE, record)
         existing = self._replaceable(record, id, replace_it)
-        checks.check_subscription(filter, action, expires_at)
+        if existing is not None and revision not in (None, existing.revision):
+            raise ChangedError(f"subscription {id} of {router} is at revision {existing.revision} by now")
+        checks.check_subscription(filter, action, expires_at, rules)
         made = Subscription(
             router,
             id or secrets.token_hex(8),
@@ -200,13 +205,14 @@ class Service:
             expires_at,
             owner=owner,
             no_local=no_local,
+            rules=rules,
         )
         if existing is not None and existing.push != made.push:
             raise ServiceError(
                 f"subscription {made.id} of {router} goes to {existing.target}; a URL can't become a name "
                 "or a name a URL: make another subscription, and delete this one"
             )
-        rules.check(rules.subscription_name(router, made.id))
+        spelling.check(spelling.subscription_name(router, made.id))
         if made.push:
             problem = self._destinations.problem(target)
             if problem is not None:
@@ -236,7 +242,7 @@ class Service:
     async def _store(self, subscription: Subscription, revision: int) -> None:
         """Write a subscription over the given revision, with the queue of one that is pushed to a URL."""
         writes = [Write(subscription.key, subscription.to_value(), revision)]
-        queue = rules.subscription_name(subscription.router, subscription.id)
+        queue = spelling.subscription_name(subscription.router, subscription.id)
         is_queue_new = subscription.push and self.directory.find(queue) is None
         if is_queue_new:
             now_ms = self._now_ms()
@@ -254,12 +260,12 @@ class Service:
         if not owner or owner != found.owner:
             demand(self.directory, caller, Right.MANAGE, self.directory.get(router))
         writes = [Write(found.key, None, found.revision)]
-        queue = rules.subscription_name(router, id)
+        queue = spelling.subscription_name(router, id)
         if found.push:
             writes.append(Write(NAMES + queue, None))
         await self._write(writes, f"subscription {id} of {router}")
         if found.push:
-            await self._coordinator.unplace([queue, rules.dead_letter_name(queue)])
+            await self._coordinator.unplace([queue, spelling.dead_letter_name(queue)])
 
     # --- permissions -----------------------------------------------------------------------------------
 
@@ -278,7 +284,7 @@ class Service:
     def check_permit(self, caller: Caller, prefix: str) -> None:
         """Raises ForbiddenError unless the caller may grant rights at and below a prefix."""
         if prefix:
-            rules.check(prefix)
+            spelling.check(prefix)
         self.directory.refresh()
         if Right.MANAGE not in rights_of(self.directory, caller, prefix):
             raise ForbiddenError(f"user {caller.user} has no right to manage {prefix or 'all names'}")
@@ -291,7 +297,7 @@ class Service:
         self.directory.refresh()
         checks.check_policy(self.directory, name, policy)
         found = self.directory.find(name)
-        if found is None and not rules.is_system(name):
+        if found is None and not spelling.is_system(name):
             checks.check_spelling(name)
         if found is not None and found is not guard:
             raise TakenError(
@@ -325,15 +331,16 @@ class Service:
         leaving = [record]
         if record.role is Role.ROUTER:
             # The queues of its subscriptions are deleted as well.
-            leaving += self.directory.below(f"{name}/{rules.SUBSCRIPTIONS_SEGMENT}")
-        gone = {each.name for each in leaving} | {rules.dead_letter_name(each.name) for each in leaving}
+            leaving += self.directory.below(f"{name}/{spelling.SUBSCRIPTIONS_SEGMENT}")
+            leaving += entity_paths.own_queues(self.directory, name)
+        gone = {each.name for each in leaving} | {spelling.dead_letter_name(each.name) for each in leaving}
         writes = [Write(NAMES + each.name, None) for each in leaving[1:]]
         writes += [
             Write(each.key, None)
             for each in self.directory.every_subscription()
             if each.router == name
             or each.target in gone
-            or (each.push and rules.subscription_name(each.router, each.id) in gone)
+            or (each.push and spelling.subscription_name(each.router, each.id) in gone)
         ]
         # The name itself is deleted in the last transaction, so that a deletion that fails can be repeated.
         writes.append(Write(NAMES + name, None, record.revision))
@@ -342,7 +349,7 @@ class Service:
             await self._write(writes[max(0, end - WRITES_MAX) : end], name)
         placed = [each.name for each in leaving if each.role in PLACED]
         if placed:
-            await self._coordinator.unplace(sorted({*placed, *map(rules.dead_letter_name, placed)}))
+            await self._coordinator.unplace(sorted({*placed, *map(spelling.dead_letter_name, placed)}))
 
     async def _write(self, writes: list[Write], what: str) -> None:
         try:

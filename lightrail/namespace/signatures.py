@@ -39,6 +39,14 @@ def is_signature(token: str) -> bool:
     return token.startswith(PREFIX)
 
 
+def unsigned(user: str) -> str:
+    """The text of the error for a signature that no key of its user has made."""
+    return (
+        f"no user {user!a:.80} has an access key that made this signature; `lightrail-admin key list` shows "
+        "who has keys"
+    )
+
+
 def read(token: str, now_ms: int) -> Signature:
     """A signature that has not expired. Raises InvalidTokenError."""
     if len(token) > TOKEN_BYTES_MAX:

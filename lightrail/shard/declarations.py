@@ -99,6 +99,7 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
     values: dict[str, Any] = {
         "max_delivery_count": 0 if dead else max_delivery_count if count is None else count,
         "dead_letter": not dead,
+        "expired_to_dead_letter": given["expired"] == "dead_letter",
         "max_age_ms": given.milliseconds("max_age"),
         "lock_ms": given.milliseconds("lock_duration"),
         "enqueue_timeout_ms": given.milliseconds("enqueue_timeout"),

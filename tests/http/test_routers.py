@@ -103,3 +103,26 @@ def test_a_subscription_may_have_an_id_of_its_own(http: Http) -> None:
         refused = http("POST", "/identified/!subscriptions", {"target": "identified/a", "id": bad})
         assert (refused.status, refused.json()["field"]) == (422, "id")
     assert http("PUT", "/identified/!subscriptions/billing", wanted).status == 422
+
+
+def test_a_subscription_may_have_rules_by_name(http: Http) -> None:
+    http("POST", "/ruled", {"role": "router"})
+    rules = {
+        "red": {"filter": {"properties": {"application-properties.colour": "red"}}},
+        "large": {"filter": {"sql": "size > 9"}, "action": {"set": {"subject": "large"}}},
+    }
+    assert http("POST", "/ruled/q", {"role": "queue"}).status == 201
+    made = http("POST", "/ruled/!subscriptions", {"target": "ruled/q", "id": "some", "rules": rules})
+    assert made.status == 201
+    assert made.json()["rules"] == rules
+    http("POST", "/ruled", "small", {"LightRail-Property-colour": "red", "LightRail-Property-size": "1"})
+    http("POST", "/ruled", "large", {"LightRail-Property-colour": "red", "LightRail-Property-size": "10"})
+    assert sorted(bodies(http, "ruled/q")) == ["large", "large", "small"]
+    document = http("GET", "/!definitions?prefix=ruled").json()
+    assert document["subscriptions"][0]["rules"] == rules
+    assert http("POST", "/!definitions", document).json()["unchanged"] == 3
+    refused = http("PUT", "/ruled/!subscriptions/some", {"target": "ruled/q", "rules": {"a": {"else": 1}}})
+    assert refused.status == 422
+    assert "no other keys than filter and action" in refused.json()["detail"]
+    plain = http("PUT", "/ruled/!subscriptions/some", {"target": "ruled/q"})
+    assert "rules" not in plain.json()

@@ -39,6 +39,17 @@ def messages_keep_the_time_at_which_they_expire(names: Names) -> Iterator[None]:
     assert names.rest(short) == []
 
 
+@survives("expired")
+def what_expires_meanwhile_is_discarded(names: Names) -> Iterator[None]:
+    queue = names.queue(max_age=0.5, expired="discard")
+    names.send(queue, "expires meanwhile")
+    until = names.peek(queue)[0]["expires_at"]
+    yield
+    until_past(until)
+    wait.until(lambda: names.peek(queue) == [], "the message has expired")
+    assert names.rest(f"{queue}/$dlq") == []
+
+
 @survives("max_delivery_count")
 def failures_are_counted_on(names: Names) -> Iterator[None]:
     queue = names.queue(max_delivery_count=3)

@@ -36,6 +36,21 @@ def test_a_shorter_ttl_of_its_own_counts_and_a_longer_one_does_not(
     assert names.texts(long) == ["stays"]
 
 
+@checks("expired")
+def test_what_expires_is_discarded_where_the_policy_says_so_and_failures_are_not(names: Names) -> None:
+    queue = names.queue(max_age=0.4, expired="discard", max_delivery_count=1)
+    names.send(queue, "old")
+    names.until_figure(queue, "expired", 1)
+    names.put(queue, expired="discard", max_delivery_count=1)
+    names.send(queue, "bad")
+    names.fail(names.lock(queue))
+    assert names.dead(queue).body == b"bad"
+    assert names.rest(f"{queue}/$dlq") == []
+    names.put(queue, max_age=0.2)
+    names.send(queue, "old again")
+    assert names.dead(queue).body == b"old again"
+
+
 @checks("max_delivery_count")
 @pytest.mark.parametrize("count", [1, 3])
 def test_so_many_failures_make_a_dead_letter(names: Names, count: int) -> None:

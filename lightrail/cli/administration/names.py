@@ -243,7 +243,7 @@ def _subscriptions(client: Client, parsed: argparse.Namespace) -> int:
     if parsed.json:
         show_json(rows)
     else:
-        table(rows, ("id", "target", "filter", "action", "expires_at"))
+        table(rows, ("id", "target", "filter", "action", "rules", "expires_at"))
     return 0
 
 

@@ -35,7 +35,7 @@ SHOWN: Final = ("revision", "created_at", "changed_at", "automatic", "given")
 """Attributes of a name beside its policy; they are read only."""
 FIGURES: Final = "figures"
 """Attribute of a queue: a map of its figures, null where its shard is not there. It is read only."""
-SUBSCRIPTION_FIELDS: Final = ("router", "target", "filter", "action", "expires_at")
+SUBSCRIPTION_FIELDS: Final = ("router", "target", "filter", "action", "rules", "expires_at")
 
 _CRUD: Final[Mapping[str, tuple[str, ...]]] = {"CREATE": (), "READ": (), "UPDATE": (), "DELETE": ()}
 OPERATIONS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
@@ -144,7 +144,7 @@ def subscription_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidAttributeError(
                 f"{name} is no attribute of {SUBSCRIPTION} that can be set; those are {known}"
             )
-        kinds = (dict,) if name in ("filter", "action") else (str,)
+        kinds = (dict,) if name in ("filter", "action", "rules") else (str,)
         if value is not None and not isinstance(value, kinds):
             expected = "a map" if dict in kinds else "a text"
             raise InvalidAttributeError(f"{name} is {value!r:.80}; expected {expected}")

@@ -6,6 +6,7 @@ in links/bus_deliveries.py.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from lightrail.amqp.messages import Message, read_message
 from lightrail.amqp.sections import attributes
 from lightrail.amqp.values import Array, DecodeError, Int, Long, Symbol, Timestamp
 from lightrail.frontend.links.bus_deliveries import FIRST_SEQUENCE, BusConsumerLink, annotated, annotations_of
+from lightrail.frontend.nodes import entity_rules
 from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.frontend.nodes.requests import RequestError, error_of, reply
@@ -20,6 +22,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, is_dead_letter, queue_name
 from lightrail.model.policy import Role
 from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_name
+from lightrail.namespace.errors import TakenError
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, demand_look
 from lightrail.wire.frames import UNKNOWN_SEQUENCE
@@ -33,9 +36,6 @@ NOT_HERE: Final[Mapping[str, str]] = {
     "get-session-state": "sessions are not available",
     "set-session-state": "sessions are not available",
     "get-message-sessions": "sessions are not available",
-    "add-rule": "a subscription has one filter and one action; change them over HTTP or $management",
-    "remove-rule": "a subscription has one filter and one action; change them over HTTP or $management",
-    "enumerate-rules": "a subscription has one filter and one action; read them over HTTP or $management",
 }
 """Operations of Service Bus that this version lacks, and why."""
 CONDITIONS: Final = {
@@ -48,11 +48,13 @@ CONDITIONS: Final = {
     503: "com.microsoft:server-busy",
 }
 """errorCondition beside a status; internal-error for all others."""
+ALREADY_EXISTS: Final = "com.microsoft:entity-already-exists"
 
 SCHEDULED: Final = 2
 """x-opt-message-state of a message before its time; 0 of others."""
 
 Fields = dict[str, Any]
+OnRules = Callable[[NodeContext, str, Fields], Awaitable[Fields]]
 
 
 def is_entity_management(path: str) -> bool:
@@ -70,6 +72,9 @@ class EntityManagement:
             "renew-lock": self._renew,
             "schedule-message": self._schedule,
             "cancel-scheduled-message": self._cancel,
+            "add-rule": partial(self._on_rules, entity_rules.add),
+            "remove-rule": partial(self._on_rules, entity_rules.remove),
+            "enumerate-rules": partial(self._on_rules, entity_rules.enumerate),
         }
 
     def silent(self, payload: bytes) -> bool:
@@ -91,6 +96,8 @@ class EntityManagement:
             known_error = error_of(error, connection.client.caller_for)
             made = reply(known_error.status, str(known_error), None)
             condition = CONDITIONS.get(known_error.status, conditions.INTERNAL_ERROR)
+            if isinstance(error, TakenError):
+                condition = ALREADY_EXISTS
             made.application["errorCondition"] = Symbol(condition)
             return made
         return reply(204, "No Content", None) if found is None else reply(200, "OK", found)
@@ -100,10 +107,17 @@ class EntityManagement:
         directory = connection.frontend.directory
         directory.refresh()
         try:
-            name = entity_name(directory, queue_name(self.address.removesuffix(SUFFIX)))
+            name = entity_name(directory, self._path())
         except (InvalidNameError, UnknownSubscriptionError) as error:
             raise RequestError(404, str(error)) from None
         return directory.get(name)
+
+    def _path(self) -> str:
+        """The path that the node is of. Raises InvalidNameError."""
+        return queue_name(self.address.removesuffix(SUFFIX))
+
+    async def _on_rules(self, work: OnRules, connection: NodeContext, _record: Name, body: Fields) -> Fields:
+        return await work(connection, self._path(), body)
 
     # --- operations ------------------------------------------------------------------------------------
 

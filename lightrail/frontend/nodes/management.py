@@ -145,7 +145,7 @@ class Management:
             if {fields.pop("router", found.router), fields.pop("id", found.id)} != {found.router, found.id}:
                 text = "router and id of a subscription stay as they are; create another one"
                 raise RequestError(400, text)
-            kept = {key: getattr(found, key) for key in ("target", "filter", "action", "expires_at")} | fields
+            kept = {key: getattr(found, key) for key in entities.SUBSCRIPTION_FIELDS[1:]} | fields
             made = await self._service.subscribe(
                 request.caller_for(found.router),
                 found.router,

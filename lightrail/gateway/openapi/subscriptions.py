@@ -18,6 +18,7 @@ _SUBSCRIPTION: Final[Object] = {
     "target": {"type": "string", "minLength": 1},
     "filter": {"type": ["object", "null"]},
     "action": {"type": ["object", "null"]},
+    "rules": {"type": ["object", "null"], "additionalProperties": {"type": "object"}},
     "expires_at": {"type": ["string", "null"]},
 }
 

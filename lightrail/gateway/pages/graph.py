@@ -78,7 +78,7 @@ def draw(
             boxes[each.router].y + BOX_HEIGHT // 2,
             boxes[each.target].x,
             boxes[each.target].y + BOX_HEIGHT // 2,
-            "filter" if each.filter else "",
+            "filter" if each.filter or each.rules is not None else "",
         )
         for each in unique.values()
     ]

@@ -11,17 +11,18 @@ from lightrail.gateway.paths import path_of
 from lightrail.namespace.records import Name
 
 NAMESPACE: Final = "http://www.w3.org/2005/Atom"
-Xml.register_namespace("", NAMESPACE)
 
 
 def entry(record: Name) -> str:
     """A name and its policy."""
-    return _text(_entry(record))
+    made = _entry(record)
+    made.set("xmlns", NAMESPACE)
+    return _text(made)
 
 
 def feed(prefix: str, records: Iterable[Name], following: str | None) -> str:
     """A page of names; `following` is the path of the next page."""
-    root = Xml.Element(f"{{{NAMESPACE}}}feed")
+    root = _element("feed", xmlns=NAMESPACE)
     _add(root, "id", f"lightrail:{path_of(prefix)}/")
     _add(root, "title", prefix or "/")
     listed = list(records)
@@ -67,7 +68,8 @@ def _entry(record: Name) -> Xml.Element:
 
 
 def _element(tag: str, text: str | None = None, **attributes: str) -> Xml.Element:
-    made = Xml.Element(f"{{{NAMESPACE}}}{tag}", attributes)
+    # A registered prefix would be one of the whole process.
+    made = Xml.Element(tag, attributes)
     made.text = text
     return made
 

@@ -130,7 +130,7 @@ class _Import:
             await self._do(self._changed, name, lambda: self._service.change(caller, name, policy))
 
     async def subscription(self, value: Any) -> None:
-        known = ("id", "router", "target", "filter", "action", "expires_at")
+        known = ("id", "router", "target", "filter", "action", "rules", "expires_at")
         if not isinstance(value, dict) or any(key not in known for key in value):
             self._refuse(f"subscription {str(value)[:80]}", f"expected an object with {', '.join(known)}")
             return
@@ -140,7 +140,7 @@ class _Import:
             return
         what = f"subscription {id} of {router}"
         found = self._request.directory.subscription(router, id)
-        wanted: dict[str, Any] = {key: value.get(key) for key in ("filter", "action", "expires_at")}
+        wanted: dict[str, Any] = {key: value.get(key) for key in known[3:]}
         if found is not None and _same(found, target, wanted):
             self._unchanged += 1
             return

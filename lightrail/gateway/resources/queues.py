@@ -42,7 +42,7 @@ async def page(services: Services, caller: Caller, prefix: str, after: str, limi
     names = _queue_names(services.directory, caller, prefix, after)
     rows: list[dict[str, Any]] = []
     while len(rows) <= limit and (part := list(islice(names, limits.QUEUES_SHOWN_MAX))):
-        rows += await _rows(services, part)
+        rows += await rows_of(services, part)
     page = rows[:limit]
     return {"queues": page, "next": page[-1]["name"] if len(rows) > limit else None}
 
@@ -88,7 +88,7 @@ def _queue_names(directory: Directory, caller: Caller, prefix: str, after: str) 
                 yield dead_letter_name(name)
 
 
-async def _rows(services: Services, names: list[str]) -> list[dict[str, Any]]:
+async def rows_of(services: Services, names: list[str]) -> list[dict[str, Any]]:
     """Figures of queues, in this order; dead-letter queues that do not exist are left out."""
     shards = services.shards
     answers = await shards.request_all("queues", {"names": names})

@@ -12,7 +12,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Right, Subscription
 
-MEMBERS = ("target", "filter", "action", "expires_at")
+MEMBERS = ("target", "filter", "action", "rules", "expires_at")
 
 
 async def list_all(request: Request) -> web.Response:
@@ -65,7 +65,7 @@ async def _wanted(request: Request, *more: str) -> dict[str, Any]:
     if not isinstance(target, str) or not target:
         allowed = "the name of a queue or router, or a URL that begins with http:// or https://"
         raise invalid("target", target, allowed)
-    for key in ("filter", "action"):
+    for key in ("filter", "action", "rules"):
         if value.get(key) is not None and not isinstance(value[key], dict):
             raise invalid(key, value[key], "a JSON object, or null")
     if value.get("expires_at") is not None and not isinstance(value["expires_at"], str):

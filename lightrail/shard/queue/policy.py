@@ -13,6 +13,8 @@ class Policy:
     """A message whose delivery-count would reach it is dead-lettered; 0 for never."""
     dead_letter: bool = True
     """Whether rejected, failed and expired messages go to `NAME/$dlq`; never of such a queue itself."""
+    expired_to_dead_letter: bool = True
+    """Whether expired messages do; otherwise they are removed for good."""
     priorities: int = 1
     """Levels, 1 to 10: higher ones go first; AMQP's are mapped by `lightrail.model.orders.level`."""
     order: str = orders.FIFO

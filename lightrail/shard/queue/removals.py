@@ -53,7 +53,7 @@ class Removals:
                     effects.append(Fetch(run))
                 index += 1
             else:
-                if contents.policy.dead_letter:
+                if self._buries(Reason.EXPIRED):
                     run, rest = parts_of(run, min(run.count, limits.EXPIRED_AT_ONCE))
                     ready.swap(index, index + 1, [rest] if rest.count else [])
                 else:
@@ -116,17 +116,21 @@ class Removals:
     ) -> None:
         """Dead-letters a run if the policy says so, or removes it for good."""
         contents = self._contents
-        counts = (
-            contents.counters.dead_lettered if contents.policy.dead_letter else contents.counters.discarded
-        )
+        buries = self._buries(reason)
+        counts = contents.counters.dead_lettered if buries else contents.counters.discarded
         counts[reason] = counts.get(reason, 0) + run.count
         contents.work.left -= LEAVING
-        if contents.policy.dead_letter:
+        if buries:
             contents.work.left -= LETTER + LETTER_MESSAGE * run.count
             why = () if outcome is None else (outcome.condition, outcome.description, outcome.annotations)
             effects.append(DeadLetter(run, reason, *why))
         else:
             effects.append(removed(run, reason))
+
+    def _buries(self, reason: Reason) -> bool:
+        """Whether messages that leave for this reason become dead letters."""
+        policy = self._contents.policy
+        return policy.dead_letter and (policy.expired_to_dead_letter or reason is not Reason.EXPIRED)
 
 
 def removed(run: Run, reason: Reason) -> Removed:

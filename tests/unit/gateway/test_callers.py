@@ -2,12 +2,15 @@
 
 import asyncio
 import base64
+import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from lightrail.cluster.access_keys import keys_of, with_key, without_key
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.users import UserRecord
 from lightrail.gateway.callers import Callers
@@ -38,9 +41,9 @@ class Clock:
         return self.ms
 
 
-def request(header: str | None = None, **transport: Any) -> Any:
+def request(header: str | None = None, path: str = "/", **transport: Any) -> Any:
     headers = {} if header is None else {"Authorization": header}
-    return make_mocked_request("GET", "/", headers, transport=Transport(**transport))
+    return make_mocked_request("GET", path, headers, transport=Transport(**transport))
 
 
 def basic(user: str, password: str) -> str:
@@ -108,6 +111,86 @@ def test_a_token_ends_by_itself() -> None:
         clock.ms += 1_000
         assert await status_of(callers, request(header)) == 401
         assert callers.hashes == 0
+
+    scene(check)
+
+
+async def signing(coordinator: MemoryCoordinator) -> str:
+    """Another key of alice's."""
+    record = await coordinator.user("alice")
+    assert record is not None
+    record = with_key(record)
+    await coordinator.replace_user(record)
+    return list(keys_of(await coordinator.secret(), record))[-1].text
+
+
+def signed(key: str, resource: str, end_s: int = 2_000, user: str = "alice") -> str:
+    """As Azure's clients do it."""
+    sr = quote_plus(resource)
+    digest = hmac.digest(key.encode(), f"{sr}\n{end_s}".encode(), "sha256")
+    sig = quote_plus(base64.b64encode(digest).decode())
+    return f"SharedAccessSignature sr={sr}&sig={sig}&se={end_s}&skn={user}"
+
+
+@pytest.mark.parametrize(
+    ("resource", "path", "status"),
+    [
+        ("https://host:1", "/a/b", 200),
+        ("sb://host/", "/a", 200),
+        ("sb://host/a", "/a?api-version=1", 200),
+        ("sb://host/a", "/a%2Fb", 200),
+        ("sb://host/a/", "/a/b", 200),
+        ("sb://host/a b", "/a%20b", 200),
+        ("sb://host/a", "/ab", 401),
+        ("sb://host/a", "/A", 401),
+        ("sb://host/a", "/", 401),
+        ("https://host/a/b%20c?api-version=1", "/A/B%20c?api-version=1", 200),
+        ("https://host/a?api-version=1", "/a/b", 401),
+    ],
+)
+def test_a_signature_is_for_its_path_and_below(resource: str, path: str, status: int) -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        header = signed(await signing(coordinator), resource)
+        for _ in range(2):
+            assert await status_of(callers, request(header, path)) == status
+        assert callers.hashes == 0
+
+    scene(check)
+
+
+def test_a_signature_of_no_key_is_refused() -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        key = await signing(coordinator)
+        for header in (
+            signed("another", "sb://host/"),
+            signed(key, "sb://host/", user="bob"),
+            signed(key, "sb://host/", end_s=999),
+            "SharedAccessSignature sr=a",
+        ):
+            assert await status_of(callers, request(header)) == 401
+
+    scene(check)
+
+
+def test_a_signature_ends_by_itself_and_with_its_key() -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        header = signed(await signing(coordinator), "sb://host/", end_s=1_100)
+        assert await status_of(callers, request(header)) == 200
+        record = await coordinator.user("alice")
+        assert record is not None
+        other = await signing(coordinator)
+        clock.ms += limits.CALLER_FRESH_MS
+        assert await status_of(callers, request(header)) == 200, "another key changes nothing"
+        record = await coordinator.user("alice")
+        assert record is not None
+        first = next(iter(keys_of(await coordinator.secret(), record)))
+        await coordinator.replace_user(without_key(record, first.id))
+        clock.ms += limits.CALLER_FRESH_MS
+        assert await status_of(callers, request(header)) == 401
+        header = signed(other, "sb://host/", end_s=1_100)
+        assert await status_of(callers, request(header)) == 200
+        clock.ms = 1_100_000
+        assert await status_of(callers, request(header)) == 401
 
     scene(check)
 

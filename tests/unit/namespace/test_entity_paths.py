@@ -6,7 +6,13 @@ import pytest
 
 from lightrail.model.names import InvalidNameError, queue_name
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_name
+from lightrail.namespace.entity_paths import (
+    UnknownSubscriptionError,
+    entity_name,
+    is_subscription_queue,
+    own_queue,
+    subscription_at,
+)
 from tests.support.routers import Graph
 
 
@@ -55,3 +61,39 @@ def test_dead_letters_have_two_names_in_addresses(spelled: str) -> None:
     assert queue_name(f"amqp://host/a/q/{spelled}") == "a/q/$dlq"
     with pytest.raises(InvalidNameError):
         queue_name(f"/{spelled}")
+
+
+def test_a_path_leads_to_its_subscription() -> None:
+    directory = asyncio.run(made("q", routers=("a/topic",), billing="q", pushed="http://127.0.0.1:1/"))
+    for spelled in ("Subscriptions", "subscriptions"):
+        found = subscription_at(directory, f"a/topic/{spelled}/billing")
+        assert found is not None
+        assert found.id == "billing"
+    for other in ("a/topic", "a/topic/Subscriptions/pushed", "a/topic/Subscriptions/none", "x/y", "q"):
+        assert subscription_at(directory, other) is None
+
+
+def test_a_subscription_may_have_a_queue_for_itself() -> None:
+    own = own_queue("a/topic", "billing")
+    directory = asyncio.run(made(own, "q", routers=("a/topic",), billing=own, audit="q"))
+    assert entity_name(directory, "a/topic/subscriptions/billing") == own
+    assert is_subscription_queue(directory, own)
+    for other in ("q", "a/topic", own_queue("a/topic", "audit"), own_queue("b", "billing")):
+        assert not is_subscription_queue(directory, other)
+
+
+def test_a_queue_of_a_subscription_goes_with_its_topic() -> None:
+    async def check() -> None:
+        graph = Graph()
+        await graph.coordinator.set_shards(1)
+        own = own_queue("t", "mine")
+        await graph.queue(own, "q", own_queue("t", "other"))
+        await graph.router("t")
+        await graph.subscribe("t", own, id="mine")
+        await graph.subscribe("t", "q", id="elsewhere")
+        await graph.drop("t")
+        left = {each.name for each in graph.directory.below("")}
+        assert left == {"q", own_queue("t", "other")}
+        assert not list(graph.directory.every_subscription())
+
+    asyncio.run(check())

@@ -125,6 +125,9 @@ def test_policies_become_milliseconds_and_the_servers_defaults() -> None:
     assert shard_policy(names.get("other"), 10).max_delivery_count == 10
     assert shard_policy(names.get("q/$dlq"), 10).max_delivery_count == 0
     assert not shard_policy(names.get("q/$dlq"), 10).dead_letter
+    assert shard_policy(names.get("q"), 10).expired_to_dead_letter
+    names.give("brief", Policy.parse({"role": "queue", "expired": "discard"}))
+    assert not shard_policy(names.get("brief"), 10).expired_to_dead_letter
 
 
 # --- what goes -----------------------------------------------------------------------------------------

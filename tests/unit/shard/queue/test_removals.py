@@ -77,3 +77,14 @@ def test_dead_letters_of_one_batch_leave_in_pieces() -> None:
     bench.now += 10
     letters = [each.run.count for each in bench.do(Tick()) if isinstance(each, DeadLetter)]
     assert letters == [limits.EXPIRED_AT_ONCE, limits.EXPIRED_AT_ONCE, 1]
+
+
+def test_expired_messages_are_removed_for_good_where_the_policy_says_so() -> None:
+    bench = Bench(Policy(expired_to_dead_letter=False, max_delivery_count=1))
+    bench.put("a", "b", expires_at_ms=1_010)
+    bench.now = 1_010
+    effects = bench.do(Tick())
+    assert removed(effects, Reason.EXPIRED) == [0, 1]
+    assert not [each for each in effects if isinstance(each, DeadLetter)]
+    counters = bench.machine.contents.counters
+    assert (counters.expired, counters.discarded, counters.dead_lettered) == (2, {"expired": 2}, {})

@@ -1,0 +1,87 @@
+"""Administration: the requests of Azure Service Bus's administration clients, by what they are about.
+
+They have the parameter api-version, which no other request has. Bodies are Atom; errors have bodies of
+their own, and statuses that these clients expect: 401 without the right, 403 at a limit, 400 for what
+can't be used.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from aiohttp import web
+
+from lightrail.gateway.errors import ProblemError, problem_of
+from lightrail.gateway.request import Request
+from lightrail.gateway.service_bus import entities, entries, rules, subscriptions
+from lightrail.gateway.service_bus.call import Call
+from lightrail.gateway.service_bus.places import Kind, place_of
+from lightrail.gateway.services import Services
+from lightrail.namespace.errors import ChangedError, LimitExceededError
+from lightrail.namespace.rights import ForbiddenError
+
+log = logging.getLogger("lightrail.gateway.service_bus")
+
+VERSION: Final = "api-version"
+Handler = Callable[[Call], Awaitable[web.Response]]
+
+HANDLERS: Final[Mapping[Kind, Mapping[str, Handler]]] = {
+    Kind.NAMESPACE: {"GET": entities.namespace},
+    Kind.QUEUES: {"GET": entities.queues},
+    Kind.TOPICS: {"GET": entities.topics},
+    Kind.ENTITY: {"GET": entities.read, "PUT": entities.put, "DELETE": entities.delete},
+    Kind.SUBSCRIPTIONS: {"GET": subscriptions.list_all},
+    Kind.SUBSCRIPTION: {
+        "GET": subscriptions.read,
+        "PUT": subscriptions.put,
+        "DELETE": subscriptions.delete,
+    },
+    Kind.RULES: {"GET": rules.list_all},
+    Kind.RULE: {"GET": rules.read, "PUT": rules.put, "DELETE": rules.delete},
+}
+
+
+def is_administration(http: web.Request) -> bool:
+    """Whether a request comes from one of these clients."""
+    return VERSION in http.query
+
+
+async def serve(services: Services, http: web.Request) -> web.Response:
+    """Answers a request; never raises for what the client has sent."""
+    try:
+        place = place_of(http.rel_url.raw_path)
+        methods = HANDLERS[place.kind]
+        handler = methods.get(http.method)
+        if handler is None:
+            allowed = ", ".join(methods)
+            raise ProblemError(405, f"{http.method} can't be done here; expected {allowed}")
+        caller = await services.callers.caller(http)
+        services.directory.refresh()
+        return await handler(Call(Request(services, http, caller, place.name, ()), place))
+    except (ConnectionResetError, asyncio.CancelledError):
+        # The client closed the connection: nobody reads an answer.
+        raise
+    except Exception as error:
+        return _refusal(error, http)
+
+
+def _refusal(error: Exception, http: web.Request) -> web.Response:
+    problem = problem_of(error)
+    if problem is None:
+        log.exception("%s %s failed", http.method, http.path)
+        problem = ProblemError(500, "internal error; the log of the gateway says more")
+    status, detail = problem.status, problem.detail
+    match error:
+        case ForbiddenError():
+            status = 401
+        case LimitExceededError():
+            status = 403
+        case ChangedError():
+            # Clients tell a conflict from an entity that is there by this word.
+            status, detail = 409, f"SubCode=40901. {detail}"
+    if status == 422:
+        status = 400
+    body = entries.error(status, detail).encode()
+    headers = {"Content-Type": "application/xml; charset=utf-8"} | dict(problem.headers or {})
+    return web.Response(status=status, body=body, headers=headers)

@@ -1,0 +1,117 @@
+"""Subscriptions of the administration clients: a subscription of a router, and the queue that it sends to.
+
+A subscription that is made here has a queue of its own, TOPIC/Subscriptions/NAME. Others show the policy of
+the queue that they send to.
+"""
+
+from typing import Final
+from xml.etree import ElementTree as Xml
+
+from aiohttp import web
+
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.service_bus import descriptions, entries
+from lightrail.gateway.service_bus.call import Call, Figures
+from lightrail.gateway.service_bus.entities import times_of
+from lightrail.gateway.service_bus.entries import Entry
+from lightrail.gateway.service_bus.properties import (
+    NEW_SUBSCRIPTION,
+    changed,
+    shown,
+    subscription_properties,
+)
+from lightrail.model.names import InvalidNameError
+from lightrail.model.policy import Policy, Role
+from lightrail.namespace.entity_paths import OWN_QUEUE, has_own_queue, own_queue
+from lightrail.namespace.errors import ServiceError
+from lightrail.namespace.records import Subscription
+from lightrail.namespace.rights import ForbiddenError
+from lightrail.namespace.rules import DEFAULT, fields_of
+
+SUBSCRIPTION: Final = "SubscriptionDescription"
+_RULE: Final = "DefaultRuleDescription"
+
+
+async def read(call: Call) -> web.Response:
+    """GET /TOPIC/subscriptions/NAME."""
+    return await _answer(call, call.subscription())
+
+
+async def list_all(call: Call) -> web.Response:
+    """GET /TOPIC/subscriptions: those that send to queues."""
+    found, following = call.page(call.subscriptions(call.topic().name))
+    figures = await call.figures(list(dict.fromkeys(each.target for each in found)))
+    return call.feed([_entry(call, each, figures) for each in found], following)
+
+
+async def put(call: Call) -> web.Response:
+    """PUT /TOPIC/subscriptions/NAME: makes a subscription; with If-Match changes the policy of its queue."""
+    topic, name = call.topic().name, call.place.subscription
+    _, wanted = entries.description_in(await call.request.body(), (SUBSCRIPTION,))
+    rule = wanted.pop(_RULE, None)
+    call.directory.refresh()
+    found = call.directory.subscription(topic, name)
+    if call.demand_present(found is not None, f"subscription {name} of {topic}"):
+        if rule is not None:
+            raise ProblemError(400, f"{_RULE} is for a new subscription; change its rules instead")
+        found = call.subscription()
+        policy = call.directory.get(found.target).policy
+        policy = changed(policy, wanted, subscription_properties(policy, call.server))
+        await call.services.namespace.change(call.caller, found.target, policy, call.request.revision())
+        return await _answer(call, found)
+    policy = changed(NEW_SUBSCRIPTION, wanted, subscription_properties(NEW_SUBSCRIPTION, call.server))
+    rule_name, first = (DEFAULT, {"filter": None}) if rule is None else descriptions.named_rule(rule, DEFAULT)
+    queue, namespace = own_queue(topic, name), call.services.namespace
+    is_new = await _give_queue(call, queue, policy)
+    try:
+        made = await namespace.subscribe(call.caller, topic, queue, id=name, **fields_of({rule_name: first}))
+    except (ServiceError, ForbiddenError, InvalidNameError):
+        if is_new:
+            await namespace.drop(call.caller, queue)
+        raise
+    return await _answer(call, made, status=201)
+
+
+async def delete(call: Call) -> web.Response:
+    """DELETE /TOPIC/subscriptions/NAME: with the queue that is its own."""
+    found = call.subscription()
+    namespace = call.services.namespace
+    if has_own_queue(found):
+        # Subscriptions to a queue are deleted with it.
+        await namespace.drop(call.caller, found.target)
+    else:
+        await namespace.unsubscribe(call.caller, found.router, found.id)
+    return web.Response(status=200)
+
+
+async def _give_queue(call: Call, queue: str, policy: Policy) -> bool:
+    """Makes the queue of a subscription, or takes the one that is there, as after an attempt cut short.
+
+    True for a new one.
+    """
+    namespace = call.services.namespace
+    if call.directory.get(queue).role is Role.QUEUE:
+        await namespace.change(call.caller, queue, policy)
+        return False
+    await namespace.give(call.caller, queue, policy)
+    return True
+
+
+async def _answer(call: Call, found: Subscription, status: int = 200) -> web.Response:
+    figures = await call.figures([found.target])
+    return call.shown(_entry(call, found, figures), status, call.directory.get(found.target).revision)
+
+
+def _entry(call: Call, found: Subscription, figures: Figures) -> Entry:
+    queue = call.directory.get(found.target)
+    counted: dict[str, str | Xml.Element] = call.counted(queue.name, figures)
+    counted.pop("SizeInBytes", None)
+    properties = {
+        **shown(subscription_properties(queue.policy, call.server)),
+        **counted,
+        **times_of(queue),
+        "EntityAvailabilityStatus": "Available",
+    }
+    url = call.url(found.router, OWN_QUEUE, found.id)
+    description = entries.described(SUBSCRIPTION, properties)
+    return Entry(url, found.id, queue.created_at_ms, queue.changed_at_ms, description)

@@ -1,0 +1,85 @@
+"""Changes of single rules of a subscription, for the clients of Azure Service Bus."""
+
+from collections.abc import Callable
+from typing import Final
+
+from lightrail.namespace.errors import ChangedError, MissingError, TakenError
+from lightrail.namespace.records import Right, Subscription
+from lightrail.namespace.rights import Caller, demand
+from lightrail.namespace.rules import Rule, fields_of, rules_of
+from lightrail.namespace.service import Service
+
+ATTEMPTS: Final = 10
+"""Of a change that others get ahead of each time."""
+
+
+async def add_rule(
+    service: Service, caller: Caller, router: str, id: str, name: str, rule: Rule
+) -> Subscription:
+    """Adds a rule. Raises TakenError: there is one of this name; and what `Service.subscribe` raises."""
+
+    def add(rules: dict[str, Rule]) -> None:
+        if name in rules:
+            raise TakenError(f"subscription {id} of {router} has a rule {name!a:.200} already")
+        rules[name] = rule
+
+    return await _change(service, caller, router, id, add)
+
+
+async def replace_rule(
+    service: Service, caller: Caller, router: str, id: str, name: str, rule: Rule
+) -> Subscription:
+    """Replaces a rule in its place. Raises MissingError, and what `Service.subscribe` raises."""
+
+    def change(rules: dict[str, Rule]) -> None:
+        _demand(rules, router, id, name)
+        rules[name] = rule
+
+    return await _change(service, caller, router, id, change)
+
+
+async def remove_rule(service: Service, caller: Caller, router: str, id: str, name: str) -> Subscription:
+    """Removes a rule; without any, the subscription gets nothing. Raises MissingError, Forbidden."""
+
+    def remove(rules: dict[str, Rule]) -> None:
+        _demand(rules, router, id, name)
+        del rules[name]
+
+    return await _change(service, caller, router, id, remove)
+
+
+def _demand(rules: dict[str, Rule], router: str, id: str, name: str) -> None:
+    if name not in rules:
+        raise MissingError(f"subscription {id} of {router} has no rule {name!a:.200}")
+
+
+async def _change(
+    service: Service, caller: Caller, router: str, id: str, change: Callable[[dict[str, Rule]], None]
+) -> Subscription:
+    directory = service.directory
+    attempts = ATTEMPTS
+    while True:
+        attempts -= 1
+        directory.refresh()
+        demand(directory, caller, Right.MANAGE, directory.get(router))
+        found = directory.subscription(router, id)
+        if found is None:
+            raise MissingError(f"{router} has no subscription {id!a:.200}")
+        rules = rules_of(found)
+        change(rules)
+        try:
+            return await service.subscribe(
+                caller,
+                router,
+                found.target,
+                **fields_of(rules),
+                expires_at=found.expires_at,
+                id=id,
+                owner=found.owner,
+                replace_it=True,
+                no_local=found.no_local,
+                revision=found.revision,
+            )
+        except ChangedError:
+            if not attempts:
+                raise

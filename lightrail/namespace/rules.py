@@ -1,0 +1,85 @@
+"""Rules of a subscription: by name, each with a filter and perhaps an action.
+
+    {"$Default": {"filter": null}, "dear": {"filter": {"sql": "price > 100"}, "action": {"set": {...}}}}
+
+A message goes to the target once for all matching rules without an action, and once more for each content
+that the action of a matching rule makes. Most subscriptions have one rule, which is stored as the fields
+`filter` and `action` and has the name $Default; `rules` is None then. Without any rule nothing matches.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, TypedDict
+
+from lightrail.filters.action import compile_action
+from lightrail.filters.errors import FilterError, shown
+from lightrail.filters.filter import compile_filter
+from lightrail.model import limits, names
+from lightrail.namespace.errors import LimitExceededError
+from lightrail.namespace.records import Subscription
+
+DEFAULT: Final = "$Default"
+"""The name of the only rule of a subscription with one filter and one action."""
+_KEYS: Final = ("filter", "action")
+
+Rule = Mapping[str, Any]
+"""An object with `filter` and `action`, each None or missing for none."""
+
+
+class Fields(TypedDict):
+    """Fields of a subscription."""
+
+    filter: Mapping[str, Any] | None
+    action: Mapping[str, Any] | None
+    rules: Mapping[str, Rule] | None
+
+
+def rules_of(subscription: Subscription) -> dict[str, Rule]:
+    """The rules of a subscription by name, in the order in which they were added."""
+    if subscription.rules is not None:
+        return dict(subscription.rules)
+    return {DEFAULT: {"filter": subscription.filter, "action": subscription.action}}
+
+
+def fields_of(rules: Mapping[str, Rule]) -> Fields:
+    """The fields of a subscription with these rules."""
+    if rules.keys() == {DEFAULT}:
+        only = rules[DEFAULT]
+        return {"filter": only.get("filter"), "action": only.get("action"), "rules": None}
+    return {"filter": None, "action": None, "rules": rules}
+
+
+def check_rules(rules: Any) -> None:
+    """Raises FilterError for rules that can't be used, LimitExceededError for too many of them."""
+    if not isinstance(rules, Mapping):
+        raise FilterError("an object of rules by name", shown(rules), part="rules")
+    if len(rules) > limits.RULES_MAX:
+        raise LimitExceededError(f"a subscription has at most {limits.RULES_MAX} rules, found {len(rules)}")
+    for name, rule in rules.items():
+        try:
+            _check_name(name)
+            if not isinstance(rule, Mapping):
+                raise FilterError("an object with filter and action", shown(rule))
+            unknown = next((key for key in rule if key not in _KEYS), None)
+            if unknown is not None:
+                raise FilterError("no other keys than filter and action", shown(unknown))
+            compile_filter(rule.get("filter"))
+            if rule.get("action") is not None:
+                compile_action(rule["action"])
+        except FilterError as error:
+            raise error.within(f"rules.{name!a:.80}") from None
+    size = len(json.dumps(rules))
+    if size > limits.RULES_BYTES_MAX:
+        raise LimitExceededError(
+            f"the rules of a subscription have at most {limits.RULES_BYTES_MAX} bytes as JSON, found {size}"
+        )
+
+
+def _check_name(name: Any) -> None:
+    """Raises FilterError unless a rule may have this name: one segment, also one that begins with $."""
+    try:
+        if not isinstance(name, str) or "/" in name:
+            raise names.InvalidNameError("it is no text of one segment")
+        names.check(name.removeprefix("$"))
+    except names.InvalidNameError as error:
+        raise FilterError(f"a name without a slash ({error})", shown(name)) from None

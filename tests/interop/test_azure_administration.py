@@ -1,0 +1,389 @@
+"""Azure's administration clients: queues, topics, subscriptions and rules, as azure.md says."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+)
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.management import (
+    CorrelationRuleFilter,
+    FalseRuleFilter,
+    ServiceBusAdministrationClient,
+    SqlRuleAction,
+    SqlRuleFilter,
+    TrueRuleFilter,
+)
+
+from lightrail.model import limits
+from lightrail.namespace.service import Service
+from tests.interop.azure_scene import client_for, key_of, received
+from tests.support import wait
+from tests.support.broker import Broker
+from tests.support.certificates import Authority
+from tests.support.namespace import give, subscribe, with_service
+
+HERE = Path(__file__).parent
+
+
+class Scene:
+    """A broker with https, and a key that manages everything."""
+
+    def __init__(self, broker: Broker, authority: Authority) -> None:
+        self.broker = broker
+        self.authority = authority
+        self.key = key_of(broker.data, "manager")
+
+    def connection_string(self, key: str = "") -> str:
+        return f"Endpoint=sb://{self.broker.ready['https']};{key or self.key}"
+
+    def admin(self, key: str = "") -> ServiceBusAdministrationClient:
+        return ServiceBusAdministrationClient.from_connection_string(
+            self.connection_string(key), connection_verify=self.authority.path, retry_total=0
+        )
+
+    def policies(self, prefix: str) -> dict[str, Any]:
+        """The policies of names that are below a prefix, or are the prefix."""
+
+        async def read(service: Service) -> dict[str, Any]:
+            return {each.name: each.policy.to_json() for each in service.directory.below(prefix)}
+
+        return with_service(self.broker.data, read)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("administration")
+    authority = Authority(folder / "ca")
+    server = authority.sign("localhost", "DNS:localhost", "IP:127.0.0.1")
+    flags = ("--https", "127.0.0.1:0", "--tls-certificate", server.certificate, "--tls-key", server.key)
+    with Broker(folder / "data", "--allow-anonymous", "true", *flags) as broker:
+        yield Scene(broker, authority)
+
+
+@pytest.fixture
+def client(scene: Scene) -> Iterator[ServiceBusAdministrationClient]:
+    with scene.admin() as made:
+        yield made
+
+
+def test_a_new_queue_has_the_defaults_of_service_bus(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    made = client.create_queue(queue)
+    assert (made.lock_duration, made.max_delivery_count) == (timedelta(minutes=1), 10)
+    assert (made.max_size_in_megabytes, made.requires_session, made.status) == (1024, False, "Active")
+    assert (made.requires_duplicate_detection, made.dead_lettering_on_message_expiration) == (False, False)
+    with client_for(scene.broker, scene.key) as messages:
+        with messages.get_queue_sender(queue) as sender:
+            sender.send_messages(ServiceBusMessage("one"))
+        with messages.get_queue_receiver(queue) as receiver:
+            assert list(map(str, received(receiver, 1))) == ["one"]
+
+
+def test_properties_are_the_fields_of_a_policy(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    give(scene.broker.data, f"{queue}/failed", role="queue")
+    client.create_queue(
+        queue,
+        lock_duration=timedelta(seconds=30),
+        max_delivery_count=3,
+        max_size_in_megabytes=2048,
+        default_message_time_to_live="PT1H",
+        dead_lettering_on_message_expiration=True,
+        requires_duplicate_detection=True,
+        duplicate_detection_history_time_window=timedelta(minutes=5),
+        requires_session=True,
+        user_metadata="for people",
+        forward_dead_lettered_messages_to=f"{queue}/failed",
+        max_message_size_in_kilobytes=2048,
+    )
+    assert scene.policies(queue)[queue] == {
+        "role": "queue",
+        "lock_duration": 30,
+        "max_delivery_count": 3,
+        "max_bytes": 2048 * 1024 * 1024,
+        "max_age": 3600,
+        "duplicate_window": 300,
+        "groups": True,
+        "delay": True,
+        "description": "for people",
+        "dead_letter": f"{queue}/failed",
+        "max_message_bytes": 2048 * 1024,
+    }
+    found = client.get_queue(queue)
+    assert str(found.forward_dead_lettered_messages_to).endswith(f"/{queue}/failed")
+    found.lock_duration = timedelta(minutes=2)
+    found.default_message_time_to_live = timedelta(days=1)
+    client.update_queue(found, dead_lettering_on_message_expiration=False)
+    again = client.get_queue(queue)
+    assert (again.lock_duration, again.default_message_time_to_live) == (
+        timedelta(minutes=2),
+        timedelta(days=1),
+    )
+    assert again.requires_session
+    assert not again.dead_lettering_on_message_expiration
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"enable_partitioning": True}, "EnablePartitioning"),
+        ({"auto_delete_on_idle": "PT10M"}, "AutoDeleteOnIdle"),
+        ({"forward_to": "elsewhere"}, "ForwardTo"),
+        ({"status": "Disabled"}, "Status"),
+        ({"lock_duration": timedelta(0)}, "LockDuration"),
+        ({"max_delivery_count": 2_000_000}, "MaxDeliveryCount"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused_by_its_name(
+    client: ServiceBusAdministrationClient, queue: str, options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(HttpResponseError, match=named) as refused:
+        client.create_queue(queue, **options)
+    assert refused.value.status_code == 400
+    with pytest.raises(ResourceNotFoundError):
+        client.get_queue(queue)
+
+
+def test_names_that_are_there_or_not_are_told_apart(
+    client: ServiceBusAdministrationClient, queue: str
+) -> None:
+    for missing in (client.get_queue, client.get_topic, client.delete_queue, client.delete_topic):
+        with pytest.raises(ResourceNotFoundError):
+            missing(queue)
+    made = client.create_queue(queue)
+    with pytest.raises(ResourceExistsError):
+        client.create_queue(queue)
+    with pytest.raises(ResourceExistsError):
+        client.create_topic(queue)
+    client.delete_queue(queue)
+    with pytest.raises(ResourceNotFoundError):
+        client.update_queue(made)
+
+
+def test_lists_come_in_pages(client: ServiceBusAdministrationClient, scene: Scene) -> None:
+    names = [f"pages/q{number:03}" for number in range(limits.ADMINISTRATION_PAGE_MAX + 20)]
+    for name in names:
+        give(scene.broker.data, name, role="queue")
+    found = [each.name for each in client.list_queues()]
+    assert [name for name in found if name.startswith("pages/")] == names
+    counted = [each for each in client.list_queues_runtime_properties() if each.name in names]
+    assert {each.total_message_count for each in counted} == {0}
+
+
+def test_runtime_properties_count_messages(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    client.create_queue(queue)
+    with client_for(scene.broker, scene.key) as messages:
+        with messages.get_queue_sender(queue) as sender:
+            sender.send_messages([ServiceBusMessage("one"), ServiceBusMessage("two")])
+            sender.schedule_messages(ServiceBusMessage("later"), datetime.now(UTC) + timedelta(days=1))
+        with messages.get_queue_receiver(queue) as receiver:
+            (first,) = received(receiver, 1)
+            receiver.dead_letter_message(first)
+
+    def counted() -> bool:
+        found = client.get_queue_runtime_properties(queue)
+        counts = (found.active_message_count, found.dead_letter_message_count, found.scheduled_message_count)
+        return counts == (1, 1, 1) and found.total_message_count == 3 and bool(found.size_in_bytes)
+
+    wait.until(counted, "the messages are counted")
+    found = client.get_queue_runtime_properties(queue)
+    assert found.created_at_utc == found.updated_at_utc == found.accessed_at_utc
+    assert (found.transfer_message_count, found.transfer_dead_letter_message_count) == (0, 0)
+
+
+def test_a_topic_and_its_subscriptions(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    topic = f"{queue}/topic"
+    client.create_topic(topic, user_metadata="orders")
+    client.create_subscription(topic, "billing", lock_duration="PT30S")
+    client.create_subscription(topic, "audit")
+    with pytest.raises(ResourceExistsError):
+        client.create_subscription(topic, "audit")
+    assert [each.name for each in client.list_subscriptions(topic)] == ["audit", "billing"]
+    assert client.get_topic_runtime_properties(topic).subscription_count == 2
+    assert topic in [each.name for each in client.list_topics()]
+    assert not [each for each in client.list_queues() if each.name.startswith(topic)]
+    with client_for(scene.broker, scene.key) as messages:
+        with messages.get_topic_sender(topic) as sender:
+            sender.send_messages(ServiceBusMessage("for both"))
+        with messages.get_subscription_receiver(topic, "billing") as receiver:
+            assert list(map(str, received(receiver, 1))) == ["for both"]
+    assert client.get_subscription_runtime_properties(topic, "audit").active_message_count == 1
+    changed = client.get_subscription(topic, "billing")
+    assert changed.lock_duration == timedelta(seconds=30)
+    changed.max_delivery_count = 7
+    client.update_subscription(topic, changed)
+    assert scene.policies(topic)[f"{topic}/Subscriptions/billing"]["max_delivery_count"] == 7
+    client.delete_subscription(topic, "audit")
+    with pytest.raises(ResourceNotFoundError):
+        client.get_subscription(topic, "audit")
+    client.delete_topic(topic)
+    assert scene.policies(queue) == {}
+
+
+def test_subscriptions_to_other_queues_are_shown_as_well(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    topic = f"{queue}/topic"
+    give(scene.broker.data, topic, role="router")
+    give(scene.broker.data, f"{queue}/target", role="queue", max_delivery_count=4)
+    subscribe(scene.broker.data, topic, f"{queue}/target", id="mine", filter={"subject": "a.*"})
+    assert client.get_subscription(topic, "mine").max_delivery_count == 4
+    (rule,) = client.list_rules(topic, "mine")
+    assert isinstance(rule.filter, SqlRuleFilter)
+    assert json.loads(str(rule.filter.sql_expression)) == {"subject": "a.*"}
+    client.update_rule(topic, "mine", rule)
+    client.delete_subscription(topic, "mine")
+    assert client.get_queue(f"{queue}/target").max_delivery_count == 4
+
+
+def test_rules(client: ServiceBusAdministrationClient, scene: Scene, queue: str) -> None:
+    topic = f"{queue}/topic"
+    client.create_topic(topic)
+    client.create_subscription(topic, "all")
+    client.create_subscription(topic, "some")
+    (default,) = client.list_rules(topic, "some")
+    assert (default.name, type(default.filter)) == ("$Default", TrueRuleFilter)
+    client.create_rule(topic, "some", "dear", filter=SqlRuleFilter("price > 100"))
+    client.create_rule(
+        topic,
+        "some",
+        "red",
+        filter=CorrelationRuleFilter(label="order", properties={"colour": "red", "number": 1, "is": True}),
+        action=SqlRuleAction("SET sys.Label = 'red order'; REMOVE price"),
+    )
+    client.create_rule(topic, "some", "never", filter=FalseRuleFilter())
+    with pytest.raises(ResourceExistsError):
+        client.create_rule(topic, "some", "red", filter=TrueRuleFilter())
+    client.delete_rule(topic, "some", "$Default")
+    with pytest.raises(ResourceNotFoundError):
+        client.get_rule(topic, "some", "$Default")
+    assert [each.name for each in client.list_rules(topic, "some")] == ["dear", "red", "never"]
+    red = client.get_rule(topic, "some", "red")
+    assert isinstance(red.filter, CorrelationRuleFilter)
+    assert isinstance(red.action, SqlRuleAction)
+    assert (red.filter.label, red.filter.properties) == ("order", {"colour": "red", "number": 1, "is": True})
+    assert red.action.sql_expression == "SET sys.Label = 'red order'; REMOVE user.price"
+    assert type(client.get_rule(topic, "some", "never").filter) is FalseRuleFilter
+    properties: dict[str | bytes, Any] = {"price": 200, "colour": "red", "number": 1, "is": True}
+    with client_for(scene.broker, scene.key) as messages:
+        with messages.get_topic_sender(topic) as sender:
+            sender.send_messages(
+                [
+                    ServiceBusMessage("cheap", application_properties={"price": 1}),
+                    ServiceBusMessage("dear", application_properties={"price": 101}),
+                    ServiceBusMessage("both", subject="order", application_properties=properties),
+                ]
+            )
+        with messages.get_subscription_receiver(topic, "some") as receiver:
+            found = [(str(each), each.subject) for each in received(receiver, 3)]
+            assert sorted(found, key=str) == [("both", "order"), ("both", "red order"), ("dear", None)]
+            assert receiver.receive_messages(max_wait_time=1) == []
+    red.filter = SqlRuleFilter("colour = 'red'")
+    client.update_rule(topic, "some", red)
+    changed = client.get_rule(topic, "some", "red").filter
+    assert isinstance(changed, SqlRuleFilter)
+    assert changed.sql_expression == "colour = 'red'"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"filter": SqlRuleFilter("price >")}, "expected"),
+        ({"filter": SqlRuleFilter("price > @least", parameters={"@least": 1})}, "without Parameters"),
+        ({"filter": TrueRuleFilter(), "action": SqlRuleAction("SET a = b + 1")}, "a constant"),
+        ({"filter": TrueRuleFilter(), "action": SqlRuleAction("SET sys.MessageId = 'x'")}, "message-id"),
+        ({"filter": CorrelationRuleFilter()}, "at least one field"),
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_refused(
+    client: ServiceBusAdministrationClient, queue: str, options: dict[str, Any], said: str
+) -> None:
+    client.create_topic(queue)
+    client.create_subscription(queue, "some")
+    with pytest.raises(HttpResponseError, match=said) as refused:
+        client.create_rule(queue, "some", "bad", **options)
+    assert refused.value.status_code == 400
+    assert [each.name for each in client.list_rules(queue, "some")] == ["$Default"]
+
+
+def test_who_does_not_manage_a_name_is_refused(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    client.create_queue(queue)
+    key = key_of(scene.broker.data, "sender", "--rights", "send", "--prefix", queue)
+    with scene.admin(key) as other:
+        for refused in (other.get_queue, other.delete_queue, other.create_topic):
+            with pytest.raises(ClientAuthenticationError):
+                refused(queue)
+        with pytest.raises(ClientAuthenticationError):
+            other.get_namespace_properties()
+        assert list(other.list_queues()) == []
+    wrong = scene.key[:-3] + ("A" if scene.key[-3] != "A" else "B") + scene.key[-2:]
+    with scene.admin(wrong) as other, pytest.raises(ClientAuthenticationError):
+        other.get_queue(queue)
+
+
+def test_the_namespace_has_a_name(client: ServiceBusAdministrationClient, scene: Scene, queue: str) -> None:
+    client.create_queue(queue)
+    found = client.get_namespace_properties()
+    assert (found.name, found.messaging_sku, found.namespace_type) == (
+        scene.broker.ready["https"],
+        "Standard",
+        "Messaging",
+    )
+
+
+def test_the_client_for_javascript_does_the_same(scene: Scene, queue: str) -> None:
+    assert (HERE / "node_modules" / "@azure" / "service-bus").is_dir(), "run scripts/setup.sh test"
+    amqp = f"Endpoint=sb://{scene.broker.amqp};{scene.key}"
+    done = subprocess.run(
+        ["node", str(HERE / "azure" / "administration.mjs"), scene.connection_string(), amqp, queue],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"NODE_EXTRA_CA_CERTS": scene.authority.path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "made": [f"{queue}/js", "PT30S", 10, "Active", False],
+        "again": ["MessageEntityAlreadyExistsError", 409],
+        "missing": [False, "MessageEntityNotFoundError", 404],
+        "refused": ["ServiceError", 400, True],
+        "updated": [4, "PT30S"],
+        "counts": [0, 0, 0],
+        "queues": [f"{queue}/js"],
+        "subscription": ["first", f"{queue}/topic", "only"],
+        "subscriptions": ["first", "second"],
+        "rules": [
+            ["only", "a = 1", "SET sys.Label = 'x'"],
+            ["equal", {"colour": "red", "number": 1.5}, None],
+        ],
+        "updatedRule": ["order", None],
+        "topic": [f"{queue}/topic", 2],
+        "namespace": scene.broker.ready["https"],
+        "left": [False, False],
+        "already": "MessagingEntityAlreadyExists",
+        "managed": [
+            ["red", {"applicationProperties": {"colour": "red"}}, {"sqlExpression": "SET sys.Label = 'r'"}],
+            ["dear", {"sqlExpression": "price > 100"}, {}],
+        ],
+        "unreadable": True,
+        "copies": [["red", None], ["red", "r"]],
+    }

@@ -1,0 +1,133 @@
+"""Rules of Azure Service Bus: expressions, correlation filters and actions, there and back."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightrail.filters.bus_rules import (
+    CORRELATED,
+    Correlation,
+    correlation_filter,
+    expression_of,
+    sql_action,
+    sql_filter,
+    statements_of,
+)
+from lightrail.filters.errors import FilterError
+from lightrail.filters.filter import compile_filter
+from lightrail.filters.message import MessageView
+from tests.unit.amqp.peer import data
+
+
+@pytest.mark.parametrize("text", ["1=1", " 1 = 1 "])
+def test_what_is_always_true_is_no_filter(text: str) -> None:
+    assert sql_filter(text) is None
+    assert expression_of(None) == "1=1"
+
+
+def test_what_is_never_true_matches_nothing() -> None:
+    assert not compile_filter(sql_filter("1=0")).matches(MessageView(data(b"")))
+
+
+def test_an_expression_stays_as_it_is() -> None:
+    assert sql_filter("price > 100") == {"sql": "price > 100"}
+    assert (
+        expression_of({"sql": "price > 100"}) == expression_of({"selector": "price > 100"}) == "price > 100"
+    )
+
+
+@pytest.mark.parametrize(
+    "spec", [{"subject": "a.*"}, {"any": [{"sql": "a = 1"}, {"sql": "b = 1"}]}, {"properties": {"ttl": 1}}]
+)
+def test_other_filters_are_shown_as_json_and_read_from_it(spec: dict[str, Any]) -> None:
+    text = expression_of(spec)
+    assert isinstance(text, str)
+    assert sql_filter(text) == spec
+
+
+@pytest.mark.parametrize("text", ["", "a =", "{", '{"other": 1}', "[]"])
+def test_an_expression_that_cannot_be_used_is_refused(text: str) -> None:
+    with pytest.raises(FilterError):
+        sql_filter(text)
+
+
+def test_a_correlation_filter_compares_fields_and_properties() -> None:
+    fields = {name: f"a {name}" for name in CORRELATED}
+    spec = correlation_filter(fields, {"a.b": 1, "c": "d", "e": True, "f": 1.5})
+    assert spec["properties"]["subject"] == "a label"
+    assert spec["properties"]["group-id"] == "a session-id"
+    assert expression_of(spec) == Correlation(fields, {"a.b": 1, "c": "d", "e": True, "f": 1.5})
+
+
+@pytest.mark.parametrize(
+    ("fields", "properties"),
+    [({}, {}), ({"other": "a"}, {}), ({"label": 1}, {}), ({}, {"": 1}), ({}, {1: 1}), ({}, {"a": None})],
+)
+def test_a_correlation_filter_that_cannot_be_used_is_refused(fields: Any, properties: Any) -> None:
+    with pytest.raises(FilterError):
+        correlation_filter(fields, properties)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("", None),
+        (" ; ", None),
+        ("SET a = 1", {"set": {"application-properties.a": 1}}),
+        ("set sys.Label = 'a;''b';", {"set": {"subject": "a;'b"}}),
+        (
+            "SET a = -1.5; SET user.b = TRUE",
+            {"set": {"application-properties.a": -1.5, "application-properties.b": True}},
+        ),
+        (
+            'SET [a;b] = 1; REMOVE "c d"',
+            {"set": {"application-properties.a;b": 1}, "remove": ["application-properties.c d"]},
+        ),
+        ("REMOVE sys.SessionId", {"remove": ["group-id"]}),
+    ],
+)
+def test_statements_are_an_action(text: str, spec: Any) -> None:
+    assert sql_action(text) == spec
+    assert sql_action(statements_of(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = 1",
+        "SET a",
+        "SET a 1",
+        "SET a > 1",
+        "SET a = b",
+        "SET a = 1 + 1",
+        "SET a = NULL",
+        "SET 'a' = 1",
+        "SET sys.MessageId = 'a'",
+        "SET sys.Nothing = 'a'",
+        "SET a = 'b",
+        "REMOVE",
+        "REMOVE a b",
+        "REMOVE priority, b",
+        "SET a = 1; REMOVE a",
+    ],
+)
+def test_statements_that_cannot_be_used_are_refused(text: str) -> None:
+    with pytest.raises(FilterError):
+        sql_action(text)
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
+VALUES = st.one_of(
+    st.booleans(),
+    st.integers(-(1 << 62), 1 << 62),
+    st.floats(-1e15, 1e15, allow_nan=False).filter(lambda value: value != 0),
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20),
+)
+
+
+@given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=5))
+def test_every_action_is_written_as_statements(values: dict[str, Any]) -> None:
+    spec = {"set": {f"application-properties.{name}": value for name, value in values.items()}}
+    assert sql_action(statements_of(spec)) == spec

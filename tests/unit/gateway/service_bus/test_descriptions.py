@@ -1,0 +1,106 @@
+"""Descriptions of rules: what is shown reads as the same rule."""
+
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.service_bus.descriptions import RULE, named_rule, rule_of, rule_properties
+from lightrail.gateway.service_bus.entries import (
+    INSTANCE,
+    SCHEMA,
+    Entry,
+    described,
+    description_in,
+    text_of,
+)
+from lightrail.namespace.rules import Rule
+
+
+def read(inner: str) -> Rule:
+    """The rule in elements that have types by the prefix i, as XML."""
+    found = Xml.fromstring(f'<r xmlns:i="{INSTANCE}" xmlns:s="{SCHEMA}">{inner}</r>')
+    return rule_of({each.tag: each for each in found})
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        None,
+        {"sql": "1=0"},
+        {"sql": "a < 'b' AND c > 1"},
+        {"subject": "a.#"},
+        {"properties": {"subject": "a", "group-id": "b", "reply-to-group-id": "c", "content-type": "d"}},
+        {"properties": {"application-properties.a": 1, "application-properties.b": True}},
+        {"properties": {"application-properties.a": 1 << 40, "application-properties.b": 1.5}},
+        {"properties": {"application-properties.a": "1", "message-id": ""}},
+        {"properties": {"priority": 4}},
+    ],
+)
+@pytest.mark.parametrize(
+    "action",
+    [None, {"set": {"subject": "it's", "application-properties.a b": -1}, "remove": ["reply-to"]}],
+)
+def test_what_is_shown_reads_as_the_same(filter: Any, action: Any) -> None:
+    shown = described(RULE, rule_properties("r", {"filter": filter, "action": action}, "now"))
+    text = text_of(Entry("u", "r", 0, 0, shown).element())
+    _, parts = description_in(text.encode(), (RULE,))
+    assert rule_of(parts) == {"filter": filter, "action": action}
+    assert parts["Name"].text == "r"
+
+
+def test_a_default_rule_may_have_a_name() -> None:
+    found = Xml.fromstring("<DefaultRuleDescription><Name>mine</Name></DefaultRuleDescription>")
+    assert named_rule(found, "$Default") == ("mine", {"filter": None, "action": None})
+    assert named_rule(Xml.fromstring("<DefaultRuleDescription/>"), "$Default")[0] == "$Default"
+
+
+def test_properties_have_types_of_xml_schema() -> None:
+    pairs = "".join(
+        f'<KeyValueOfstringanyType><Key>{kind}</Key><Value i:type="s:{kind}">{text}</Value>'
+        "</KeyValueOfstringanyType>"
+        for kind, text in (("string", " a "), ("int", "1"), ("double", "2"), ("boolean", "false"))
+    )
+    found = read(f'<Filter i:type="CorrelationFilter"><Properties>{pairs}</Properties></Filter>')
+    equal = {"string": " a ", "int": 1, "double": 2, "boolean": False}
+    assert found["filter"] == {
+        "properties": {f"application-properties.{key}": value for key, value in equal.items()}
+    }
+
+
+PAIR = '<KeyValueOfstringanyType><Key>k</Key><Value i:type="s:{}">{}</Value></KeyValueOfstringanyType>'
+
+
+def with_pairs(*pairs: str) -> str:
+    return f'<Filter i:type="CorrelationFilter"><Properties>{"".join(pairs)}</Properties></Filter>'
+
+
+@pytest.mark.parametrize(
+    ("inner", "text"),
+    [
+        ("<Other/>", "no part of a rule"),
+        ("<Filter/>", "expected TrueFilter"),
+        ('<Filter i:type="SqlFilter"/>', "expected a SqlExpression"),
+        ('<Filter i:type="SqlFilter"><SqlExpression>a =</SqlExpression></Filter>', "can't be used"),
+        ('<Filter i:type="SqlFilter"><Else/></Filter>', "found 'Else'"),
+        ('<Filter i:type="CorrelationFilter"/>', "at least one field"),
+        ('<Filter i:type="CorrelationFilter"><Else/></Filter>', "no part of a CorrelationFilter"),
+        (with_pairs("<Else/>"), "expected KeyValueOfstringanyType"),
+        (with_pairs(PAIR.format("string", "a"), PAIR.format("string", "b")), "comes twice"),
+        (with_pairs(PAIR.format("int", "a")), "a value of type int"),
+        (with_pairs(PAIR.format("boolean", "a")), "a value of type boolean"),
+        (with_pairs(PAIR.format("dateTime", "2030-01-01")), "expected string, int"),
+        ('<Action i:type="Else"/>', "expected SqlRuleAction"),
+        ('<Action i:type="SqlRuleAction"><SqlExpression>SET</SqlExpression></Action>', "SET field"),
+        (
+            '<Filter i:type="SqlFilter"><SqlExpression>a = 1</SqlExpression><Parameters><x/></Parameters>'
+            "</Filter>",
+            "without Parameters",
+        ),
+    ],
+)
+def test_what_is_no_rule_is_refused(inner: str, text: str) -> None:
+    with pytest.raises(ProblemError, match=text) as refused:
+        read(inner)
+    assert refused.value.status == 400

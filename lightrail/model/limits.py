@@ -210,6 +210,9 @@ TRANSACTION_MESSAGES_MAX: Final = 10_000
 """Messages that one transaction sends."""
 TRANSACTION_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of the messages that one transaction sends."""
+TRANSACTION_REWRITTEN_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes that one transaction writes at a shard for what it settles as rejected or modified: dead letters, and
+messages with annotations."""
 TRANSACTION_PARTS_MAX: Final = 10_000
 """Batches that one transaction sends, and ranges of deliveries that it settles."""
 TRANSACTIONS_BYTES_MAX: Final = 256 * 1024 * 1024

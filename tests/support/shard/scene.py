@@ -17,6 +17,7 @@ from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFullError
+from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.runs import Location
 from lightrail.shard.reading import Read
 from lightrail.shard.tenancy import ClusterMap
@@ -217,6 +218,12 @@ class Scene:
         """Ready, in flight and bytes of a queue."""
         figures = dict(self.engine._queues.figures(""))[name]()
         return {"ready": figures.ready, "in_flight": figures.in_flight}
+
+    def queue_contents(self, name: str) -> Contents:
+        """What the machine of a queue has."""
+        queue = self.engine._queues.find(name)
+        assert queue is not None
+        return queue.machine.contents
 
     def _deliver(self, output: list[tuple[bytes, list[bytes]]]) -> None:
         for identity, parts in output:

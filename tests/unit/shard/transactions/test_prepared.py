@@ -199,7 +199,7 @@ def test_what_recovery_found_is_there() -> None:
     ids = [bytes([number]) * 16 for number in range(3)]
     found = Recovered(
         transactions=[
-            Transaction(ids[0], TransactionState.PREPARED, 5, '{"posts":[],"retired":[]}'),
+            Transaction(ids[0], TransactionState.PREPARED, 5, '{"since_ms":9,"posts":[],"reserved":[]}'),
             Transaction(ids[1], TransactionState.COMMITTED, 0, '{"others":[2]}'),
             Transaction(ids[2], TransactionState.ABORTED),
         ]

@@ -275,7 +275,7 @@ def test_4_4_1_an_unknown_transaction_detaches_the_link(begun: Peer, queue: str)
 def with_credit(peer: Peer, flow: Flow, deliveries: int) -> Flow:
     """The flow of a link that lets it send as many deliveries in all, this one or a later one."""
     latest = flow
-    while latest.delivery_count + latest.link_credit < deliveries:
+    while (latest.delivery_count or 0) + (latest.link_credit or 0) < deliveries:
         found = peer.expect(Flow)
         if found.handle == flow.handle:
             latest = found

@@ -221,6 +221,10 @@ TRANSACTION_TIME_MS: Final = 300_000
 """A transaction that has work is rolled back when it was not discharged for so long."""
 TRANSACTIONS_PREPARED_MAX: Final = 10_000
 """Transactions over several shards that wait for their decision at one shard."""
+TRANSACTIONS_SHOWN_MAX: Final = 1_000
+"""Prepared transactions that a shard reports, the oldest first; the others are counted."""
+TRANSACTION_QUEUES_SHOWN_MAX: Final = 20
+"""Queues of each of them that are named."""
 TRANSACTION_RESOLVE_MS: Final = 5_000
 """After so long a shard with a prepared transaction asks the one that decides."""
 TRANSACTION_ABORTED_MS: Final = 3_600_000

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lightrail.journal.record import Transaction, TransactionState
+from lightrail.model import limits
 from lightrail.shard.queue.commands import Outcome, OutcomeKind
 from lightrail.shard.transactions.work import Post, posts_of
 
@@ -40,6 +41,18 @@ class Prepared:
     def queues(self) -> set[str]:
         """Names of all queues that it has work for."""
         return {name for post in self.posts for name in post.queues} | {each.queue for each in self.reserved}
+
+    def shown(self, now_ms: int) -> dict[str, Any]:
+        """What operators see of it: queues (some of many), and how many messages and deliveries wait."""
+        return {
+            "id": self.id.hex(),
+            "decides": self.shard,
+            "age_ms": max(0, now_ms - self.since_ms),
+            "queues": sorted(self.queues)[: limits.TRANSACTION_QUEUES_SHOWN_MAX],
+            "queue_count": len(self.queues),
+            "messages": sum(post.batch.count * len(post.queues) for post in self.posts),
+            "deliveries": sum(last - first for each in self.reserved for first, last in each.ranges),
+        }
 
     def record(self, fields: Mapping[str, Any]) -> Transaction:
         """The record that recovery makes it of; `fields` are those of the request `prepare`."""

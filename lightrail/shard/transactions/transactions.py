@@ -21,6 +21,7 @@ The decision is kept until the others answer that they have concluded it (`concl
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from heapq import nsmallest
 from itertools import count
 
 from lightrail.journal.record import Numbers, Transaction, TransactionState
@@ -112,6 +113,7 @@ class Transactions:
             "conclude": self._conclude,
             "outcome": self._outcome,
             "concluded": self._is_concluded,
+            "transactions": self._prepared_ones,
         }
 
     def reserved(self, queue: str) -> dict[int, list[tuple[int, int]]]:
@@ -127,6 +129,11 @@ class Transactions:
         """(id, deciding shard) of prepared transactions whose decision should have come by now."""
         until_ms = now_ms - limits.TRANSACTION_RESOLVE_MS
         return [(each.id, each.shard) for each in self._prepared.values() if each.since_ms <= until_ms]
+
+    def waiting(self, now_ms: int) -> tuple[int, int]:
+        """How many transactions are prepared, and the age of the oldest in ms."""
+        oldest_ms = min((each.since_ms for each in self._prepared.values()), default=now_ms)
+        return len(self._prepared), max(0, now_ms - oldest_ms)
 
     @property
     def awaited(self) -> dict[int, list[bytes]]:
@@ -327,6 +334,13 @@ class Transactions:
             raise RequestError(conditions.INVALID_FIELD, "expected ids, a list of transactions")
         found = [id.hex() for each in ids if (id := id_of({"id": each})) not in self._prepared]
         self._when_synced(Reply(peer, number, {"concluded": found}), 0)
+
+    def _prepared_ones(self, _peer: Peer, _number: int, _fields: Fields, now_ms: int) -> Fields:
+        """Transactions that wait here for the decision of another shard, for operators."""
+        shown = nsmallest(
+            limits.TRANSACTIONS_SHOWN_MAX, self._prepared.values(), key=lambda each: each.since_ms
+        )
+        return {"count": len(self._prepared), "transactions": [each.shown(now_ms) for each in shown]}
 
     def forget(self, shard: int, ids: Iterable[bytes], now_ms: int) -> None:
         """A shard has concluded transactions that this one decided. Raises RequestError, StoreError."""

@@ -237,7 +237,7 @@ class Transactions:
             self._promise(prepared, 1)
 
     def _promise(self, prepared: Prepared, change: int) -> None:
-        """Counts the transaction at its queues, or no more."""
+        """Counts the transaction at its queues, which are not frozen while the count is above 0."""
         for name in prepared.queues:
             queue = self._queues.find(name)
             if queue is not None:

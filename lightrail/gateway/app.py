@@ -55,6 +55,7 @@ from lightrail.gateway.resources import (
     subscriptions,
     tail,
     tokens,
+    transactions,
     transfers,
     verification,
 )
@@ -109,6 +110,8 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!connections", 1): {"GET": connections.show, "DELETE": connections.close},
     ("!transfers", 0): {"GET": transfers.list_all, "POST": transfers.begin},
     ("!transfers", 1): {"GET": transfers.read, "DELETE": transfers.cancel},
+    ("!transactions", 0): {"GET": transactions.list_all},
+    ("!transactions", 1): {"POST": transactions.decide},
     ("!shards", 0): {"GET": shards.list_all},
     ("!shards", 1): {"GET": shards.show, "PUT": shards.change, "DELETE": shards.remove},
     ("!coordinator", 0): {"GET": coordination.show},

@@ -213,6 +213,9 @@ TRANSACTION_MESSAGES_MAX: Final = 10_000
 """Messages that one transaction sends."""
 TRANSACTION_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of the messages that one transaction sends."""
+TRANSACTION_REWRITTEN_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes that one transaction writes at a shard for what it settles as rejected or modified: dead letters, and
+messages with annotations."""
 TRANSACTION_PARTS_MAX: Final = 10_000
 """Batches that one transaction sends, and ranges of deliveries that it settles."""
 TRANSACTIONS_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -221,6 +224,10 @@ TRANSACTION_TIME_MS: Final = 300_000
 """A transaction that has work is rolled back when it was not discharged for so long."""
 TRANSACTIONS_PREPARED_MAX: Final = 10_000
 """Transactions over several shards that wait for their decision at one shard."""
+TRANSACTIONS_SHOWN_MAX: Final = 1_000
+"""Prepared transactions that a shard reports, the oldest first; the others are counted."""
+TRANSACTION_QUEUES_SHOWN_MAX: Final = 20
+"""Queues of each of them that are named."""
 TRANSACTION_RESOLVE_MS: Final = 5_000
 """After so long a shard with a prepared transaction asks the one that decides."""
 TRANSACTION_ABORTED_MS: Final = 3_600_000

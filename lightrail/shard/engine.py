@@ -300,6 +300,9 @@ class Engine:
         self._house.clean(now_ms)
         self._counts.memory_bytes = self._memory.resident
         self._counts.frontends_connected = self._frontends.count
+        prepared, oldest_ms = self.transactions.waiting(now_ms)
+        self._counts.transactions_prepared = prepared
+        self._counts.transaction_prepared_seconds = oldest_ms / 1000
 
     @property
     def deadline_ms(self) -> int | None:

@@ -28,7 +28,7 @@ from lightrail.shard.registration import make_known, move_in
 from lightrail.shard.server import Server
 from lightrail.shard.start import Start
 from lightrail.shard.storage import Storage, recover
-from lightrail.shard.transactions.resolving import Resolver
+from lightrail.shard.transactions.decision_requests import DecisionRequests
 from lightrail.telemetry import exposition
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.process import CannotServeError, Process, main
@@ -77,12 +77,12 @@ async def serve(process: Process) -> None:
     keeping = asyncio.create_task(start.keep(store))
     mover, sources = moving(joining, engine, server, directory, map, counts)
     movers.append(mover)
-    resolver = Resolver(engine.shard, engine.transactions, sources, server.turn, server.now_ms)
-    resolving = asyncio.create_task(resolver.run())
+    decisions = DecisionRequests(engine.shard, engine.transactions, sources, server.turn, server.now_ms)
+    deciding = asyncio.create_task(decisions.run())
     process.report_ready(metrics=str(page))
     await until_stop(process, server)
     keeping.cancel()
-    resolving.cancel()
+    deciding.cancel()
     await mover.close()
     sources.close()
     if reading is not None:
@@ -90,7 +90,7 @@ async def serve(process: Process) -> None:
     await server.close()
     collecting.close()
     marks.close(engine.last_marks())
-    await asyncio.gather(keeping, resolving, return_exceptions=True)
+    await asyncio.gather(keeping, deciding, return_exceptions=True)
     await start.close(store)
     await runner.cleanup()
     await deletions.close()

@@ -120,19 +120,19 @@ class Requests:
                     conditions.NOT_IMPLEMENTED,
                     f"the operation {str(fields.get('op'))[:80]!a} is not known; there are {known}",
                 )
-            answer = operation(peer, number, fields, now_ms)
+            found = operation(peer, number, fields, now_ms)
         except WireError as error:
-            answer = _error(conditions.DECODE_ERROR, str(error))
+            found = _error(conditions.DECODE_ERROR, str(error))
         except RequestError as error:
-            answer = _error(error.condition, str(error))
+            found = error_of(error)
         except StoreBusyError:
             # Nothing has changed: the request is received again when the commit under way has ended.
             raise
         except Exception:
             log.exception("a request of %s could not be answered", peer.frontend)
-            answer = _error(conditions.INTERNAL_ERROR, "internal error; see the shard's log")
-        if answer is not None:
-            peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(answer)))
+            found = _error(conditions.INTERNAL_ERROR, "internal error; see the shard's log")
+        if found is not None:
+            answer(peer, number, found)
 
     # --- figures ---------------------------------------------------------------------------------------
 
@@ -387,6 +387,16 @@ def _brief(queues: list[Queue], next_: str | None) -> Fields:
             counters.left,
         ]
     return {"columns": COLUMNS, "queues": rows, "next": next_}
+
+
+def answer(peer: Peer, number: int, fields: Fields) -> None:
+    """Answers a request of a peer that was not answered at once."""
+    peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(fields)))
+
+
+def error_of(error: RequestError) -> Fields:
+    """The answer to a request that can't be done."""
+    return _error(error.condition, str(error))
 
 
 def _error(condition: str, description: str) -> Fields:

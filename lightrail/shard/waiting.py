@@ -1,5 +1,6 @@
 """Waiting: calls that are made when records are on disk."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -12,3 +13,16 @@ class Waiter(Protocol):
         Args:
             number: of the batch of a producer; other waiters choose its meaning.
         """
+
+
+class WhenSynced:
+    """Makes a call when the records so far are on disk."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def accept(self, _: int) -> None:
+        """It is on disk."""
+        self._call()

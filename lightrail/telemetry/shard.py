@@ -62,6 +62,8 @@ class ShardCounts:
         "sync_seconds",
         "syncs",
         "totals",
+        "transaction_prepared_seconds",
+        "transactions_prepared",
         "wait_seconds",
     )
 
@@ -103,6 +105,10 @@ class ShardCounts:
         self.syncs = 0
         self.messages_per_sync = Histogram(BATCH_MESSAGES)
         self.sync_seconds = Histogram(SYNC_SECONDS)
+        self.transactions_prepared = 0
+        """Transactions over several shards that wait here for the decision of another one."""
+        self.transaction_prepared_seconds = 0.0
+        """Since the oldest of them was prepared; 0 without any."""
         self.wait_seconds = Histogram(WAIT_SECONDS)
         """From when messages were enqueued to their first delivery; one slice of a queue in a few."""
         self.totals = QueueTotals()
@@ -298,4 +304,14 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "batches_duplicate",
     ),
     gauge("lightrail_frontends_connected", "Frontends that this shard hears.", "frontends_connected"),
+    gauge(
+        "lightrail_transactions_prepared",
+        "Transactions over several shards that wait here for the decision of another one.",
+        "transactions_prepared",
+    ),
+    gauge(
+        "lightrail_transaction_prepared_seconds",
+        "Time since the oldest of these transactions was prepared; 0 without any.",
+        "transaction_prepared_seconds",
+    ),
 )

@@ -42,6 +42,7 @@ from tests.contracts.stores import (
     send,
     sqlite,
 )
+from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.journal_writer import Writer, script, shown
 
 
@@ -274,6 +275,37 @@ def test_a_group_is_there_whole(make: Make, tmp_path: Path) -> None:
     assert messages(recovered.queues[0].runs) == bodies(2, start=1)
     assert messages(recovered.queues[1].runs) == [b"dead"]
     store.close()
+
+
+@DURABLE
+def test_records_of_an_open_group_are_there_with_its_last_one(make: Make, tmp_path: Path) -> None:
+    store, _ = opened(make, tmp_path)
+    declare(store, 1, 2)
+    send(store, batch_of(bodies(3), durable=True), 0)
+    store.is_group_open = True
+    store.append(Settle(1, [(0, 1)], Outcome.ACCEPTED, "accepted"), 1)
+    store.append(Settle(1, [(2, 3)], Outcome.MODIFIED, attempts=2), 1)
+    store.is_group_open = False
+    send(store, batch_of([b"moved"], durable=True), 0, queue=2)
+    store, recovered = again(store, make, tmp_path)
+    assert messages(recovered.queues[0].runs) == bodies(2, start=1)
+    assert [run.attempts for run in recovered.queues[0].runs for _ in range(run.count)] == [0, 2]
+    assert messages(recovered.queues[1].runs) == [b"moved"]
+    store.close()
+
+
+def test_an_open_group_without_its_last_record_is_not_there(tmp_path: Path) -> None:
+    files = FakeFiles()
+    journal = Journal(files, "cluster", 3)
+    journal.recover(ALL)
+    declare(journal, 1)
+    send(journal, batch_of(bodies(3), durable=True), 0)
+    journal.is_group_open = True
+    journal.append(Settle(1, [(0, 1)], Outcome.ACCEPTED, "accepted"), 1)
+    commit(journal)
+    journal = Journal(files.after_crash(keep="all"), "cluster", 3)
+    (queue,) = journal.recover(ALL).queues
+    assert messages(queue.runs) == bodies(3)
 
 
 @DURABLE

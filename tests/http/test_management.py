@@ -99,6 +99,13 @@ def test_status_shows_processes_shards_and_sums(http: Http) -> None:
     assert status["totals"]["messages"] >= 1
     assert status["totals"]["names"] >= 1
     assert status["shards"][0]["disk_bytes"] > 0
+    assert status["shards"][0]["transactions_prepared"] == 0
+
+
+def test_transactions_that_wait_for_a_decision_are_listed(http: Http) -> None:
+    assert http("GET", "/!transactions").json() == {"transactions": [], "count": 0, "silent": []}
+    refused = http("POST", f"/!transactions/{'0f' * 16}", {"decision": "abort"})
+    assert (refused.status, "found none with id" in refused.json()["detail"]) == (404, True)
 
 
 def test_queues_come_in_pages_with_their_figures(http: Http) -> None:

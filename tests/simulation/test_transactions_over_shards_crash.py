@@ -26,8 +26,9 @@ PRODUCER = 7 << 32 | 50
 class Shard:
     """One shard over its lives, with queue `q` and `to`."""
 
-    def __init__(self, number: int, steps: int | None) -> None:
+    def __init__(self, number: int, steps: int | None, memory_mark: int) -> None:
         self.number = number
+        self.memory_mark = memory_mark
         self.files = FakeFiles(steps)
         self.received = 0
         self.is_down = False
@@ -40,7 +41,8 @@ class Shard:
 
     def start(self) -> None:
         journal = Journal(self.files, "test", self.number, segment_bytes=SEGMENT_BYTES)
-        self.scene = Scene(journal, journal.recover(1 << 30, 1), shard=self.number)
+        recovered = journal.recover(self.memory_mark, 1)
+        self.scene = Scene(journal, recovered, shard=self.number, memory_mark=self.memory_mark)
         self.peer = Peer(self.scene, "frontend-0", 7)
         self.peer.greet()
         self.is_down = False
@@ -67,21 +69,21 @@ class Shard:
             return None
         return self.peer.answers[request][0]
 
-    def contents(self, queue: str) -> list[bytes]:
+    def contents(self, queue: str, suffix: str = "") -> list[bytes]:
         inspector = Peer(self.scene, "inspector", 8)
         inspector.greet()
-        inspector.consume(INSPECTOR, self.name(queue), 1 << 20, browse=True)
+        inspector.consume(INSPECTOR, self.name(queue) + suffix, 1 << 20, browse=True)
         self.scene.turn()
         found = inspector.messages(INSPECTOR)
         self.scene.engine.lost(inspector.identity)
         return found
 
 
-def part(shard: Shard, messages: list[bytes], first: int, count: int) -> tuple[dict[str, Any], bytes]:
-    """Sends messages to the shard's queue `to`, and accepts deliveries of its queue `q`."""
+def part(shard: Shard, messages: list[bytes]) -> tuple[dict[str, Any], bytes]:
+    """Sends messages to the shard's queue `to`, accepts a delivery of its queue `q`, and rejects others."""
     ends = array("I", accumulate(map(len, messages)))
     posts = [[[shard.name("to")], True, 4, 0, 0, len(messages), ends[-1]]]
-    settles = [[shard.name("q"), READER, first, count, 0, {}]]
+    settles = [[shard.name("q"), READER, 0, 1, 0, {}], [shard.name("q"), READER, 1, COUNT - 2, 1, {}]]
     return {"posts": posts, "settles": settles}, ends.tobytes() + b"".join(messages)
 
 
@@ -91,12 +93,21 @@ class World:
     Args:
         steps: of the files of one shard, until it crashes; None: it does not.
         dies_at: the step of the frontend before which it dies; None: it does not.
+        memory_mark: bytes of messages in memory at each shard; the others are only on disk.
     """
 
-    def __init__(self, count: int, seed: int, victim: int, steps: int | None, dies_at: int | None) -> None:
+    def __init__(
+        self,
+        count: int,
+        seed: int,
+        victim: int,
+        steps: int | None,
+        dies_at: int | None,
+        memory_mark: int = 1 << 30,
+    ) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
-        self.shards = [Shard(number, None) for number in range(count)]
+        self.shards = [Shard(number, None, memory_mark) for number in range(count)]
         for shard in self.shards:
             shard.peer.produce(SENDER, shard.name("q"))
             shard.peer.send(SENDER, 1, [b"<%d.%d>" % (shard.number, i) for i in range(COUNT)], durable=True)
@@ -109,7 +120,7 @@ class World:
         self.dies_at = dies_at
         self.answer: bool | None = None
         self.parts = {
-            shard.number: part(shard, [b"[%d]" % shard.number, b"[%d!]" % shard.number], 0, COUNT - 1)
+            shard.number: part(shard, [b"[%d]" % shard.number, b"[%d!]" % shard.number])
             for shard in self.shards
         }
 
@@ -182,12 +193,15 @@ class World:
         happened = set()
         for shard in self.shards:
             there, sent = shard.contents("q"), shard.contents("to")
+            rejected = shard.contents("q", "/$dlq")
             everything = [b"<%d.%d>" % (shard.number, i) for i in range(COUNT)]
             if sent:
                 assert sent == [b"[%d]" % shard.number, b"[%d!]" % shard.number], (what, shard.number, sent)
                 assert there == everything[COUNT - 1 :], (what, shard.number, there)
+                assert rejected == everything[1 : COUNT - 1], (what, shard.number, rejected)
             else:
                 assert there == everything, (what, shard.number, there)
+                assert rejected == [], (what, shard.number, rejected)
             happened.add(bool(sent))
         assert len(happened) == 1, (what, "at some shards only")
         if self.answer is not None:
@@ -203,8 +217,10 @@ class World:
         self.check((what, "again"))
 
 
-def play(count: int, seed: int, victim: int, steps: int | None, dies_at: int | None) -> World:
-    world = World(count, seed, victim, steps, dies_at)
+def play(
+    count: int, seed: int, victim: int, steps: int | None, dies_at: int | None, memory_mark: int = 1 << 30
+) -> World:
+    world = World(count, seed, victim, steps, dies_at, memory_mark)
     what = (count, seed, victim, steps, dies_at)
     world.run()
     world.recover()
@@ -230,6 +246,15 @@ def test_a_shard_dies_at_each_byte(count: int) -> None:
     for victim in range(count):
         for steps in range(1, 900, 7 if victim else 5):
             play(count, steps, victim, steps, None)
+
+
+def test_a_shard_dies_whose_messages_are_on_disk() -> None:
+    world = World(2, 0, 0, None, None, 8)
+    assert all(shard.scene.queue_contents(shard.name("q")).deliveries.evicted_count for shard in world.shards)
+    assert play(2, 0, 0, None, None, 8).answer is True
+    for victim in range(2):
+        for steps in range(1, 1200, 19):
+            play(2, steps, victim, steps, None, 8)
 
 
 def test_a_shard_and_the_frontend_die() -> None:

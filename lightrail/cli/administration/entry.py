@@ -14,6 +14,7 @@ from lightrail.cli.administration import (
     rebalance,
     shards,
     state,
+    transactions,
 )
 from lightrail.cli.administration.client import (
     URL_DEFAULT,
@@ -91,6 +92,7 @@ def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subp
     shards.register(things)
     readers.register(things, journals)
     coordination.register(things)
+    transactions.register(things)
 
 
 def given(parsed: argparse.Namespace) -> list[str]:

@@ -13,6 +13,8 @@ from lightrail.model.names import is_dead_letter, owner
 
 BACKLOG = 1_000
 """Ready messages of a queue without consumers from which the doctor warns."""
+UNDECIDED_S = 60
+"""Seconds that a transaction waits for the decision of another shard, from which the doctor warns."""
 FULL = 0.9
 """Part of a queue's limit from which the doctor warns."""
 SILENT: Final = (
@@ -97,7 +99,7 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
                 )
             )
     for shard in status["shards"]:
-        found += [*_about_store(shard), *_kept(shard)]
+        found += [*_about_store(shard), *_about_transactions(shard), *_kept(shard)]
     for queue in queues:
         if queue["ready"] is not None:
             found += _about(queue)
@@ -153,6 +155,19 @@ def _about_store(shard: dict[str, Any]) -> Iterable[Finding]:
             "error",
             f"shard {shard['id']} could not write {shard['store_failures']} times",
             "free space on the disk that holds the data directory, or look for its errors in the log",
+        )
+
+
+def _about_transactions(shard: dict[str, Any]) -> Iterable[Finding]:
+    """Transactions that wait for the decision of another shard for long."""
+    seconds = shard.get("transaction_prepared_seconds") or 0
+    if seconds >= UNDECIDED_S:
+        yield Finding(
+            "warning",
+            f"{shard['transactions_prepared']} transactions wait at shard {shard['id']} for the decision of "
+            f"another shard, the oldest for {seconds} s: their messages and deliveries wait with them",
+            "start the shard that decides: lightrail-admin transactions list names it; is it lost for ever: "
+            "lightrail-admin transactions decide",
         )
 
 

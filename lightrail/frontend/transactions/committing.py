@@ -123,7 +123,10 @@ class Committing:
         return decision is True
 
     async def _conclude(self, shard: int, id: str, *, commits: bool) -> None:
-        """Sends the decision; a shard that does not get it asks for it (shard/transactions/resolving.py)."""
+        """Sends the decision.
+
+        A shard that does not get it asks for it (shard/transactions/decision_requests.py).
+        """
         peer = self._frontend.shard_connections.owners.resolver.peer(shard)
         if peer is not None:
             with contextlib.suppress(ShardDownError, ShardRefusedError):

@@ -66,6 +66,7 @@ SEGMENT: Final = in_path(
 )
 READER: Final = in_path("reader", "name of a reader; its slashes are percent-encoded")
 ID: Final = in_path("id", "of the subscription or transfer")
+TRANSACTION: Final = in_path("transaction", "id of a prepared transaction, as /!transactions lists it")
 USER: Final = in_path("user", "name of a user")
 IF_MATCH: Final = header("If-Match", "the ETag that was read; 412 when it has changed")
 AFTER: Final = query("after", TEXT, "begin after this one: `next` of the page before")
@@ -105,6 +106,7 @@ IN_PATH: Final = {
     "user": USER,
     "connection": CONNECTION,
     "shard": SHARD,
+    "transaction": TRANSACTION,
     "journal": JOURNAL,
     "segment": SEGMENT,
     "reader": READER,

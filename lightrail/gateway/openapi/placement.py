@@ -1,4 +1,4 @@
-"""Description of shards, moves of queues between them, and the coordinator."""
+"""Description of shards, moves of queues and transactions between them, and the coordinator."""
 
 from typing import Final
 
@@ -92,6 +92,38 @@ PATHS: Final[Paths] = {
             (query("queue", TEXT, "only the move of this queue"),),
         ),
     },
+    "/!transactions": {
+        "get": Operation(
+            "listTransactions",
+            "transactions that wait at a shard for the decision of another one",
+            {
+                200: (
+                    "a row per transaction and shard, the oldest of each shard first",
+                    content(
+                        object_of(
+                            {
+                                "transactions": {"type": "array", "items": ref("PreparedTransaction")},
+                                "count": WHOLE,
+                                "silent": {"type": "array", "items": WHOLE},
+                            },
+                            "transactions",
+                            "count",
+                            "silent",
+                        )
+                    ),
+                )
+            },
+        ),
+    },
+    "/!transactions/{transaction}": {
+        "post": Operation(
+            "decideTransaction",
+            "decide a transaction of a shard that is lost for ever; this may contradict what it has done",
+            {200: ("the shards that have applied the decision", content(ANY))},
+            (),
+            content(object_of({"decision": {"enum": ["commit", "abort"]}}, "decision")),
+        ),
+    },
     "/!coordinator": {
         "get": Operation(
             "showCoordinator",
@@ -137,6 +169,25 @@ SCHEMAS: Final[Object] = {
         "state",
         "serving",
         "queues",
+    ),
+    "PreparedTransaction": object_of(
+        {
+            "id": TEXT,
+            "shard": WHOLE,
+            "decides": WHOLE,
+            "age_ms": WHOLE,
+            "queues": {"type": "array", "items": TEXT},
+            "queue_count": WHOLE,
+            "messages": WHOLE,
+            "deliveries": WHOLE,
+        },
+        "id",
+        "shard",
+        "decides",
+        "age_ms",
+        "queues",
+        "messages",
+        "deliveries",
     ),
     "Move": object_of(
         {

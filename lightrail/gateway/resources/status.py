@@ -23,6 +23,8 @@ SHARD: Final = (
     ("store_failures", "lightrail_store_failures_total"),
     ("store_full", "lightrail_store_full"),
     ("commit_seconds", "lightrail_commit_under_way_seconds"),
+    ("transactions_prepared", "lightrail_transactions_prepared"),
+    ("transaction_prepared_seconds", "lightrail_transaction_prepared_seconds"),
 )
 """(key, sample) of a shard's row."""
 COORDINATOR_FULL: Final = "lightrail_coordinator_full"

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from lightrail.journal.archive import Incarnation
-from lightrail.journal.record import Close
+from lightrail.journal.record import CONTINUED, Close
 from lightrail.model import limits
 from lightrail.shard.journal.cleaner import oldest_to_clean
 from lightrail.shard.journal.commit import JournalCommit, Reached
@@ -79,6 +79,7 @@ class Journal:
         self._space = Space(files, segment_bytes, 1)
         self._relief: Callable[[int], bool] | None = None
         self.failure = "it has not been recovered yet: call recover() first"
+        self.is_group_open = False
         self._usage = Usage()
 
     # --- opening and closing ---------------------------------------------------------------------------
@@ -180,6 +181,8 @@ class Journal:
         """See `Store.append`."""
         if self.failure:
             raise StoreBrokenError(f"the journal takes no records: {self.failure}")
+        if self.is_group_open:
+            record.flags |= CONTINUED
         try:
             if isinstance(record, Append):
                 return self._tail.append(record, now_ms)

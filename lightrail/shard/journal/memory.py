@@ -6,6 +6,7 @@ read them back. Locations count records: `offset` is the number of the first, `l
 
 from typing import Final
 
+from lightrail.journal.record import CONTINUED
 from lightrail.model import limits
 from lightrail.shard.journal.batches import lay_over
 from lightrail.shard.journal.record import Append, Record
@@ -51,6 +52,7 @@ class MemoryStore:
         self._sync_wanted = False
         self._in_flight: Commit | None = None
         self.failure = ""
+        self.is_group_open = False
         self._usage = Usage()
 
     def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
@@ -61,6 +63,8 @@ class MemoryStore:
         """See `Store.append`."""
         if self.failure:
             raise StoreBrokenError(f"the store takes no records: {self.failure}")
+        if self.is_group_open:
+            record.flags |= CONTINUED
         self.lsn += 1
         self._records += 1
         self._sync_wanted |= needs_sync(record)

@@ -108,6 +108,7 @@ class SqliteStore:
         self._space_asked_ms = -limits.FULL_RETRY_MS
         self._full = False
         self.failure = "it has not been recovered yet: call recover() first"
+        self.is_group_open = False  # A commit is one transaction of the database: groups need nothing here.
         self._usage = Usage()
 
     # --- opening and closing ---------------------------------------------------------------------------

@@ -155,6 +155,9 @@ class Store(Protocol):
     failure: str
     """Why the store takes nothing any more, for good: a write, a sync or another call of the disk failed, by
     whichever thread. Empty while it works. A plain attribute: each step of the engine asks for it."""
+    is_group_open: bool
+    """While it is set, each record that is appended is in one group with the next one (flag CONTINUED). The
+    caller that sets it resets it and appends the last record of the group, in the same turn."""
 
     @property
     def captures(self) -> bool:

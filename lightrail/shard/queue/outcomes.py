@@ -104,7 +104,7 @@ class Outcomes:
         for run in runs:
             if run.batch.data is not None:
                 now.append(run)
-            elif self._needs_bytes(run, outcome):
+            elif self.needs_bytes(run, outcome):
                 self._contents.deferred.add(consumer, run, outcome, unlocked=unlocked)
                 self._contents.consumers.deferred = self._contents.deferred.consumer
             else:
@@ -116,16 +116,18 @@ class Outcomes:
             effects.extend(Fetch(run) for run in self._contents.deferred.wanted())
         return now
 
-    def _needs_bytes(self, run: Run, outcome: Outcome) -> bool:
+    def needs_bytes(self, run: Run, outcome: Outcome) -> bool:
         """Whether an outcome changes the messages or copies them."""
-        if outcome.kind == OutcomeKind.REJECTED:
-            return self._contents.policy.dead_letter
-        if outcome.kind != OutcomeKind.MODIFIED:
-            return False
-        if outcome.annotations and self._annotate is not None:
-            return True
-        count_max = self._contents.policy.max_delivery_count if self._contents.policy.dead_letter else 0
-        return outcome.delivery_failed and 0 < count_max <= run.attempts + 1
+        annotates = outcome.kind == OutcomeKind.MODIFIED and outcome.annotations
+        return bool(annotates and self._annotate is not None) or self.buries(run, outcome)
+
+    def buries(self, run: Run, outcome: Outcome) -> bool:
+        """Whether an outcome moves the messages to the dead-letter queue."""
+        policy = self._contents.policy
+        if not policy.dead_letter or outcome.kind == OutcomeKind.REJECTED:
+            return policy.dead_letter
+        fails = outcome.kind == OutcomeKind.MODIFIED and outcome.delivery_failed
+        return fails and 0 < policy.max_delivery_count <= run.attempts + 1
 
     def resume(self, answer: Fetched, effects: list[Effect]) -> bool:
         """Gives fetched deliveries their outcome; returns whether something has to be fetched again."""

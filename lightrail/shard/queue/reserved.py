@@ -1,7 +1,7 @@
-"""Reserved: deliveries that a transaction over several shards has taken, until it is decided.
+"""Reserved: deliveries that are in flight for a transaction over several shards, until it is decided.
 
-They are in flight still, of a consumer that has no link: a holder. What they were delivered to is remembered,
-for the order of the queue counts them there.
+They are in flight at a consumer without a link, the reservation. It knows the consumer that the messages were
+delivered to, where the order of the queue counts them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from lightrail.shard.queue.runs import Run
 
 
 class Reservation(Consumer):
-    """Holds deliveries of one consumer for a transaction."""
+    """Has deliveries of one consumer in flight for a transaction."""
 
     __slots__ = ("receiver",)
 
@@ -22,11 +22,11 @@ class Reservation(Consumer):
         super().__init__(identity, ConsumerOptions(), None)
         self.departed = True
         self.receiver: Consumer = self if receiver is None else receiver
-        """Who the messages were delivered to; after a restart of the shard nobody knows."""
+        """The consumer that the messages were delivered to; itself after a restart, when nobody knows it."""
 
 
 def reserve(consumers: Consumers, command: Reserve) -> None:
-    """Takes deliveries out of their consumer's hands."""
+    """Reserves deliveries of a consumer, which can't settle them any more."""
     consumer = consumers.by_id.get(command.consumer)
     runs = [] if consumer is None else consumer.in_flight.take(command.first, command.last)
     if not runs:
@@ -39,15 +39,21 @@ def reserve(consumers: Consumers, command: Reserve) -> None:
 
 
 def conclude(consumers: Consumers, command: Conclude) -> tuple[Consumer, list[Run]] | None:
-    """Takes the deliveries of a transaction out; returns them with their receiver, or None."""
+    """Ends a reservation; returns its deliveries with their receiver, or None."""
     found = consumers.departed.pop(command.holder, None)
     if not isinstance(found, Reservation):
         return None
     return found.receiver, found.in_flight.everything()
 
 
+def runs_of(consumers: Consumers, holder: int) -> Sequence[Run]:
+    """The deliveries of a reservation."""
+    found = consumers.departed.get(holder)
+    return found.in_flight.runs[found.in_flight.head :] if isinstance(found, Reservation) else ()
+
+
 def restore(contents: Contents, reserved: Mapping[int, Sequence[tuple[int, int]]]) -> None:
-    """After a restart: takes messages of transactions out of the line, where they lie like all others."""
+    """After a restart: reserves messages of transactions, which recovery made ready like all others."""
     holders = []
     for identity, ranges in reserved.items():
         deliveries, number = [], 0

@@ -19,17 +19,11 @@ from lightrail.wire.bodies import Refusal
 
 
 class Settled(NamedTuple):
-    """Deliveries that are there, and their runs."""
+    """Deliveries of a consumer that are not settled, and their runs."""
 
     consumer: Consumer
     retirement: Retirement
     runs: list[Run]
-
-    @property
-    def durable(self) -> list[tuple[int, int]]:
-        """Sequences that a restart would bring back."""
-        captured = self.consumer.queue.captured
-        return [(run.sequence, run.end) for run in self.runs if run.batch.durable or captured]
 
 
 class Checks:

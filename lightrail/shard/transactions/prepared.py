@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lightrail.journal.record import Transaction, TransactionState
+from lightrail.model import limits
 from lightrail.shard.queue.commands import Outcome, OutcomeKind
 from lightrail.shard.transactions.work import Post, posts_of
 
 
-class Held(NamedTuple):
+class ReservedDeliveries(NamedTuple):
     """Deliveries of one queue that get an outcome with the transaction."""
 
     queue: str
@@ -17,36 +18,48 @@ class Held(NamedTuple):
     """In the queue's machine."""
     ranges: list[tuple[int, int]]
     """Sequences (first, before last)."""
-    durable: list[tuple[int, int]]
-    """Those that a restart would bring back."""
     outcome: Outcome
 
 
 class Prepared:
-    """The work of one transaction."""
+    """The work of one transaction at this shard."""
 
-    __slots__ = ("id", "posts", "retired", "shard", "since_ms")
+    __slots__ = ("id", "posts", "reserved", "shard", "since_ms")
 
-    def __init__(self, id: bytes, shard: int, posts: list[Post], retired: list[Held], since_ms: int) -> None:
+    def __init__(
+        self, id: bytes, shard: int, posts: list[Post], reserved: list[ReservedDeliveries], since_ms: int
+    ) -> None:
         self.id = id
         self.shard = shard
         """The shard that decides."""
         self.posts = posts
-        self.retired = retired
+        self.reserved = reserved
         self.since_ms = since_ms
+        """When it was prepared."""
 
     @property
     def queues(self) -> set[str]:
         """Names of all queues that it has work for."""
-        return {name for post in self.posts for name in post.queues} | {each.queue for each in self.retired}
+        return {name for post in self.posts for name in post.queues} | {each.queue for each in self.reserved}
+
+    def shown(self, now_ms: int) -> dict[str, Any]:
+        """What operators see of it: queues (some of many), and how many messages and deliveries wait."""
+        return {
+            "id": self.id.hex(),
+            "decides": self.shard,
+            "age_ms": max(0, now_ms - self.since_ms),
+            "queues": sorted(self.queues)[: limits.TRANSACTION_QUEUES_SHOWN_MAX],
+            "queue_count": len(self.queues),
+            "messages": sum(post.batch.count * len(post.queues) for post in self.posts),
+            "deliveries": sum(last - first for each in self.reserved for first, last in each.ranges),
+        }
 
     def record(self, fields: Mapping[str, Any]) -> Transaction:
-        """The record that recovery makes it of; `fields` are those of the request."""
+        """The record that recovery makes it of; `fields` are those of the request `prepare`."""
         detail = {
+            "since_ms": self.since_ms,
             "posts": fields["posts"],
-            "retired": [
-                [each.queue, each.ranges, each.durable, outcome_fields(each.outcome)] for each in self.retired
-            ],
+            "reserved": [[each.queue, each.ranges, outcome_fields(each.outcome)] for each in self.reserved],
         }
         blob = bytes(fields.get("blob", b""))
         text = json.dumps(detail, separators=(",", ":"))
@@ -56,12 +69,12 @@ class Prepared:
 def recovered(record: Transaction, holders: Iterator[int], now_ms: int) -> Prepared:
     """The transaction of a record. Raises ValueError, KeyError, TypeError: not one of this program."""
     detail = json.loads(record.detail)
-    retired = [
-        Held(queue, next(holders), _ranges(ranges), _ranges(durable), _outcome_of(outcome))
-        for queue, ranges, durable, outcome in detail["retired"]
+    reserved = [
+        ReservedDeliveries(queue, next(holders), _ranges(ranges), _outcome_of(outcome))
+        for queue, ranges, outcome in detail["reserved"]
     ]
     posts = list(posts_of(detail["posts"], memoryview(record.blob), now_ms))
-    return Prepared(record.id, record.shard, posts, retired, now_ms)
+    return Prepared(record.id, record.shard, posts, reserved, detail["since_ms"])
 
 
 def outcome_fields(outcome: Outcome) -> list[Any]:

@@ -1,17 +1,16 @@
 """The records of a transaction: one group in the journal, which recovery applies whole or not at all."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
-from lightrail.journal.record import CONTINUED, SPILLED, Ids, Numbers, Settle, Transaction
-from lightrail.journal.record import Outcome as JournalOutcome
+from lightrail.journal.record import CONTINUED, SPILLED, Ids, Numbers, Transaction
 from lightrail.model import conditions
 from lightrail.shard.ingress.routed_records import ids_until_ms
 from lightrail.shard.ingress.selection import Share
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
 from lightrail.shard.performer import Performer
-from lightrail.shard.queue.effects import Reason
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.requests import RequestError
 from lightrail.shard.shard_queue import Queue
@@ -19,7 +18,7 @@ from lightrail.shard.shard_queue import Queue
 RECORD_BYTES: Final = 512
 """More than any record takes beside its messages, ends, targets and ranges."""
 
-Record = Append | Ids | Settle | Numbers | Transaction
+Record = Append | Ids | Numbers | Transaction
 
 
 class Records:
@@ -33,16 +32,38 @@ class Records:
 
     def write(self, records: Sequence[Record], now_ms: int) -> None:
         """Writes one group. Raises RequestError, StoreBusyError: nothing is written."""
-        for record in records[:-1]:
-            record.flags |= CONTINUED
+        self.reserve(size_of(records), now_ms)
+        self.append(records, now_ms)
+
+    def reserve(self, size: int, now_ms: int) -> None:
+        """Makes room for a group of `size` bytes. Raises RequestError, StoreBusyError: there is none."""
         try:
-            self._store.reserve(sum(map(_size, records)), now_ms)
+            self._store.reserve(size, now_ms)
         except StoreBusyError:
             raise
         except StoreBrokenError as error:
             raise RequestError(conditions.INTERNAL_ERROR, str(error)) from error
         except StoreError as error:
             raise RequestError(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)) from error
+
+    @property
+    def lsn(self) -> int:
+        """Number of the last record."""
+        return self._store.position.lsn
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """All that the block appends to the store is in one group with what is appended behind it."""
+        self._store.is_group_open = True
+        try:
+            yield
+        finally:
+            self._store.is_group_open = False
+
+    def append(self, records: Sequence[Record], now_ms: int) -> None:
+        """Appends the records that end a group, for which there is room."""
+        for record in records[:-1]:
+            record.flags |= CONTINUED
         for record in records:
             location = self._store.append(record, now_ms)
             if isinstance(record, Append):
@@ -86,21 +107,16 @@ def _records_of(
     return records
 
 
-def records_of_accepted(accepted: Mapping[Queue, list[tuple[int, int]]]) -> list[Record]:
-    """One Settle record per queue, of accepted messages that a restart would bring back, by sequences."""
-    return [
-        Settle(queue.id, ranges, JournalOutcome.ACCEPTED, str(Reason.ACCEPTED))
-        for queue, ranges in accepted.items()
-        if ranges
-    ]
+def size_of(records: Iterable[Record]) -> int:
+    """Bytes of records, or a few more."""
+    return sum(map(_size, records))
 
 
 def _size(record: Record) -> int:
-    """Bytes of a record, or a few more."""
     if isinstance(record, Append):
         return RECORD_BYTES + 16 * len(record.targets) + 4 * record.batch.count + record.batch.size
     if isinstance(record, Ids):
         return RECORD_BYTES + len(record.digests)
     if isinstance(record, Transaction):
         return RECORD_BYTES + record.size
-    return RECORD_BYTES + (16 * len(record.ranges) if isinstance(record, Settle) else 0)
+    return RECORD_BYTES

@@ -1,50 +1,50 @@
 """Transactions: sends and settlements that take effect together, or not at all (transactions 4).
 
 A frontend gathers the work of a transaction and sends all of it with the request `transact`. It is checked,
-written as one group of records, and applied; recovery finds the group whole or not at all. The answer waits
-for the commit to disk, with everything else that gathered for it.
+written as one group of records, and applied (`applying.py`); recovery finds the group whole or not at all.
+The answer waits for the commit to disk, with everything else that gathered for it.
 
 Transactions of one coordinator are numbered, as the batches of a producer are. The group has the number, so a
 request that is sent again, since its answer was lost, is answered and not applied again.
 
 The work at several shards has one decision, at the last of them (ADR 38):
 
-    others:  prepare  -> checked, taken out of consumers' hands, on disk; then
-             conclude -> applied, or given back, as the decision is
+    others:  prepare  -> checked, deliveries reserved for the transaction, on disk; then
+             conclude -> applied, or its deliveries released, as the decision is
     the last one: transact -> its group is the decision, with the shards that wait for it
-             outcome  -> asked by one that was not told; where it is not decided, it is aborted from then on
+             outcome  -> asked by a shard that has not heard the decision; where there is none, the
+                         transaction is aborted from then on
 
 The decision is kept until the others answer that they have concluded it (`concluded`).
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from heapq import nsmallest
 from itertools import count
 
 from lightrail.journal.record import Numbers, Transaction, TransactionState
 from lightrail.model import conditions, limits
-from lightrail.shard.ingress.routed_records import ids_until_ms
-from lightrail.shard.ingress.selection import Share, share
-from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.ingress.selection import share
+from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
 from lightrail.shard.links import Links
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.commands import FAILED, Command, OutcomeKind
-from lightrail.shard.queue.effects import Reason
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.commands import FAILED
+from lightrail.shard.queue.reserved import runs_of
 from lightrail.shard.queues import Queues
-from lightrail.shard.requests import Fields, Operation, Reply, RequestError, whole
+from lightrail.shard.requests import Fields, Operation, Reply, RequestError, answer, error_of, whole
 from lightrail.shard.shard_queue import Queue
+from lightrail.shard.transactions.applying import Applying, Part, Shares
 from lightrail.shard.transactions.checks import Checks, Settled, check_apart
-from lightrail.shard.transactions.prepared import Held, Prepared, recovered
-from lightrail.shard.transactions.records import Record, Records, records_of_accepted, records_of_posts
+from lightrail.shard.transactions.loading import Loaded, Loading
+from lightrail.shard.transactions.prepared import Prepared, ReservedDeliveries, recovered
+from lightrail.shard.transactions.records import Record
 from lightrail.shard.transactions.work import Work, id_of, work_of
-from lightrail.shard.waiting import Waiter
-
-Shares = list[tuple[Batch, list[Share]]]
-"""What each queue stores of each batch."""
+from lightrail.shard.waiting import Waiter, WhenSynced
 
 
 class Transactions:
@@ -57,14 +57,16 @@ class Transactions:
 
     __slots__ = (
         "_aborted",
+        "_applying",
         "_checks",
+        "_concluding",
         "_decided",
         "_holders",
         "_links",
+        "_loading",
         "_performer",
         "_prepared",
         "_queues",
-        "_records",
         "_when_synced",
     )
 
@@ -82,7 +84,8 @@ class Transactions:
         self._queues = queues
         self._performer = performer
         self._links = links
-        self._records = Records(store, performer)
+        self._applying = Applying(queues, performer, store)
+        self._loading = Loading(performer)
         self._checks = Checks(queues, memory)
         self._when_synced = when_synced
         self._holders = count(-1, -1)
@@ -91,6 +94,8 @@ class Transactions:
         """Committed here: the shards that have not concluded it."""
         self._aborted: dict[bytes, int] = {}
         """Not decided when another shard asked, and since when."""
+        self._concluding: dict[bytes, list[tuple[Peer, int]]] = {}
+        """Decided, while messages are read from disk for that; and the requests that wait for it."""
         for record in found:
             if record.state == TransactionState.PREPARED:
                 self._prepared[record.id] = recovered(record, self._holders, now_ms)
@@ -108,6 +113,7 @@ class Transactions:
             "conclude": self._conclude,
             "outcome": self._outcome,
             "concluded": self._is_concluded,
+            "transactions": self._prepared_ones,
         }
 
     def reserved(self, queue: str) -> dict[int, list[tuple[int, int]]]:
@@ -115,7 +121,7 @@ class Transactions:
         return {
             each.holder: each.ranges
             for prepared in self._prepared.values()
-            for each in prepared.retired
+            for each in prepared.reserved
             if each.queue == queue
         }
 
@@ -123,6 +129,11 @@ class Transactions:
         """(id, deciding shard) of prepared transactions whose decision should have come by now."""
         until_ms = now_ms - limits.TRANSACTION_RESOLVE_MS
         return [(each.id, each.shard) for each in self._prepared.values() if each.since_ms <= until_ms]
+
+    def waiting(self, now_ms: int) -> tuple[int, int]:
+        """How many transactions are prepared, and the age of the oldest in ms."""
+        oldest_ms = min((each.since_ms for each in self._prepared.values()), default=now_ms)
+        return len(self._prepared), max(0, now_ms - oldest_ms)
 
     @property
     def awaited(self) -> dict[int, list[bytes]]:
@@ -137,6 +148,9 @@ class Transactions:
 
     def transact(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """Applies a transaction; answered when it is on disk. Raises RequestError: nothing has changed."""
+        self._transact(peer, number, fields, None, now_ms)
+
+    def _transact(self, peer: Peer, number: int, fields: Fields, loaded: Loaded | None, now_ms: int) -> None:
         work = work_of(fields, now_ms)
         reply = Reply(peer, number, {"committed": True})
         if self._links.known_number(work.producer) >= work.number:
@@ -149,41 +163,34 @@ class Transactions:
         posts = [(self._checks.targets(post, now_ms), post.batch) for post in work.posts]
         settled = [self._checks.settled(peer, each) for each in work.retirements]
         self._checks.check_room(posts)
+        parts = [_part(each) for each in settled]
+        self._applying.check(parts)
+        if loaded is None and (unread := self._applying.unread(parts)):
+            retry = partial(self._transact_again, peer, number, fields, now_ms)
+            self._loading.begin(unread, retry)
+            return
         shares = [(batch, [share(queue, batch, now_ms) for queue in queues]) for queues, batch in posts]
-        self._write(work, shares, settled, now_ms)
+        ending = partial(_ending, work, settled)
+        self._applying.apply(parts, shares, ending, loaded, now_ms, always=bool(work.others))
         self._links.note_number(work.producer, work.number)
         if work.others:
             self._decided[work.id] = work.others
-        self._enqueue(shares, now_ms)
-        for consumer, retirement, _ in settled:
-            command = commands.Settle(consumer.id, retirement.first, retirement.last, retirement.outcome)
-            self._settle(consumer.queue, command, now_ms)
         self._when_synced(reply, 0)
 
-    def _write(self, work: Work, shares: Shares, settled: list[Settled], now_ms: int) -> None:
-        """Writes the group of records. Raises RequestError, StoreBusyError: nothing is written."""
-        next_sequences: dict[Queue, int] = {}
-        records = records_of_posts(shares, next_sequences, now_ms)
-        accepted: dict[Queue, list[tuple[int, int]]] = {}
-        for each in settled:
-            if each.retirement.outcome.kind is OutcomeKind.ACCEPTED:
-                accepted.setdefault(each.consumer.queue, []).extend(each.durable)
-        records += records_of_accepted(accepted)
-        if work.others:
-            detail = json.dumps({"others": work.others})
-            records.append(Transaction(work.id, TransactionState.COMMITTED, 0, detail))
-        if not records:
-            return
-        queue = next(iter(next_sequences), None) or (settled[0].consumer.queue if settled else None)
-        if queue is not None:
-            next_sequence = next_sequences.get(queue, queue.machine.contents.next_sequence)
-            records.append(Numbers(queue.id, next_sequence, [(work.producer, work.number, 0)]))
-        self._records.write(records, now_ms)
+    def _transact_again(self, peer: Peer, number: int, fields: Fields, now_ms: int, loaded: Loaded) -> None:
+        """The messages whose bytes the outcomes need were read."""
+        try:
+            self._transact(peer, number, fields, loaded, now_ms)
+        except StoreBusyError:
+            again = partial(self._transact_again, peer, number, fields, now_ms, loaded)
+            self._when_synced(WhenSynced(again), 0)
+        except RequestError as error:
+            answer(peer, number, error_of(error))
 
     # --- several shards ----------------------------------------------------------------------------------
 
     def _prepare(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """Takes the work of a transaction, to apply it when another shard decides so.
+        """Prepares the work of a transaction, to be applied when another shard decides so.
 
         Answered when it is on disk. Raises RequestError: nothing has changed.
         """
@@ -203,22 +210,23 @@ class Transactions:
         settled = [self._checks.settled(peer, each) for each in work.retirements]
         check_apart(settled)
         self._checks.check_room(posts)
-        held = [
-            Held(
+        self._applying.check([_part(each) for each in settled])
+        reserved = [
+            ReservedDeliveries(
                 each.consumer.queue.name,
                 next(self._holders),
                 [(run.sequence, run.end) for run in each.runs],
-                each.durable,
                 each.retirement.outcome,
             )
             for each in settled
         ]
-        prepared = Prepared(id, shard, work.posts, held, now_ms)
-        self._records.write([prepared.record(fields)], now_ms)
-        for each, taken in zip(settled, held, strict=True):
-            retirement = each.retirement
-            command = commands.Reserve(taken.holder, each.consumer.id, retirement.first, retirement.last)
-            self._apply(each.consumer.queue, command, now_ms)
+        prepared = Prepared(id, shard, work.posts, reserved, now_ms)
+        self._applying.records.write([prepared.record(fields)], now_ms)
+        for each, deliveries in zip(settled, reserved, strict=True):
+            queue, retirement = each.consumer.queue, each.retirement
+            command = commands.Reserve(deliveries.holder, each.consumer.id, retirement.first, retirement.last)
+            self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
+            self._performer.touched[queue] = None
         self._prepared[id] = prepared
         self._promise(prepared, 1)
         self._when_synced(reply, 0)
@@ -229,41 +237,76 @@ class Transactions:
             self._promise(prepared, 1)
 
     def _promise(self, prepared: Prepared, change: int) -> None:
-        """Counts the transaction at its queues, or no more."""
+        """Counts the transaction at its queues, which are not frozen while the count is above 0."""
         for name in prepared.queues:
             queue = self._queues.find(name)
             if queue is not None:
                 queue.promised = max(0, queue.promised + change)
 
-    def _conclude(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
+    def _conclude(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
         """The decision of a prepared transaction; answered when it is applied. Raises RequestError."""
-        self.conclude(id_of(fields), commits=fields.get("commit") is True, now_ms=now_ms)
-        return {"concluded": True}
+        id = id_of(fields)
+        if self.conclude(id, commits=fields.get("commit") is True, now_ms=now_ms):
+            return {"concluded": True}
+        self._concluding[id].append((peer, number))
+        return None
 
-    def conclude(self, id: bytes, *, commits: bool, now_ms: int) -> None:
-        """Applies the work of a prepared transaction, or gives it back. Raises RequestError: try again."""
+    def conclude(self, id: bytes, *, commits: bool, now_ms: int) -> bool:
+        """Applies the work of a prepared transaction, or releases its deliveries as failed ones.
+
+        Returns:
+            Whether it is concluded; where not, it will be as soon as messages were read from disk.
+
+        Raises:
+            RequestError, StoreBusyError: it stays prepared, try again.
+        """
         prepared = self._prepared.get(id)
         if prepared is None:
-            return
-        ended = Transaction(id, TransactionState.ENDED)
+            return True
+        if id in self._concluding:
+            return False
+        unread = self._applying.unread(self._parts(prepared, commits=commits))
+        if unread:
+            self._concluding[id] = []
+            self._loading.begin(unread, partial(self._conclude_loaded, prepared, commits, now_ms))
+            return False
+        self._apply_prepared(prepared, None, commits=commits, now_ms=now_ms)
+        return True
+
+    def _conclude_loaded(self, prepared: Prepared, commits: bool, now_ms: int, loaded: Loaded) -> None:
+        """The messages whose bytes the outcomes need were read."""
+        waiting = self._concluding.pop(prepared.id)
+        found: Fields = {"concluded": True}
+        try:
+            self._apply_prepared(prepared, loaded, commits=commits, now_ms=now_ms)
+        except StoreBusyError as error:
+            # Who decides is asked again later.
+            found = error_of(RequestError(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)))
+        except RequestError as error:
+            found = error_of(error)
+        for peer, number in waiting:
+            answer(peer, number, found)
+
+    def _apply_prepared(
+        self, prepared: Prepared, loaded: Loaded | None, *, commits: bool, now_ms: int
+    ) -> None:
         shares = self._shares(prepared, now_ms) if commits else []
-        records: list[Record] = records_of_posts(shares, {}, now_ms)
-        if commits:
-            accepted: dict[Queue, list[tuple[int, int]]] = {}
-            for each in prepared.retired:
-                queue = self._queues.find(each.queue)
-                if queue is not None and each.outcome.kind is OutcomeKind.ACCEPTED:
-                    accepted.setdefault(queue, []).extend(each.durable)
-            records += records_of_accepted(accepted)
-        self._records.write([*records, ended], now_ms)
-        del self._prepared[id]
+        ended = Transaction(prepared.id, TransactionState.ENDED)
+        parts = self._parts(prepared, commits=commits)
+        self._applying.apply(parts, shares, lambda _: [ended], loaded, now_ms, always=True)
+        del self._prepared[prepared.id]
         self._promise(prepared, -1)
-        self._enqueue(shares, now_ms)
-        for each in prepared.retired:
+
+    def _parts(self, prepared: Prepared, *, commits: bool) -> list[Part]:
+        """The reserved deliveries, with their outcomes."""
+        parts: list[Part] = []
+        for each in prepared.reserved:
             queue = self._queues.find(each.queue)
             if queue is not None:
                 command = commands.Conclude(each.holder, each.outcome if commits else FAILED)
-                self._settle(queue, command, now_ms)
+                runs = runs_of(queue.machine.contents.consumers, each.holder)
+                parts.append(Part(queue, runs, command))
+        return parts
 
     def _shares(self, prepared: Prepared, now_ms: int) -> Shares:
         """What queues store of a prepared transaction: all of it, whatever their bounds say by now."""
@@ -280,7 +323,7 @@ class Transactions:
         id = id_of(fields)
         committed = id in self._decided
         if not committed and id not in self._aborted:
-            self._records.write([Transaction(id, TransactionState.ABORTED)], now_ms)
+            self._applying.records.write([Transaction(id, TransactionState.ABORTED)], now_ms)
             self._aborted[id] = now_ms
         self._when_synced(Reply(peer, number, {"committed": committed}), 0)
 
@@ -292,6 +335,13 @@ class Transactions:
         found = [id.hex() for each in ids if (id := id_of({"id": each})) not in self._prepared]
         self._when_synced(Reply(peer, number, {"concluded": found}), 0)
 
+    def _prepared_ones(self, _peer: Peer, _number: int, _fields: Fields, now_ms: int) -> Fields:
+        """Transactions that wait here for the decision of another shard, for operators."""
+        shown = nsmallest(
+            limits.TRANSACTIONS_SHOWN_MAX, self._prepared.values(), key=lambda each: each.since_ms
+        )
+        return {"count": len(self._prepared), "transactions": [each.shown(now_ms) for each in shown]}
+
     def forget(self, shard: int, ids: Iterable[bytes], now_ms: int) -> None:
         """A shard has concluded transactions that this one decided. Raises RequestError, StoreError."""
         done = []
@@ -302,7 +352,7 @@ class Transactions:
                 if not others:
                     done.append(id)
         if done:
-            self._records.write([Transaction(id, TransactionState.ENDED) for id in done], now_ms)
+            self._applying.records.write([Transaction(id, TransactionState.ENDED) for id in done], now_ms)
             for id in done:
                 del self._decided[id]
 
@@ -312,37 +362,28 @@ class Transactions:
         old = [id for id, since_ms in self._aborted.items() if since_ms <= until_ms]
         if old:
             try:
-                self._records.write([Transaction(id, TransactionState.ENDED) for id in old], now_ms)
+                self._applying.records.write([Transaction(id, TransactionState.ENDED) for id in old], now_ms)
             except (RequestError, StoreError):
                 return
             for id in old:
                 del self._aborted[id]
 
-    # --- effects ---------------------------------------------------------------------------------------
 
-    def _enqueue(self, shares: Shares, now_ms: int) -> None:
-        for _, found in shares:
-            for mine in found:
-                queue = mine.queue
-                contents = queue.machine.contents
-                contents.counters.duplicates += mine.duplicates
-                contents.counters.dropped += mine.dropped
-                if mine.digests and contents.duplicates is not None:
-                    contents.duplicates.remember(mine.digests, ids_until_ms(queue, now_ms))
-                if mine.batch.count:
-                    self._apply(queue, commands.Enqueue(mine.batch), now_ms)
-                self._performer.touched[queue] = None
+def _part(settled: Settled) -> Part:
+    consumer, retirement, runs = settled
+    command = commands.Settle(consumer.id, retirement.first, retirement.last, retirement.outcome)
+    return Part(consumer.queue, runs, command)
 
-    def _settle(self, queue: Queue, command: commands.Settle | commands.Conclude, now_ms: int) -> None:
-        """Applies an outcome; the records of accepted messages are in the group already."""
-        before, queue.removed = queue.removed, {}
-        self._apply(queue, command, now_ms)
-        if command.outcome.kind is OutcomeKind.ACCEPTED:
-            queue.removed.pop(Reason.ACCEPTED, None)
-        for reason, ranges in queue.removed.items():
-            before.setdefault(reason, []).extend(ranges)
-        queue.removed = before
 
-    def _apply(self, queue: Queue, command: Command, now_ms: int) -> None:
-        self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
-        self._performer.touched[queue] = None
+def _ending(work: Work, settled: list[Settled], next_sequences: dict[Queue, int]) -> list[Record]:
+    """The decision of a transaction over several shards, and the number of the transaction."""
+    records: list[Record] = []
+    if work.others:
+        records.append(
+            Transaction(work.id, TransactionState.COMMITTED, 0, json.dumps({"others": work.others}))
+        )
+    queue = next(iter(next_sequences), None) or (settled[0].consumer.queue if settled else None)
+    if queue is not None:
+        next_sequence = next_sequences.get(queue, queue.machine.contents.next_sequence)
+        records.append(Numbers(queue.id, next_sequence, [(work.producer, work.number, 0)]))
+    return records

@@ -22,7 +22,7 @@ from lightrail.namespace.records import NAMES, Name
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.shard.requests import COLUMNS
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.shards import State
 
 Handler = Callable[[Request], Awaitable[web.StreamResponse]]
@@ -38,21 +38,33 @@ class FigurePeer:
         """Rows of COLUMNS by name; each look adds `rate` to what arrived."""
         self.rates: dict[str, int] = {}
         self.moves: list[dict[str, Any]] = []
+        self.prepared: list[dict[str, Any]] = []
+        """Transactions that wait here for the decision of another shard."""
+        self.concluded: list[dict[str, Any]] = []
+        """Decisions that came."""
+        self.is_full = False
+        """Whether it has no room to conclude transactions."""
 
     def has(self, *queues: str, bytes: int = 100, rate: int = 0) -> None:
         for queue in queues:
             self.queues[queue] = [0, 0, 0, bytes, bytes, 0, 0, 0, 0]
             self.rates[queue] = rate
 
-    async def request(
-        self, op: str, fields: dict[str, Any], *, wait_ms: int = limits.REQUEST_MS
-    ) -> Answer:
+    async def request(self, op: str, fields: dict[str, Any], *, wait_ms: int = limits.REQUEST_MS) -> Answer:
         if self.state is not State.SERVING:
             raise ShardDownError("it is not there now")
         if op == "moves":
             return Answer({"moves": [dict(each) for each in self.moves]}, memoryview(b""))
         if op == "kept":
             return Answer({"count": 0, "queues": []}, memoryview(b""))
+        if op == "transactions":
+            return Answer({"count": len(self.prepared), "transactions": list(self.prepared)}, memoryview(b""))
+        if op == "conclude":
+            if self.is_full:
+                raise ShardRefusedError("amqp:resource-limit-exceeded", "the disk is full")
+            self.concluded.append(fields)
+            self.prepared = [each for each in self.prepared if each["id"] != fields["id"]]
+            return Answer({"concluded": True}, memoryview(b""))
         assert op == "queues"
         names = sorted(name for name in self.queues if name > fields["after"])
         page, rest = names[: fields["limit"]], names[fields["limit"] :]
@@ -74,9 +86,14 @@ class MoveScene:
         self.services: Any = SimpleNamespace(
             coordinator=self.coordinator,
             map=self.map,
-            shards=SimpleNamespace(peers=self.peers),
+            shards=SimpleNamespace(peers=self.peers, request_all=self.request_all),
             directory=Directory(self.coordinator, auto_create=True),
         )
+
+    async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
+        """See Shards.request_all."""
+        peers = sorted(self.peers.items())
+        return {id: await peer.request(op, fields) for id, peer in peers if peer.state is State.SERVING}
 
     async def begin(self) -> None:
         for id in range(self._shards):

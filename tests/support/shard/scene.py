@@ -17,7 +17,8 @@ from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFullError
-from lightrail.shard.queue.runs import Location
+from lightrail.shard.queue.contents import Contents
+from lightrail.shard.queue.runs import Location, Run
 from lightrail.shard.reading import Read
 from lightrail.shard.tenancy import ClusterMap
 from lightrail.telemetry.shard import ShardCounts
@@ -218,6 +219,40 @@ class Scene:
         figures = dict(self.engine._queues.figures(""))[name]()
         return {"ready": figures.ready, "in_flight": figures.in_flight}
 
+    def queue_contents(self, name: str) -> Contents:
+        """What the machine of a queue has."""
+        queue = self.engine._queues.find(name)
+        assert queue is not None
+        return queue.machine.contents
+
+    def has_queue(self, name: str) -> bool:
+        return self.engine._queues.find(name) is not None
+
+    def everything(self, name: str) -> list[tuple[int | None, int, int, bytes]]:
+        """Consumer, delivery number, attempts and bytes of each message of a queue; ready ones have no
+        consumer."""
+        queue = self.engine._queues.find(name)
+        assert queue is not None
+        contents = queue.machine.contents
+        found: list[tuple[int | None, int, Run]] = [(None, 0, run) for run in contents.ready.waiting()]
+        for consumer in contents.consumers:
+            line = consumer.in_flight
+            numbers = zip(line.keys[line.head :], line.runs[line.head :], strict=True)
+            found += [(consumer.id, number, run) for number, run in numbers]
+        messages = []
+        for identity, number, run in found:
+            pieces = [run]
+            if run.batch.data is None:
+                assert run.batch.location is not None
+                pieces = self.store.read(run.batch.location, queue.id, run.sequence, run.end)
+            for piece in pieces:
+                first = number + piece.sequence - run.sequence
+                messages += [
+                    (identity, first + at, run.attempts, message)
+                    for at, message in enumerate(piece.messages())
+                ]
+        return messages
+
     def _deliver(self, output: list[tuple[bytes, list[bytes]]]) -> None:
         for identity, parts in output:
             peer = self.peers.get(identity)
@@ -280,9 +315,7 @@ class Peer:
         body = ProducerOpen(queue, **options)
         self.say(frame(Kind.PRODUCER_OPEN, epoch=epoch, link=link, body=body.encode()))
 
-    def route(
-        self, link: int, number: int, set_: int, messages: Sequence[bytes], **options: Any
-    ) -> None:
+    def route(self, link: int, number: int, set_: int, messages: Sequence[bytes], **options: Any) -> None:
         self.say(batch(link, number, messages, set_=set_, **options))
 
     def targets(self, link: int, number: int, *queues: str) -> None:
@@ -320,9 +353,7 @@ class Peer:
         asked: int = 0,
     ) -> None:
         body = b"" if detail is None else detail.encode()
-        self.say(
-            frame(Kind.SETTLE, flags=code, link=link, number=first, count=count, body=body, asked=asked)
-        )
+        self.say(frame(Kind.SETTLE, flags=code, link=link, number=first, count=count, body=body, asked=asked))
 
     def ask(self, op: str, blob: bytes = b"", **fields: Any) -> int:
         """A request; returns its number."""

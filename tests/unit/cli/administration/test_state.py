@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lightrail.cli.administration.state import diagnose
+from lightrail.cli.administration.state import UNDECIDED_S, diagnose
 
 
 def shard(id: int, **more: Any) -> dict[str, Any]:
@@ -36,3 +36,13 @@ def test_queues_whose_figures_nobody_knows_are_passed_over() -> None:
     backlog = {"name": "b", "ready": 5_000, "in_flight": 0, "bytes": 1, "consumers": 0}
     (found,) = diagnose(status(shard(0)), [unknown, backlog])
     assert found.what.startswith("b holds 5,000")
+
+
+def test_transactions_that_wait_for_a_lost_shard_are_a_warning() -> None:
+    waits = shard(0, transactions_prepared=3, transaction_prepared_seconds=UNDECIDED_S)
+    (found,) = diagnose(status(waits), [])
+    assert found.severity == "warning"
+    assert "3 transactions wait at shard 0" in found.what
+    assert "lightrail-admin transactions" in found.do
+    young = shard(0, transactions_prepared=3, transaction_prepared_seconds=UNDECIDED_S - 1)
+    assert diagnose(status(young), []) == []

@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.journal.record import Transaction, TransactionState
 from lightrail.model import conditions, limits
-from lightrail.shard.journal.store import Recovered
+from lightrail.shard.journal.store import Recovered, StoreBusyError
 from tests.support.shard.scene import Peer, Scene, SmallStore
 from tests.unit.shard.moving.test_freezing import Story
 from tests.unit.shard.transactions.test_transactions import (
@@ -199,7 +199,7 @@ def test_what_recovery_found_is_there() -> None:
     ids = [bytes([number]) * 16 for number in range(3)]
     found = Recovered(
         transactions=[
-            Transaction(ids[0], TransactionState.PREPARED, 5, '{"posts":[],"retired":[]}'),
+            Transaction(ids[0], TransactionState.PREPARED, 5, '{"since_ms":9,"posts":[],"reserved":[]}'),
             Transaction(ids[1], TransactionState.COMMITTED, 0, '{"others":[2]}'),
             Transaction(ids[2], TransactionState.ABORTED),
         ]
@@ -211,3 +211,96 @@ def test_what_recovery_found_is_there() -> None:
     assert transactions.awaited == {2: [ids[1]]}
     found_outcomes = [answer(scene, peer, peer.ask("outcome", id=id.hex())) for id in ids[1:]]
     assert found_outcomes == [{"committed": True}, {"committed": False}]
+
+
+def shown(scene: Scene, peer: Peer) -> dict[str, Any]:
+    return answer(scene, peer, peer.ask("transactions"))
+
+
+def test_what_waits_for_a_decision_is_shown_with_its_age() -> None:
+    scene = Scene()
+    peer = prepared(scene)
+    scene.tick(4_000)
+    assert shown(scene, peer) == {
+        "count": 1,
+        "transactions": [
+            {
+                "id": ID,
+                "decides": 1,
+                "age_ms": 4_000,
+                "queues": ["a", "in"],
+                "queue_count": 2,
+                "messages": 1,
+                "deliveries": 1,
+            }
+        ],
+    }
+    assert (scene.counts.transactions_prepared, scene.counts.transaction_prepared_seconds) == (1, 4.0)
+    answer(scene, peer, peer.ask("conclude", id=ID, commit=True))
+    scene.tick(1_000)
+    assert shown(scene, peer) == {"count": 0, "transactions": []}
+    assert (scene.counts.transactions_prepared, scene.counts.transaction_prepared_seconds) == (0, 0.0)
+
+
+def test_its_age_counts_on_over_a_restart() -> None:
+    detail = '{"since_ms":995000,"posts":[],"reserved":[]}'
+    found = Recovered(transactions=[Transaction(bytes(16), TransactionState.PREPARED, 5, detail)])
+    scene = Scene(recovered=found, now_ms=1_000_000)
+    assert scene.engine.transactions.waiting(scene.now_ms) == (1, 5_000)
+
+
+def test_of_many_the_oldest_are_shown_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRANSACTIONS_SHOWN_MAX", 2)
+    monkeypatch.setattr(limits, "TRANSACTION_QUEUES_SHOWN_MAX", 1)
+    scene = Scene()
+    peer = scene.peer()
+    for number in range(3):
+        answer(scene, peer, prepare(peer, post("a", "b"), id=f"{number:032x}"))
+        scene.tick(1_000)
+    found = shown(scene, peer)
+    assert found["count"] == 3
+    assert [each["id"] for each in found["transactions"]] == [f"{number:032x}" for number in range(2)]
+    assert [(each["queues"], each["queue_count"]) for each in found["transactions"]] == [(["a"], 2)] * 2
+
+
+def test_rejected_messages_on_disk_are_read_before_a_decision_is_applied() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    received(scene, peer, "in", b"1" * 100, b"2" * 100)
+    request = prepare(peer, post("a"), settles=[settled("in", 2, 0, 1, 1)])
+    assert answer(scene, peer, request) == {"prepared": True}
+    scene.queue_contents("in").deliveries.evict(1 << 20, None)
+    scene.reading = False
+    first = peer.ask("conclude", id=ID, commit=True)
+    # The decision may come twice while they are read, and a shard asks for it, too.
+    second = peer.ask("conclude", id=ID, commit=True)
+    scene.settle_down()
+    assert not {first, second} & peer.answers.keys()
+    assert not scene.engine.transactions.conclude(bytes.fromhex(ID), commits=True, now_ms=scene.now_ms)
+    assert ready(scene, "a") == []
+    scene.reading = True
+    for request in (first, second):
+        assert answer(scene, peer, request) == {"concluded": True}
+    assert ready(scene, "a") == [b"m"]
+    assert len(ready(scene, "in/$dlq")) == 1
+
+
+def test_a_decision_that_finds_no_room_after_the_reading_stays_open() -> None:
+    class Busy(SmallStore):
+        is_busy = False
+
+        def reserve(self, size: int, now_ms: int = 0) -> None:
+            if self.is_busy:
+                raise StoreBusyError("when the commit has ended")
+
+    store = Busy()
+    scene = Scene(store)
+    peer = scene.peer()
+    received(scene, peer, "in", b"1" * 100, b"2" * 100)
+    answer(scene, peer, prepare(peer, settles=[settled("in", 2, 0, 1, 1)]))
+    scene.queue_contents("in").deliveries.evict(1 << 20, None)
+    store.is_busy = True
+    request = peer.ask("conclude", id=ID, commit=True)
+    assert condition(peer, request) == conditions.RESOURCE_LIMIT_EXCEEDED
+    store.is_busy = False
+    assert answer(scene, peer, peer.ask("conclude", id=ID, commit=True)) == {"concluded": True}

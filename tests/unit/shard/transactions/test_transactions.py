@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from lightrail.journal.record import CONTINUED, Numbers, Settle
+from lightrail.journal.record import CONTINUED, Numbers, Queue, Settle
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.store import StoreBusyError
 from tests.support.shard.scene import Peer, Scene, SmallStore
 
 PRODUCER = 7 << 32 | 99
@@ -95,7 +96,7 @@ def test_its_records_are_one_group_with_its_number() -> None:
     transact(peer, 5, post("a"), post("b"), settles=[settled("in", 2, 0, 1)])
     scene.settle_down()
     group = [each for each in store.records[before:] if isinstance(each, Append | Settle | Numbers)]
-    assert [type(each) for each in group] == [Append, Append, Settle, Numbers]
+    assert [type(each) for each in group] == [Settle, Append, Append, Numbers]
     assert [bool(each.flags & CONTINUED) for each in group] == [True, True, True, False]
     last = group[-1]
     assert isinstance(last, Numbers)
@@ -212,6 +213,116 @@ def test_other_outcomes_are_applied_with_the_transaction() -> None:
     assert committed(scene, peer, transact(peer, 1, settles=settles))
     assert ready(scene, "in") == [b"1", b"2"]
     assert len(ready(scene, "in/$dlq")) == 1
+
+
+def test_other_outcomes_are_in_the_group_with_its_number() -> None:
+    store = SmallStore()
+    scene = Scene(store, max_delivery_count=2)
+    peer = scene.peer()
+    received(scene, peer, "in", b"1", b"2", b"3", b"4")
+    before = len(store.records)
+    settles = [
+        settled("in", 2, 0, 1, 1),
+        settled("in", 2, 1, 1, 3, delivery_failed=True),
+        settled("in", 2, 2, 1),
+    ]
+    assert committed(scene, peer, transact(peer, 1, settles=settles))
+    group = [each for each in store.records[before:] if not isinstance(each, Queue)]
+    assert [type(each) for each in group] == [Append, Settle, Settle, Settle, Numbers]
+    assert [bool(each.flags & CONTINUED) for each in group] == [True, True, True, True, False]
+
+
+def test_a_transaction_that_only_releases_writes_nothing() -> None:
+    store = SmallStore()
+    scene = Scene(store)
+    peer = scene.peer()
+    received(scene, peer, "in", b"1")
+    before = len(store.records)
+    assert committed(scene, peer, transact(peer, 1, settles=[settled("in", 2, 0, 1, 2)]))
+    assert store.records[before:] == []
+    assert ready(scene, "in") == [b"1"]
+
+
+def on_disk(scene: Scene, peer: Peer) -> None:
+    """Two messages are in flight at link 2, and only on disk."""
+    received(scene, peer, "in", b"1" * 100, b"2" * 100)
+    contents = scene.queue_contents("in")
+    contents.deliveries.evict(1 << 20, None)
+    assert contents.deliveries.evicted_count == 2
+
+
+def test_messages_on_disk_are_read_before_a_transaction_rejects_them() -> None:
+    store = SmallStore()
+    scene = Scene(store)
+    peer = scene.peer()
+    on_disk(scene, peer)
+    before = len(store.records)
+    scene.reading = False
+    request = transact(peer, 1, post("a"), settles=[settled("in", 2, 0, 1, 1)])
+    scene.settle_down()
+    assert request not in peer.answers
+    assert ready(scene, "a") == []
+    scene.reading = True
+    assert committed(scene, peer, request)
+    assert ready(scene, "a") == [b"m"]
+    assert len(ready(scene, "in/$dlq")) == 1
+    group = [each for each in store.records[before:] if not isinstance(each, Queue)]
+    assert [type(each) for each in group] == [Append, Settle, Append, Numbers]
+    assert [bool(each.flags & CONTINUED) for each in group] == [True, True, True, False]
+
+
+def test_accepted_messages_on_disk_are_not_read() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    on_disk(scene, peer)
+    scene.reading = False
+    assert committed(scene, peer, transact(peer, 1, settles=[settled("in", 2, 0, 2)]))
+
+
+def test_a_consumer_that_closes_while_messages_are_read_rolls_the_transaction_back() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    on_disk(scene, peer)
+    scene.reading = False
+    request = transact(peer, 1, post("a"), settles=[settled("in", 2, 0, 1, 1)])
+    peer.close_consumer(2)
+    scene.reading = True
+    scene.settle_down()
+    assert condition(peer, request) == conditions.MOVED
+    assert ready(scene, "a") == []
+
+
+def test_a_store_that_is_busy_after_the_reading_is_waited_for() -> None:
+    class Busy(SmallStore):
+        is_busy = False
+
+        def reserve(self, size: int, now_ms: int = 0) -> None:
+            if self.is_busy:
+                raise StoreBusyError("when the commit has ended")
+
+    store = Busy()
+    scene = Scene(store)
+    peer = scene.peer()
+    on_disk(scene, peer)
+    store.is_busy = True
+    request = transact(peer, 1, settles=[settled("in", 2, 0, 1, 1)])
+    scene.turn()
+    assert request not in peer.answers
+    store.is_busy = False
+    assert committed(scene, peer, request)
+
+
+def test_not_more_bytes_are_rejected_than_one_group_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRANSACTION_REWRITTEN_BYTES_MAX", 1_500)
+    scene = Scene()
+    peer = scene.peer()
+    received(scene, peer, "in", *[b"%d" % number for number in range(9)])
+    request = transact(peer, 1, settles=[settled("in", 2, 0, 9, 1)])
+    scene.settle_down()
+    assert condition(peer, request) == conditions.RESOURCE_LIMIT_EXCEEDED
+    assert scene.queue("in") == {"ready": 0, "in_flight": 9}
+    # Outcomes that write no message again are not bounded by that.
+    assert committed(scene, peer, transact(peer, 1, settles=[settled("in", 2, 0, 9)]))
 
 
 @pytest.mark.parametrize(

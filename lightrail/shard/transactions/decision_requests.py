@@ -1,4 +1,4 @@
-"""Resolving: asks for decisions that nobody has sent here, and whether others have those of this shard."""
+"""Decision requests: for decisions of other shards, and whether others have concluded those of this one."""
 
 import asyncio
 import logging
@@ -25,8 +25,8 @@ class Others(Protocol):
         """Raises ShardDownError, ShardRefusedError."""
 
 
-class Resolver:
-    """The loop of one shard.
+class DecisionRequests:
+    """Requests the decisions that this shard waits for; the loop of one shard.
 
     Args:
         turn: called after something was done: its output leaves, its records are committed.
@@ -56,13 +56,13 @@ class Resolver:
             await self.look()
 
     async def look(self) -> None:
-        """Resolves what is overdue, and forgets what is concluded everywhere."""
+        """Concludes what is overdue, and forgets what all others have concluded."""
         for id, shard in self._transactions.overdue(self._now_ms()):
-            await self._resolve(id, shard)
+            await self._ask_decision(id, shard)
         for shard, ids in self._transactions.awaited.items():
             await self._ask_concluded(shard, ids[: limits.TRANSACTIONS_PREPARED_MAX])
 
-    async def _resolve(self, id: bytes, shard: int) -> None:
+    async def _ask_decision(self, id: bytes, shard: int) -> None:
         try:
             answer = await self._others.request(shard, "outcome", {"id": id.hex()})
             commits = answer.fields["committed"] is True

@@ -1,0 +1,95 @@
+"""The command `transactions`: those that wait for the decision of another shard; decides them by hand."""
+
+import argparse
+from typing import Any, Final
+
+from lightrail.cli.administration.client import Client, path_of
+from lightrail.cli.administration.commands import CommandError, Subparsers, add, group
+from lightrail.console.results import show_json, table
+from lightrail.console.text import counted, printable
+
+DECIDE: Final = """Only for a shard that is lost for ever, with its disk. It may have decided otherwise before
+that, and clients may have been answered so: then its own part of the transaction, and this decision at the
+other shards, contradict each other. While it can come back, start it instead: the others ask it again.
+
+`commit` sends the messages of the transaction and settles its deliveries. `abort` sends nothing, and delivers
+what the transaction had settled again.
+
+examples:
+  lightrail-admin transactions list
+  lightrail-admin transactions decide abort shard-3          shows all that shard 3 would have decided
+  lightrail-admin transactions decide abort shard-3 --yes    decides them, at all shards that wait
+  lightrail-admin transactions decide commit 0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f --yes
+"""
+COLUMNS: Final = ("id", "shard", "decides", "seconds", "messages", "deliveries", "queues")
+
+
+def register(things: Subparsers) -> None:
+    """Adds these commands."""
+    transactions = group(things, "transactions", "transactions that wait for the decision of another shard")
+    add(transactions, "list", _list, "all of them, with the shard that decides; a row per shard that waits")
+    command = add(transactions, "decide", _decide, "decide those of a shard that is lost for ever", DECIDE)
+    command.add_argument("decision", metavar="commit|abort", choices=("commit", "abort"))
+    command.add_argument(
+        "which",
+        metavar="ID|shard-N",
+        nargs="+",
+        help="a transaction, or all that a lost shard would have decided",
+    )
+    command.add_argument("--yes", action="store_true", help="really do it")
+
+
+def _list(client: Client, parsed: argparse.Namespace) -> int:
+    found = client.get("/!transactions")
+    if parsed.json:
+        show_json(found)
+        return 0
+    table([_row(each) for each in found["transactions"]], COLUMNS)
+    more = found["count"] - len(found["transactions"])
+    if more > 0:
+        print(f"and {more:,} more")
+    if found["silent"]:
+        print(f"no answer of the shards {', '.join(map(str, found['silent']))}")
+    return 0
+
+
+def _row(each: dict[str, Any]) -> dict[str, Any]:
+    queues = ", ".join(each["queues"])
+    more = each["queue_count"] - len(each["queues"])
+    return {
+        **each,
+        "seconds": each["age_ms"] // 1000,
+        "queues": f"{queues} and {more} more" if more else queues,
+    }
+
+
+def _decide(client: Client, parsed: argparse.Namespace) -> int:
+    found = client.get("/!transactions")["transactions"]
+    rows = [each for each in found if {each["id"], f"shard-{each['decides']}"} & set(parsed.which)]
+    known = {name for each in rows for name in (each["id"], f"shard-{each['decides']}")}
+    for which in parsed.which:
+        if which not in known:
+            raise CommandError(
+                f"{printable(which)}: no such transaction waits at a shard that answers; expected an ID or "
+                "shard-N, as `lightrail-admin transactions list` has them"
+            )
+    ids = sorted({each["id"] for each in rows})
+    if not parsed.yes:
+        if parsed.json:
+            show_json({"would_decide": rows})
+        else:
+            table([_row(each) for each in rows], COLUMNS)
+        shards = ", ".join(str(each) for each in sorted({each["decides"] for each in rows}))
+        raise CommandError(
+            f"{counted(len(ids), 'transaction')} would be decided by hand ({parsed.decision}). This may "
+            f"contradict what shard {shards} has done, and what clients were answered; with --yes it is done"
+        )
+    body = {"decision": parsed.decision}
+    done = [client.request("POST", path_of("!transactions", id), json_body=body).json() for id in ids]
+    if parsed.json:
+        show_json(done)
+    else:
+        for each in done:
+            shards = ", ".join(map(str, each["shards"]))
+            print(f"transaction {each['id']}: {each['decision']}, applied at shard {shards}")
+    return 0

@@ -1,0 +1,99 @@
+"""Prepared transactions over HTTP: listed, and decided by hand in place of a shard that is lost for ever."""
+
+import asyncio
+from typing import Any, Final
+
+from aiohttp import web
+
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.request import Request
+from lightrail.gateway.services import Services
+from lightrail.model import limits
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
+
+DECISIONS: Final = ("commit", "abort")
+
+
+async def list_all(request: Request) -> web.Response:
+    """GET /!transactions: those that wait at a shard for the decision of another one, by shard."""
+    request.manager()
+    return web.json_response(await prepared(request.services))
+
+
+async def prepared(services: Services) -> dict[str, Any]:
+    """Rows of prepared transactions, the number of all of them, and the shards that did not answer."""
+    found = await services.shards.request_all("transactions", {})
+    rows = [
+        {"shard": shard, **row} for shard, answer in found.items() for row in answer.fields["transactions"]
+    ]
+    services.map.refresh()
+    return {
+        "transactions": rows,
+        "count": sum(answer.fields["count"] for answer in found.values()),
+        "silent": sorted(set(services.map.shard_records) - set(found)),
+    }
+
+
+async def decide(request: Request) -> web.Response:
+    """POST /!transactions/ID with {"decision": "commit" or "abort"}, at all shards that have prepared it.
+
+    Refused while the shard that decides answers, or is registered: it decides by itself.
+    """
+    request.manager()
+    value = await request.json_object("decision")
+    decision = value.get("decision")
+    if decision not in DECISIONS:
+        raise ProblemError(
+            422,
+            f"decision is {str(decision)[:40]!a}; expected {' or '.join(DECISIONS)}",
+            field="decision",
+            allowed=list(DECISIONS),
+        )
+    services = request.services
+    id = request.rest[0]
+    rows = [row for row in (await prepared(services))["transactions"] if row["id"] == id]
+    if not rows:
+        raise ProblemError(
+            404,
+            f"expected a transaction that waits at a shard that answers, found none with id {id[:80]!a}",
+        )
+    decides = rows[0]["decides"]
+    if decides in services.map.shards or await _answers(services, decides):
+        raise ProblemError(
+            409,
+            f"shard {decides} decides this transaction, and it is running: expected a shard that is lost for "
+            "ever. The others ask it by themselves",
+        )
+    shards = [row["shard"] for row in rows]
+    fields = {"id": id, "commit": decision == "commit"}
+    done = await asyncio.gather(*(_conclude(services, shard, fields) for shard in shards))
+    problems = {shard: why for shard, why in zip(shards, done, strict=True) if why}
+    if problems:
+        reasons = "; ".join(f"shard {shard}: {why}" for shard, why in problems.items())
+        raise ProblemError(503, f"not all shards have applied it, ask for the same decision again: {reasons}")
+    return web.json_response({"id": id, "decision": decision, "shards": shards})
+
+
+async def _answers(services: Services, shard: int) -> bool:
+    peer = services.shards.peers.get(shard)
+    if peer is None:
+        return False
+    try:
+        await peer.request("transactions", {}, wait_ms=limits.OVERVIEW_MS)
+    except ShardDownError:
+        return False
+    except ShardRefusedError:
+        return True
+    return True
+
+
+async def _conclude(services: Services, shard: int, fields: dict[str, Any]) -> str:
+    """Why a shard has not concluded a transaction; empty where it has."""
+    peer = services.shards.peers.get(shard)
+    if peer is None:
+        return "it is away"
+    try:
+        await peer.request("conclude", fields)
+    except (ShardDownError, ShardRefusedError) as error:
+        return str(error)
+    return ""

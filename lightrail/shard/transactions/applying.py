@@ -1,0 +1,180 @@
+"""Applying: the outcomes and the messages of a transaction, as one group of records and as queues have them.
+
+The group is open while queues apply the outcomes, so that whatever these write is in it: what was accepted,
+delivery counts, annotated messages, dead letters. Behind it come the messages that the transaction sends, and
+the record that ends it. Room for all of it is reserved before anything has changed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from lightrail.model import conditions, limits
+from lightrail.model.names import dead_letter_name
+from lightrail.shard.ingress.routed_records import ids_until_ms
+from lightrail.shard.ingress.selection import Share
+from lightrail.shard.journal.store import Store
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue import commands
+from lightrail.shard.queue.commands import Command, Outcome, OutcomeKind
+from lightrail.shard.queue.effects import Effect, Fetch
+from lightrail.shard.queue.runs import Batch, Run
+from lightrail.shard.queues import Queues
+from lightrail.shard.requests import RequestError
+from lightrail.shard.shard_queue import Queue
+from lightrail.shard.transactions.loading import Loaded
+from lightrail.shard.transactions.records import RECORD_BYTES, Record, Records, records_of_posts, size_of
+
+Shares = list[tuple[Batch, list[Share]]]
+"""What each queue stores of each batch."""
+Ending = Callable[[dict[Queue, int]], list[Record]]
+"""The last records of a group; they are asked for with the next sequences of queues that it sends to."""
+NOTE_BYTES: Final = 512
+"""More than the annotations of a dead letter take beside their texts."""
+
+
+class Part(NamedTuple):
+    """Deliveries of one queue that get an outcome."""
+
+    queue: Queue
+    runs: Sequence[Run]
+    command: commands.Settle | commands.Conclude
+    """Gives it to them."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.command.outcome
+
+
+class Applying:
+    """Applies transactions."""
+
+    __slots__ = ("_performer", "_queues", "records")
+
+    def __init__(self, queues: Queues, performer: Performer, store: Store) -> None:
+        self._queues = queues
+        self._performer = performer
+        self.records = Records(store, performer)
+
+    # --- before anything has changed ---------------------------------------------------------------------
+
+    def check(self, parts: Sequence[Part]) -> None:
+        """Not more bytes have to be written for outcomes than one group may have. Raises RequestError."""
+        size = sum(_rewritten_bytes(part, run) for part in parts for run in part.runs)
+        if size > limits.TRANSACTION_REWRITTEN_BYTES_MAX:
+            raise RequestError(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"expected at most {limits.TRANSACTION_REWRITTEN_BYTES_MAX} bytes of messages that one "
+                f"transaction rejects or annotates, found {size} with what is written into them: "
+                "settle fewer of them in one transaction",
+            )
+
+    def unread(self, parts: Sequence[Part]) -> list[tuple[Queue, Run]]:
+        """Runs that are only on disk, and whose bytes their outcome needs."""
+        return [
+            (part.queue, run)
+            for part in parts
+            for run in part.runs
+            if run.batch.data is None and part.queue.machine.outcomes.needs_bytes(run, part.outcome)
+        ]
+
+    def _make_dead_letter_queues(self, parts: Sequence[Part], now_ms: int) -> None:
+        for part in parts:
+            buries = part.queue.machine.outcomes.buries
+            if any(buries(run, part.outcome) for run in part.runs):
+                name = dead_letter_name(part.queue.name)
+                if self._queues.get(name, now_ms) is None:
+                    raise RequestError(
+                        conditions.RESOURCE_LIMIT_EXCEEDED, f"the dead-letter queue {name} could not be made"
+                    )
+
+    # --- all of it ---------------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        parts: Sequence[Part],
+        shares: Shares,
+        ending: Ending,
+        loaded: Loaded | None,
+        now_ms: int,
+        *,
+        always: bool,
+    ) -> None:
+        """Writes and applies a transaction. Raises RequestError, StoreBusyError: nothing has changed.
+
+        Args:
+            always: write the ending also where neither outcomes nor messages need a record.
+        """
+        self._make_dead_letter_queues(parts, now_ms)
+        size = size_of(records_of_posts(shares, {}, now_ms)) + size_of(ending({}))
+        self.records.reserve(size + sum(_most_bytes(part, loaded) for part in parts), now_ms)
+        before = self.records.lsn
+        with self.records.group():
+            self._settle(parts, loaded, now_ms)
+        next_sequences: dict[Queue, int] = {}
+        records = records_of_posts(shares, next_sequences, now_ms)
+        if records or self.records.lsn != before or always:
+            records += ending(next_sequences)
+        self.records.append(records, now_ms)
+        self._enqueue(shares, now_ms)
+
+    def _settle(self, parts: Sequence[Part], loaded: Loaded | None, now_ms: int) -> None:
+        """Applies the outcomes, and appends what became of the messages."""
+        # What the queues have removed before, in this turn, is not of this transaction.
+        earlier = {part.queue: part.queue.removed for part in parts}
+        for queue in earlier:
+            queue.removed = {}
+        for part in parts:
+            self._apply(part.queue, part.command, loaded, now_ms)
+        for queue, removed in earlier.items():
+            self._performer.journal_removed(queue, now_ms)
+            queue.removed = removed
+
+    def _apply(self, queue: Queue, command: Command, loaded: Loaded | None, now_ms: int) -> None:
+        """Applies a command; what it has to fetch is there already, except for what could not be read."""
+        left = [command]
+        while left:
+            others: list[Effect] = []
+            for effect in queue.machine.apply(left.pop(), now_ms):
+                found = loaded.of(queue, effect.run) if loaded and isinstance(effect, Fetch) else None
+                if isinstance(effect, Fetch) and found is not None:
+                    left.append(commands.Fetched(effect.run.sequence, found))
+                else:
+                    others.append(effect)
+            self._performer.perform(queue, others, now_ms)
+        self._performer.touched[queue] = None
+
+    def _enqueue(self, shares: Shares, now_ms: int) -> None:
+        for _, found in shares:
+            for mine in found:
+                queue = mine.queue
+                contents = queue.machine.contents
+                contents.counters.duplicates += mine.duplicates
+                contents.counters.dropped += mine.dropped
+                if mine.digests and contents.duplicates is not None:
+                    contents.duplicates.remember(mine.digests, ids_until_ms(queue, now_ms))
+                if mine.batch.count:
+                    found_effects = queue.machine.apply(commands.Enqueue(mine.batch), now_ms)
+                    self._performer.perform(queue, found_effects, now_ms)
+                self._performer.touched[queue] = None
+
+
+def _rewritten_bytes(part: Part, run: Run) -> int:
+    """Bytes of the messages that an outcome writes again, with its texts, or a few more; 0 for none."""
+    if not part.queue.machine.outcomes.needs_bytes(run, part.outcome):
+        return 0
+    outcome = part.outcome
+    texts = 4 * (len(part.queue.name) + len(outcome.condition) + len(outcome.description))
+    return run.size + run.count * (NOTE_BYTES + texts + len(outcome.annotations or b""))
+
+
+def _most_bytes(part: Part, loaded: Loaded | None) -> int:
+    """Bytes of the records that an outcome needs, or more."""
+    if part.outcome.kind is OutcomeKind.ACCEPTED:
+        return RECORD_BYTES + 16 * len(part.runs)
+    size = 0
+    for run in part.runs:
+        pieces = loaded.of(part.queue, run) if loaded is not None and run.batch.data is None else None
+        # An annotated message, its attempts, its dead letter, and the settlement of that.
+        size += sum(4 * RECORD_BYTES + _rewritten_bytes(part, piece) for piece in pieces or [run])
+    # What returns may displace as much from a queue that keeps to its bounds.
+    return 2 * size if part.queue.machine.contents.policy.guarded else size

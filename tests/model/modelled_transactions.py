@@ -1,0 +1,151 @@
+"""The messages and transactions of a shard as a model has them, and what transactions do to them."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightrail.amqp.encoder import encode
+from lightrail.amqp.values import Symbol
+from lightrail.wire.frames import OutcomeCode
+
+ATTEMPTS_MAX = 3
+SOURCE, TARGET, DEAD = "a", "b", "a/$dlq"
+MARK = "x-opt-seen"
+MARKS = encode({Symbol(MARK): 1}).hex()
+FAILED = (OutcomeCode.MODIFIED, {"delivery_failed": True})
+OUTCOMES: list[tuple[OutcomeCode, dict[str, Any]]] = [
+    (OutcomeCode.ACCEPTED, {}),
+    (OutcomeCode.REJECTED, {"condition": "app:bad"}),
+    (OutcomeCode.RELEASED, {}),
+    (OutcomeCode.MODIFIED, {"annotations": MARKS}),
+    FAILED,
+]
+
+
+@dataclass
+class Message:
+    queue: str
+    attempts: int = 0
+    is_marked: bool = False
+    number: int | None = None
+    """Of its delivery, where it is locked."""
+    until_ms: int = 0
+    reserved: str = ""
+    """The transaction that it is reserved for."""
+
+
+@dataclass
+class Work:
+    """What a transaction does."""
+
+    posts: list[tuple[str, str]] = field(default_factory=list)
+    """(name of a message, queue)."""
+    settles: list[tuple[int, str, int]] = field(default_factory=list)
+    """(delivery number, name of its message, which outcome)."""
+    number: int = 0
+    """Among those of the coordinator that were committed."""
+    is_decision: bool = False
+    """Of a transaction over several shards: that is written down always."""
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether a commit writes something, and so its number."""
+        return bool(self.posts or self.is_decision) or any(
+            OUTCOMES[which][0] != OutcomeCode.RELEASED for *_, which in self.settles
+        )
+
+
+@dataclass
+class State:
+    """What the shard has, and remembers."""
+
+    messages: dict[str, Message] = field(default_factory=dict)
+    known: int = 0
+    """The highest number of a transaction that was committed."""
+    known_on_disk: int = 0
+    prepared: dict[str, Work] = field(default_factory=dict)
+    decided: set[str] = field(default_factory=set)
+    aborted: set[str] = field(default_factory=set)
+
+    def give(self, name: str, which: tuple[OutcomeCode, dict[str, Any]]) -> None:
+        """A delivery gets an outcome."""
+        message = self.messages[name]
+        message.number, message.reserved = None, ""
+        code, detail = which
+        if code == OutcomeCode.ACCEPTED:
+            del self.messages[name]
+            return
+        message.is_marked |= "annotations" in detail
+        message.attempts += bool(detail.get("delivery_failed"))
+        if code == OutcomeCode.REJECTED or message.attempts >= ATTEMPTS_MAX:
+            message.queue = DEAD
+
+    def commit(self, work: Work) -> None:
+        """A numbered transaction of this shard."""
+        self.apply(work)
+        self.known = work.number
+        if work.is_remembered:
+            self.known_on_disk = work.number
+
+    def apply(self, work: Work) -> None:
+        for name, queue in work.posts:
+            self.messages[name] = Message(queue)
+        for _, name, which in work.settles:
+            self.give(name, OUTCOMES[which])
+
+    def reserve(self, id: str, work: Work) -> None:
+        self.prepared[id] = work
+        for _, name, _ in work.settles:
+            self.messages[name].number, self.messages[name].reserved = None, id
+
+    def conclude(self, id: str, *, commits: bool) -> None:
+        work = self.prepared.pop(id, None)
+        if work is None:
+            return
+        if commits:
+            self.apply(work)
+        else:
+            for _, name, _ in work.settles:
+                self.give(name, FAILED)
+
+    def release(self) -> None:
+        """The consumer is lost."""
+        for message in self.messages.values():
+            message.number = None
+
+    def restart(self) -> None:
+        """The shard is started again."""
+        self.release()
+        self.known = self.known_on_disk
+
+    def expire(self, now_ms: int) -> None:
+        for name, message in list(self.messages.items()):
+            if message.number is not None and message.until_ms <= now_ms:
+                self.give(name, FAILED)
+
+    def has(self, work: Work) -> bool:
+        """Whether all deliveries that a transaction settles are locked yet."""
+        return all(
+            name in self.messages and self.messages[name].number == number for number, name, _ in work.settles
+        )
+
+
+def expected(state: State) -> list[tuple[Any, ...]]:
+    return sorted(
+        (
+            (name, m.queue, m.attempts if m.queue == SOURCE else 0, m.is_marked, m.number, bool(m.reserved))
+            for name, m in state.messages.items()
+        ),
+        key=lambda each: each[0],
+    )
+
+
+def remembered(state: State) -> tuple[int, set[str], set[str]]:
+    """The number of the last transaction on disk; those that are prepared; those that others may ask for."""
+    return state.known_on_disk, set(state.prepared), state.decided
+
+
+def name_of(message: bytes) -> str:
+    found = re.search(rb"m\d+", message)
+    assert found is not None
+    return found[0].decode()

@@ -1,4 +1,4 @@
-"""Counts: how this process reaches the coordinator, as /metrics shows it."""
+"""Counts: calls of this process to the coordinator and their results, for /metrics."""
 
 import time
 from typing import Any, Final
@@ -14,7 +14,7 @@ from lightrail.telemetry.metrics import (
 
 
 class CoordinatorCounts:
-    """Outcomes of contacts with the coordinator, which reports each of them on the loop."""
+    """Results of calls to the coordinator, which are reported on the loop."""
 
     __slots__ = (
         "answers",
@@ -29,16 +29,16 @@ class CoordinatorCounts:
 
     def __init__(self) -> None:
         self.answers = True
-        """Whether the last contact worked; a coordinator that was opened is there."""
+        """Whether the last call succeeded; true after the coordinator was opened."""
         self.followed = True
-        """Whether changes arrive; those of a file always do, by looking."""
+        """Whether changes arrive; always true for a file, which is polled."""
         self.failures = 0
         self.heard_s = time.monotonic()
-        """When a contact last worked, by the monotonic clock."""
+        """Time of the last successful call or change, by the monotonic clock."""
         self.full = 0
-        """1 from a write that was refused for want of space until the coordinator takes writes again."""
+        """1 from the first write that is refused for want of space until a write succeeds."""
         self.set_back = 0
-        """1 while the coordinator lacks revisions that this process knows, and is not believed."""
+        """1 while the coordinator lacks revisions that this process knows, and is not used."""
         self.watch_restarts = 0
         self.write_seconds = Histogram(CALL_SECONDS)
 
@@ -53,11 +53,11 @@ class CoordinatorCounts:
         self.failures += 1
 
     def watch_ended(self) -> None:
-        """No changes arrive until the watch is begun anew."""
+        """No changes arrive until the watch is restarted."""
         self.followed = False
 
     def watch_restarted(self) -> None:
-        """The watch had ended and was begun anew."""
+        """The watch had ended and was restarted."""
         self.followed = True
         self.watch_restarts += 1
 

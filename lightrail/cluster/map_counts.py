@@ -1,4 +1,4 @@
-"""Map counts: what a gateway's map knows of placements, moves, members and shards, as /metrics shows it."""
+"""Map counts: numbers of placements, moves, members and shards in a gateway's map, for /metrics."""
 
 from collections import Counter
 from collections.abc import Iterable

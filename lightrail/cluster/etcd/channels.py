@@ -229,11 +229,11 @@ class _LeftError(grpc.RpcError):  # type: ignore[misc]
 
 
 def _full(error: Any) -> str:
-    said = str(error.details())
-    if "space" not in said:
-        return f"etcd can't accept more requests now: {said}"
+    details = str(error.details())
+    if "space" not in details:
+        return f"etcd can't accept more requests now: {details}"
     return (
-        f"etcd has no space left and takes no writes ({said}): compact and defragment it, or raise its "
+        f"etcd has no space left and takes no writes ({details}): compact and defragment it, or raise its "
         "--quota-backend-bytes, then `etcdctl alarm disarm`"
     )
 
@@ -250,8 +250,8 @@ def _login_is_old(error: Any) -> bool:
 
 def channel_closed(error: ValueError) -> bool:
     """Whether another thread has closed the channel; gRPC then raises ValueError."""
-    said = str(error).lower()
-    return "channel" in said and "closed" in said
+    text = str(error).lower()
+    return "channel" in text and "closed" in text
 
 
 def not_sent(problem: Any) -> bool:

@@ -92,8 +92,8 @@ class EtcdClient:
                 if time.monotonic() + pause >= until:
                     raise CoordinatorError(self._channels.away(problem))
             except CoordinatorError as error:
-                said = "it is not known whether this was written" if lost else "nothing was written"
-                raise CoordinatorError(f"{error}; {said}") from None
+                result = "it is not known whether this was written" if lost else "nothing was written"
+                raise CoordinatorError(f"{error}; {result}") from None
             time.sleep(pause)
             pause = min(2 * pause, self._times.pause_max)
 

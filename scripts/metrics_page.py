@@ -38,9 +38,9 @@ scrape_configs:
 rule_files: [lightrail.rules.yml]  # of deploy/prometheus; docs/operate/alerts.md explains each alert
 ```
 
-Series per queue are on `/metrics/detailed` alone, because there may be a hundred thousand of them. Ask for
-those that matter: `/metrics/detailed?queue=PREFIX`, at a gateway. Once there are users it is for those who
-may manage everything, for it names queues; a shard's own page then answers 403 to all but gateways.
+Series per queue are on `/metrics/detailed` alone, because there may be a hundred thousand of them. Select
+queues with `/metrics/detailed?queue=PREFIX`, at a gateway. Once there are users, the page needs the right to
+manage everything, because it names queues; a shard's own page then answers 403 to all but gateways.
 
 ```yaml
   - job_name: lightrail-detailed
@@ -52,8 +52,8 @@ may manage everything, for it names queues; a shard's own page then answers 403 
       - targets: ["127.0.0.1:8080"]
 ```
 
-A scrape costs a shard about 4 us per queue, 500 queues at a time, so that its work goes on in between. The
-dashboards of `deploy/grafana/dashboards` show what is here: import the files, or let Grafana read the
+A scrape costs a shard about 4 us per queue, 500 queues at a time, so that its work continues in between. The
+dashboards of `deploy/grafana/dashboards` show these metrics: import the files, or let Grafana read the
 directory.
 """
 SECTIONS: Final[tuple[tuple[str, str, Iterable[AnyFamily[Any]]], ...]] = (
@@ -67,7 +67,7 @@ SECTIONS: Final[tuple[tuple[str, str, Iterable[AnyFamily[Any]]], ...]] = (
     ),
     (
         "The gateway of one machine",
-        "What the supervisor says of the processes of `lightrail serve`.",
+        "What the supervisor reports of the processes of `lightrail serve`.",
         MEMBER_FAMILIES,
     ),
     ("Single queues", "On `/metrics/detailed` alone.", DETAILED_FAMILIES),

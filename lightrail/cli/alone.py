@@ -1,6 +1,6 @@
 """``lightrail frontend``, ``shard`` and ``gateway``: one process of a broker, started by hand.
 
-Processes that share a data directory, or a cluster in etcd, are one broker, whoever starts them.
+Processes that share a data directory, or a cluster in etcd, are one broker, however they are started.
 """
 
 import asyncio

@@ -91,7 +91,7 @@ def supervise(command: Sequence[str], count: int, watched: Path | None) -> int:
         changed = _state(watched)
         if changed != state:
             state = changed
-            say("files have changed: the workers are started anew")
+            say("files have changed: the workers are restarted")
             _stop(workers)
             for worker in workers:
                 worker.start()

@@ -127,16 +127,16 @@ def of_this_machine(settings: Settings) -> Settings:
 async def _when_there(settings: Settings) -> Coordinator:
     """Waits for etcd to be reachable; its refusals are final."""
     pause_s = COORDINATOR_PAUSE_MS / 1000
-    told = False
+    logged = False
     while True:
         try:
             return await open_coordinator(settings)
         except CoordinatorRefusedError:
             raise
         except CoordinatorError as error:
-            if not told:
+            if not logged:
                 log.warning("waiting for %s: %s", where(settings), error)
-            told = True
+            logged = True
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, COORDINATOR_PAUSE_MS_MAX / 1000)
 
@@ -178,7 +178,7 @@ def lock_data_directory(data: str) -> int:
                 os.close(lock)
                 what = f"another instance (pid {holder})" if running else "processes of an instance that died"
                 raise ServeError(
-                    f"the data directory {data} is held by {what}: end it, or choose another with --data"
+                    f"the data directory {data} is in use by {what}: end it, or choose another with --data"
                 ) from None
             if not waited:
                 log.warning("waiting for the processes of an instance that died (pid %s)", holder)
@@ -221,8 +221,8 @@ def reserve_all(settings: Settings, reserved: ExitStack) -> Settings:
     """Reserve all ports while the stack is open; returns the settings with the ports."""
 
     def bound(endpoint: Endpoint, name: str) -> Endpoint:
-        held, found = reserve(endpoint, name)
-        reserved.enter_context(held)
+        listener, found = reserve(endpoint, name)
+        reserved.enter_context(listener)
         return found
 
     return replace(
@@ -248,16 +248,16 @@ def reserve(endpoint: Endpoint, name: str) -> tuple[socket.socket, Endpoint]:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
-        held = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise ServeError(_bind_failed(endpoint, name, error)) from None
     try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind(address)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
     except OSError as error:
-        held.close()
+        listener.close()
         raise ServeError(_bind_failed(endpoint, name, error)) from None
-    return held, Endpoint(endpoint.host, held.getsockname()[1])
+    return listener, Endpoint(endpoint.host, listener.getsockname()[1])
 
 
 def _bind_failed(endpoint: Endpoint, name: str, error: OSError) -> str:

@@ -1,8 +1,8 @@
-"""Shared access keys: what signs the tokens of Azure Service Bus's clients, for a user of the installation.
+"""Shared access keys: keys of a user, with which clients of Azure Service Bus sign their tokens.
 
 A key is derived from the installation's secret, the user's name and a random salt, and only the salt is
-stored (ADR 39). So a key can be computed wherever a signature has to be checked, and no key is written
-anywhere. The text of a key signs, as Azure's clients use it: base64 of 32 bytes, not decoded.
+stored (ADR 39). So every process can compute a key to check a signature, and no key is stored. As in Azure's
+clients, the text of a key signs: base64 of 32 bytes, not decoded.
 """
 
 import base64
@@ -17,7 +17,7 @@ from lightrail.model import limits
 
 SALT_BYTES: Final = 16
 PASSWORD_BYTES: Final = 48
-"""Of the password that nobody knows, of a user made for its keys."""
+"""Length of the random password of a user that has only keys."""
 
 
 class AccessKeyError(ValueError):
@@ -28,9 +28,9 @@ class AccessKey(NamedTuple):
     """One key of a user."""
 
     id: str
-    """By which it is listed and deleted: the beginning of its salt in hexadecimal digits."""
+    """Id for listing and deleting: the beginning of its salt in hexadecimal digits."""
     text: str
-    """What clients have as SharedAccessKey."""
+    """The client's SharedAccessKey."""
 
 
 def keys_of(secret: bytes, record: UserRecord) -> Iterator[AccessKey]:
@@ -60,5 +60,5 @@ def without_key(record: UserRecord, id: str) -> UserRecord:
 
 
 def user_for_keys(name: str) -> UserRecord:
-    """A user whose password nobody knows: only its keys are good. Raises InvalidUserError."""
+    """A user with a random password: it can log in with its keys only. Raises InvalidUserError."""
     return with_key(UserRecord.make(name, secrets.token_urlsafe(PASSWORD_BYTES)))

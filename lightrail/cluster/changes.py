@@ -1,4 +1,4 @@
-"""Change follower: brings a view of entries up to date, and tells its listeners what has changed."""
+"""Change follower: brings a view of entries up to date, and reports the changes to its listeners."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -16,8 +16,8 @@ class ChangeFollower(Generic[Changes]):
     """Follows a key space for one view, such as the map or the directory of names.
 
     Args:
-        keys: of all entries that the view has.
-        apply: takes one entry into the view, without a value where it was deleted, and notes what changed.
+        keys: returns the keys of all entries of the view.
+        apply: applies one entry to the view (without a value: it was deleted), and records the change.
         first: key of the entry that is applied before all others.
     """
 
@@ -30,7 +30,7 @@ class ChangeFollower(Generic[Changes]):
         first: str = "",
     ) -> None:
         self.revision = 0
-        """The newest that the view has."""
+        """The newest revision of the view."""
         self._space = space
         self._keys = keys
         self._apply = apply
@@ -41,7 +41,7 @@ class ChangeFollower(Generic[Changes]):
         self._listeners.append(listener)
 
     def read(self, changes: Changes) -> None:
-        """Applies what has changed since the last time. Raises CoordinatorError where it can't be read."""
+        """Applies the changes since the last call. Raises CoordinatorError."""
         news = self._space.news(self.revision)
         if news is None:
             return

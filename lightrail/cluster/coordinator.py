@@ -1,13 +1,13 @@
-"""Coordinator: the port behind which names, placement, users and the identity of an installation are kept.
+"""Coordinator: the port to the store of names, placements, users and the identity of an installation.
 
-``sqlite.py`` keeps them in one file for the processes of one machine, ``memory.py`` in one process. Every
-method is one transaction; what it has answered survives the death of any process.
+``sqlite.py`` stores them in one file for the processes of one machine, ``memory.py`` in one process. Every
+method is one transaction; its result survives the death of any process.
 
 Everything is an entry: a text under a key, with the revision that made the key and the one that last changed
-it, as etcd has them (docs/formats/coordinator.md lists the keys). Revisions rise with each transaction that
-writes. A deleted entry is remembered for a while, so that whoever follows hears of the deletion.
+it, as in etcd (docs/formats/coordinator.md lists the keys). Revisions rise with each transaction that
+writes. A deletion is remembered for a while, so that followers get it.
 
-`map.py` is a process's view of where queues are and who serves them, `namespace/directory.py` that of names.
+`map.py` is a process's view of placements and members, `namespace/directory.py` its view of names.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,27 +22,28 @@ from lightrail.model.placement import Placement
 WRITES_MAX: Final = 100
 """Writes of one transaction; etcd allows 128 operations (its --max-txn-ops)."""
 ATTEMPTS_MAX: Final = 100
-"""Conflicts in a row after which a change is given up; each one means that somebody else got through."""
+"""Consecutive conflicts after which a change fails; each one means that another writer succeeded."""
 
 
 class CoordinatorError(Exception):
-    """The coordinator can't answer now, or must not; the message has the reason and what to do."""
+    """The coordinator can't or must not carry out the request now; the message has the reason and the
+    remedy."""
 
 
 class CoordinatorRefusedError(CoordinatorError):
-    """It answers and will not have us, as with wrong credentials: asking again is in vain."""
+    """The coordinator refuses this process, for example its credentials; a retry is useless."""
 
 
 class CoordinatorFullError(CoordinatorError):
-    """It answers and has no space for a write: an operator has to make some."""
+    """The coordinator has no space for a write; an operator has to free some."""
 
 
 class NotSetBackError(CoordinatorError):
-    """Something is to be put back, and the coordinator has lost nothing that this process knows."""
+    """A put-back was requested, and the coordinator has lost no entry that this process knows."""
 
 
 class UserExistsError(CoordinatorError):
-    """A user of this name is there already."""
+    """A user of this name exists already."""
 
 
 class UnknownUserError(CoordinatorError):
@@ -50,11 +51,11 @@ class UnknownUserError(CoordinatorError):
 
 
 class ShardsInUseError(CoordinatorError):
-    """Fewer shards were asked for than hold queues."""
+    """Fewer shards were requested than own queues."""
 
 
 class ConflictError(CoordinatorError):
-    """An entry is not at the revision that the writer had read; read it again and decide anew."""
+    """An entry is not at the revision that the writer had read; read it again and decide again."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"{key} was changed by somebody else in the meantime; read it again")
@@ -67,29 +68,29 @@ class Write(NamedTuple):
     key: str
     value: str | None
     guard: int | None = None
-    """0: the key must not be there. None: whatever is there."""
+    """0: the key must not exist. None: any state."""
 
 
 class SetBack(NamedTuple):
     """The coordinator has lost revisions that this process knows."""
 
     known_at: int
-    """The newest revision that is known."""
+    """The newest revision that this process knows."""
     revision: int
-    """The coordinator's."""
+    """The coordinator's newest revision."""
     reason: str
-    """What shows it."""
+    """The evidence, for people."""
 
 
 @dataclass(slots=True)
 class PutBack:
-    """What has to be written to restore what a coordinator has lost, and the result."""
+    """The writes that restore a coordinator's lost entries, and their result."""
 
     writes: list[Write] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
-    """Keys with another value that was written since: that one stays."""
+    """Keys whose value was written since then, and stays."""
     again: list[str] = field(default_factory=list)
-    """Keys that are not known: they were deleted before, or were made since."""
+    """Keys that this process does not know: they were deleted before, or created since."""
 
     def shown(self) -> dict[str, object]:
         """As HTTP shows it."""
@@ -101,23 +102,24 @@ class PutBack:
 
 
 class KeySpace(Protocol):
-    """Entries, and what this process registers among them. Safe to be called by many tasks at once."""
+    """Entries, and this process's registrations among them. Many tasks may call it at once."""
 
     @property
     def counts(self) -> CoordinatorCounts:
-        """What this process counts of its contacts with it."""
+        """Counters of this process's calls to the coordinator."""
 
     async def cluster_id(self) -> str:
-        """32 hexadecimal digits, drawn when the installation was made; journals carry them."""
+        """The installation's random id, 32 hexadecimal digits; journals contain it."""
 
     async def secret(self) -> bytes:
-        """32 random bytes, the same for all processes: answers about unknown users are made from them."""
+        """32 random bytes, the same for all processes; log-ins of unknown users are answered with salts from
+        it."""
 
     async def write(self, writes: Sequence[Write]) -> int:
-        """All of these or none.
+        """Carries out all of these writes or none.
 
-        At most WRITES_MAX, each of another key. `news` of this process has them when it returns,
-        or soon after it where etcd can't be followed meanwhile.
+        At most WRITES_MAX writes, each of another key. `news` of this process has them when this returns,
+        or soon after if etcd can't be followed meanwhile.
 
         Returns:
             The revision of this transaction.
@@ -125,7 +127,7 @@ class KeySpace(Protocol):
         Raises:
             ConflictError: a guard does not hold; nothing was written.
             ValueError: too many at once, or two of one key.
-            CoordinatorError: nothing was written, or the message says that this is not known.
+            CoordinatorError: nothing was written, or the message says that the result is unknown.
         """
 
     async def entry(self, key: str) -> Entry | None:
@@ -139,56 +141,56 @@ class KeySpace(Protocol):
     ) -> None:
         """Keep an entry for as long as this process lives and reaches the coordinator.
 
-        With etcd it hangs on a lease, which is refreshed, and is written again after the lease was lost; in a
-        file it stays until `unregister` or the next process that registers. It takes the place of whatever is
-        there: who may do so was found out before. `displaced` is called, on the loop, with the value of
-        another process that has taken the key since; the entry is then left alone. Calling it again gives the
-        entry another value.
+        With etcd the entry has a lease, which is refreshed, and is written again after the lease was lost; in
+        a file it stays until `unregister` or the next process that registers. It replaces any entry of the
+        key: the caller has checked that it may. `displaced` is called, on the loop, with the value of
+        another process that has written the key since; the entry is then left unchanged. A second call
+        changes the value of the entry.
 
         Raises:
             ConflictError: `guard` is the revision that the entry must have, as in a Write, and it does not.
         """
 
     async def unregister(self, key: str) -> None:
-        """Deletes such an entry, if it still is this process's."""
+        """Deletes a registration, if it still is this process's."""
 
     def news(self, since: int) -> News | None:
-        """What changed after revision `since`; None for nothing.
+        """Changes after revision `since`; None if there are none.
 
         Does not wait for other processes, costs microseconds when nothing changed, and is called on the loop.
-        `since` 0, or one so old that deletions after it are forgotten, gives everything (`whole`).
+        With `since` 0, or so old that deletions after it are forgotten, returns all entries (`whole`).
         """
 
     def on_news(self, call: Callable[[], None]) -> None:
-        """Have `call` called, on the loop, soon after there is news.
+        """Has `call` called, on the loop, soon after there is news.
 
-        With a file only what this process wrote is told so; for the rest, ask for news now and then.
+        With a file only this process's own writes cause a call; poll `news` for those of other processes.
         """
 
     @property
     def full(self) -> str | None:
-        """Why it takes no writes, from one that was refused for want of space until it takes them again."""
+        """Why writes are refused, from the first refusal for want of space until a write succeeds; else
+        None."""
 
     @property
     def set_back(self) -> SetBack | None:
-        """Whether it was set back, as by a restored snapshot; then what is known goes on and nothing is
-        written.
+        """Evidence that the coordinator was set back, as by a restored snapshot; then the known state is used
+        and nothing is written. Else None.
         """
 
     async def put_back(self) -> PutBack:
-        """Writes what this process knows and a coordinator that was set back has lost; then all go on with
-        it.
+        """Writes the entries that this process knows and a coordinator that was set back has lost; then all
+        processes continue with it.
 
         Raises:
-            NotSetBackError: it was not.
-            CoordinatorError: see `write`; what was put back so far stays, and calling it again goes on.
+            NotSetBackError: the coordinator was not set back.
+            CoordinatorError: see `write`; entries written so far stay, and a second call continues.
         """
 
     async def remaining_ms(self, key: str) -> int | None:
-        """How much longer a registration stays when nobody refreshes it, in milliseconds, by the coordinator
-        itself.
+        """Remaining time of a registration without a refresh, in milliseconds, by the coordinator's clock.
 
-        None where no lease ends it, 0 where it is not there. Raises CoordinatorError.
+        None for an entry without a lease, 0 without an entry. Raises CoordinatorError.
         """
 
     async def close(self) -> None:
@@ -199,32 +201,32 @@ class Placements(Protocol):
     """Shards and the queues placed on them; names of queues are decoded and checked (model/names.py)."""
 
     async def shards(self) -> int:
-        """Number of shards that were ever registered and not removed."""
+        """Number of shards that were registered and not removed."""
 
     async def set_shards(self, count: int) -> None:
-        """Shards 0 to `count` - 1, and no others. Raises ShardsInUseError when one that would go holds
+        """Sets the shards to 0 to `count` - 1. Raises ShardsInUseError if a shard to be removed owns
         queues."""
 
     async def place(self, queue: str) -> Placement:
-        """Where a queue is; one without a placement is placed, in an epoch above all that it ever had: see
+        """The placement of a queue; a queue without one is placed, in an epoch above all its former ones: see
         `placement.choose`.
 
-        ``NAME/$dlq`` has no placement of its own: it is always where NAME is. Raises CoordinatorError when
-        there is no shard that takes queues.
+        ``NAME/$dlq`` has no placement of its own: it is always at the shard of NAME. Raises CoordinatorError
+        if no shard accepts queues.
         """
 
     async def placement(self, queue: str) -> Placement | None:
-        """Where a queue is, or None."""
+        """The placement of a queue, or None."""
 
     async def placements(self) -> dict[str, Placement]:
-        """All queues that are placed, without dead-letter queues."""
+        """All placements, without dead-letter queues."""
 
     async def unplace(self, queues: Sequence[str]) -> None:
-        """Delete the placements of deleted queues: made again, they may be placed elsewhere."""
+        """Deletes the placements of deleted queues: queues that are created again may get another shard."""
 
 
 class Users(Protocol):
-    """Who may connect."""
+    """The users of the installation."""
 
     async def user(self, name: str) -> UserRecord | None:
         """The user of this name, or None."""
@@ -233,17 +235,17 @@ class Users(Protocol):
         """Names of all users, sorted."""
 
     async def has_users(self) -> bool:
-        """Whether anybody is defined."""
+        """Whether any user is defined."""
 
     async def add_user(self, record: UserRecord) -> None:
         """Raises UserExistsError."""
 
     async def replace_user(self, record: UserRecord) -> None:
-        """A new password. Raises UnknownUserError."""
+        """Replaces a user's record, for a new password. Raises UnknownUserError."""
 
     async def remove_user(self, name: str) -> None:
         """Raises UnknownUserError."""
 
 
 class Coordinator(KeySpace, Placements, Users, Protocol):
-    """Everything that an installation keeps in common."""
+    """The whole shared state of an installation."""

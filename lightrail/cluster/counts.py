@@ -1,4 +1,4 @@
-"""Counts: how this process reaches the coordinator, as /metrics shows it."""
+"""Counts: calls of this process to the coordinator and their results, for /metrics."""
 
 import time
 from typing import Any, Final
@@ -14,7 +14,7 @@ from lightrail.telemetry.metrics import (
 
 
 class CoordinatorCounts:
-    """Outcomes of contacts with the coordinator, which reports each of them on the loop."""
+    """Results of calls to the coordinator, which are reported on the loop."""
 
     __slots__ = (
         "answers",
@@ -29,16 +29,16 @@ class CoordinatorCounts:
 
     def __init__(self) -> None:
         self.answers = True
-        """Whether the last contact worked; a coordinator that was opened is there."""
+        """Whether the last call succeeded; true after the coordinator was opened."""
         self.followed = True
-        """Whether changes arrive; those of a file always do, by looking."""
+        """Whether changes arrive; always true for a file, which is polled."""
         self.failures = 0
         self.heard_s = time.monotonic()
-        """When a contact last worked, by the monotonic clock."""
+        """Time of the last successful call or change, by the monotonic clock."""
         self.full = 0
-        """1 from a write that was refused for want of space until the coordinator takes writes again."""
+        """1 from the first write that is refused for want of space until a write succeeds."""
         self.set_back = 0
-        """1 while the coordinator lacks revisions that this process knows, and is not believed."""
+        """1 while the coordinator lacks revisions that this process knows, and is not used."""
         self.watch_restarts = 0
         self.write_seconds = Histogram(CALL_SECONDS)
 
@@ -53,11 +53,11 @@ class CoordinatorCounts:
         self.failures += 1
 
     def watch_ended(self) -> None:
-        """No changes arrive until the watch is begun anew."""
+        """No changes arrive until the watch is restarted."""
         self.followed = False
 
     def watch_restarted(self) -> None:
-        """The watch had ended and was begun anew."""
+        """The watch had ended and was restarted."""
         self.followed = True
         self.watch_restarts += 1
 
@@ -77,37 +77,37 @@ class CoordinatorCounts:
 COORDINATOR_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     gauge(
         "lightrail_coordinator_up",
-        "1 when the last contact with the coordinator worked and its changes are heard of.",
+        "1 when the last call to the coordinator succeeded and its changes are followed.",
         "up",
     ),
     gauge(
         "lightrail_coordinator_contact_age_seconds",
-        "Time since the coordinator was last heard.",
+        "Time since the last answer of the coordinator.",
         "age_s",
     ),
     gauge(
         "lightrail_coordinator_full",
-        "1 while the coordinator takes no writes of this process since it has no space left.",
+        "1 while the coordinator refuses writes of this process because it has no space left.",
         "full",
     ),
     gauge(
         "lightrail_coordinator_set_back",
-        "1 while the coordinator was set back, as by a restored snapshot: what was known before goes on.",
+        "1 while the coordinator is set back, as by a restored snapshot; the known state is used.",
         "set_back",
     ),
     counter(
         "lightrail_coordinator_failures",
-        "Calls, and attempts to follow its changes, that found no coordinator.",
+        "Failed calls to the coordinator, and failed attempts to follow its changes.",
         "failures",
     ),
     counter(
         "lightrail_coordinator_watch_restarts",
-        "Times the watch of changes had ended and was begun anew.",
+        "Times the watch of changes ended and was restarted.",
         "watch_restarts",
     ),
     HistogramFamily(
         "lightrail_coordinator_write_seconds",
-        "Time that transactions of this process took at the coordinator.",
+        "Duration of this process's transactions at the coordinator.",
         lambda counts: counts.write_seconds,
     ),
 )

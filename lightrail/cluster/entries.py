@@ -1,16 +1,16 @@
-"""Entries: what a coordinator keeps under its keys, and how changes of it are passed on. Pure."""
+"""Entries: the values under a coordinator's keys, and the news about their changes. Pure."""
 
 from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """What is kept under a key."""
+    """The entry of a key."""
 
     key: str
     value: str | None
-    """A text, JSON for most; None when the entry was deleted."""
+    """A text, JSON for most; None if the entry was deleted."""
     created: int
-    """Revision that made the key; another one after it was deleted and made again."""
+    """Revision that created the key; a higher one if it was deleted and created again."""
     revision: int
     """Revision that last changed it."""
 
@@ -19,7 +19,7 @@ class News(NamedTuple):
     """Entries that changed, in order of their revisions."""
 
     revision: int
-    """The newest; ask for what comes after it the next time."""
+    """The newest revision; the next call asks for changes after it."""
     entries: list[Entry]
     whole: bool
-    """These are all that there are: what is not among them is gone."""
+    """These are all entries: a key that is not among them was deleted."""

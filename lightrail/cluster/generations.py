@@ -1,18 +1,18 @@
-"""Generations: how the directory of a shard is told from its copies.
+"""Generations: how the directory of a shard is distinguished from its copies.
 
-Every start of a shard is a generation: a number that rises and a token that is drawn. The directory has that
-of its last start (`Mark`, in ``generation.json``), the coordinator that of the last start that went through
-(`Generation`, ``generations/ID``). The directory is written first, so one whose process died in between still
-knows the token before:
+Every start of a shard is a generation: a rising number and a random token. The directory has the generation
+of its last start (`Mark`, in ``generation.json``), the coordinator that of the last completed start
+(`Generation`, ``generations/ID``). The directory is written first, so that a directory whose process died in
+between still has the former token:
 
     directory  {5, token e, previous [d]}      about to begin 5, or serving
-    coordinator {5, token e}                   serves, or served last: any directory without e is another one
-    coordinator {4, token d}                   died between the two; nobody else has begun meanwhile
+    coordinator {5, token e}                   serving, or served last: a directory without e is another one
+    coordinator {4, token d}                   died between the two; no other process has started meanwhile
 
-A copy that was made before the owner's last start has an older token. One that was made later has the same,
-and differs in where it is (the inode of the directory) and, in time, in how far its journal goes. After an
-orderly stop, a copy that has all records is as good as the original, and the one that is started first makes
-the other one old.
+A copy that was made before the owner's last start has an older token. A later copy has the same token, and
+differs in the inode of the directory and, after a while, in the length of its journal. After an
+orderly stop, a copy with all records is equivalent to the original, and the directory that is started first
+makes the other one outdated.
 """
 
 import json
@@ -25,18 +25,18 @@ from lightrail.cluster.membership import MemberRefusedError
 
 GENERATIONS: Final = "generations/"
 PREVIOUS_MAX: Final = 8
-"""Starts in a row that died between directory and coordinator, whose tokens are remembered."""
+"""Tokens that are remembered of consecutive starts that died between directory and coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a directory knows of its last start."""
+    """The last start of a directory, as its file records it."""
 
     number: int
     token: str
-    """Drawn for this start."""
+    """Random token of this start."""
     previous: tuple[str, ...] = ()
-    """Tokens of which the coordinator may know one instead, until it has recorded this start."""
+    """Former tokens; the coordinator may have one of them until it has recorded this start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +47,26 @@ class Generation:
     number: int
     token: str
     boot: int
-    """Of the process."""
+    """Boot of the process."""
     lock: str = ""
-    """Which lock of which running kernel the process holds; empty where the system does not show it."""
+    """Identity of the process's lock in its running kernel; empty if the system does not show it."""
     inode: int = 0
-    """Of the directory; 0 where it does not matter."""
+    """Inode of the directory; 0 where it does not matter."""
     segment: int = 0
-    """The newest of its journal, as last reported; 0 for a store without segments."""
+    """The journal's newest segment, as last reported; 0 for a store without segments."""
     next_lsn: int = 0
-    """The next record at that time: all records before it are on its disk."""
+    """Number of the next record at that time: all records before it are on its disk."""
     closed: bool = False
-    """It ended in order, and this is how far its journal goes."""
+    """Whether the process ended in order; then `next_lsn` is the end of the journal."""
     accepted: bool = False
-    """An operator accepts the next directory that is started with this disk, whatever it has."""
+    """Whether an operator accepts the next directory that is started with this disk, whatever its state."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def decode(cls, entry: Entry) -> "Generation":
-        """Ignores fields that a newer program has added. Raises CoordinatorError."""
+        """Decodes an entry; ignores fields of newer programs. Raises CoordinatorError."""
         try:
             fields: dict[str, Any] = json.loads(entry.value or "")
             return cls(**{key: fields[key] for key in cls.__slots__ if key in fields})
@@ -87,10 +87,10 @@ async def last_generation(coordinator: KeySpace, shard: int) -> tuple[Generation
 def check_generation(
     shard: int, last: Generation | None, mark: Mark | None, *, disk: str | None, inode: int, directory: str
 ) -> None:
-    """Whether a directory is the one of the last start, when nobody is registered under this number.
+    """Checks that a directory is the one of the last start; no process is registered under this number.
 
     Args:
-        inode: of the directory; 0 where the coordinator is copied together with it.
+        inode: of the directory; 0 if the coordinator is copied together with it.
 
     Raises MemberRefusedError.
     """
@@ -102,7 +102,7 @@ def check_generation(
         raise _refused(shard, last, found)
     if last.token not in (mark.token, *mark.previous):
         if mark.number <= last.number:
-            found = f"has generation {mark.number}: a copy or a restored backup that is behind"
+            found = f"has generation {mark.number}: an outdated copy or a restored backup"
         else:
             found = (
                 f"has generation {mark.number} of another line: it was started elsewhere, or the "
@@ -121,7 +121,7 @@ def check_generation(
 def check_extent(
     shard: int, last: Generation | None, *, disk: str | None, next_lsn: int, directory: str
 ) -> None:
-    """Whether a journal goes as far as the last start has reported. Raises MemberRefusedError."""
+    """Checks that a journal has all records that the last start reported. Raises MemberRefusedError."""
     if not _concerns(last, disk):
         return
     assert last is not None
@@ -130,29 +130,29 @@ def check_extent(
             shard,
             last,
             f"its journal had come to record {last.next_lsn - 1} in segment {last.segment}, the one in this "
-            f"directory ({directory}) ends with record {next_lsn - 1}: a copy or a restored backup that is "
-            "behind, or a journal that has lost its end",
+            f"directory ({directory}) ends with record {next_lsn - 1}: an outdated copy or a restored "
+            "backup, or a journal that has lost its end",
         )
 
 
 def _concerns(last: Generation | None, disk: str | None) -> bool:
-    """Whether the entry is about this disk: not where the disk was given up and replaced by another one."""
+    """Whether the entry is about this disk, and not about a former one that was given up."""
     return last is not None and last.disk == disk and not last.accepted
 
 
 def _refused(shard: int, last: Generation, found: str) -> MemberRefusedError:
     return MemberRefusedError(
         f"{key_of(shard)} says that shard {shard} was last started as generation {last.number}; {found}. "
-        "What it lacks would be lost, and what was consumed since would come again. Give the shard its own "
-        "directory, or, where that is lost and this one is all there is, "
+        "Messages that are missing in it would be lost, and consumed ones would be delivered again. Give the "
+        "shard its own directory, or, if that is lost and there is only this one, "
         f"`lightrail-admin shard accept-disk {shard}` lets it start"
     )
 
 
 async def accept_disk(coordinator: KeySpace, shard: int) -> Generation:
-    """The next directory that is started with the disk of this shard serves, however far behind it is.
+    """Accepts the next directory that is started with the disk of this shard, even if it is outdated.
 
-    The caller knows that the shard does not run. Raises MemberRefusedError, CoordinatorError.
+    The caller has made sure that the shard does not run. Raises MemberRefusedError, CoordinatorError.
     """
     for _ in range(ATTEMPTS_MAX):
         found, revision = await last_generation(coordinator, shard)

@@ -1,12 +1,12 @@
 """History: whether the entries that a coordinator lists continue those that a process knows.
 
-A restored etcd has fewer revisions than the processes that follow it, or other ones under the same numbers.
-What it lacks was not deleted. `doubt` compares; `restoring` plans what has to be written to restore what was
-lost. Both are pure.
+A restored etcd has fewer revisions than the processes that follow it, or different ones under the same
+numbers. Entries that it lacks were not deleted. `doubt` compares; `restoring` plans the writes that restore
+lost entries. Both are pure.
 
-The entry ``history`` names the current history. It is absent until the first one was broken: then a new id is
-written, by an operator's put-back (`accepted`) or by a shard whose journal knows revisions that the
-coordinator has not reached. Revisions of different histories must not be compared with each other.
+The entry ``history`` names the current history. It is absent until the first history was broken: then a new
+id is written, by an operator's put-back (`accepted`) or by a shard whose journal has revisions that the
+coordinator has not reached. Revisions of different histories must not be compared.
 """
 
 import json
@@ -21,7 +21,7 @@ from lightrail.cluster.map import FRONTENDS, GATEWAYS, PLACEMENT, SHARDS, Placed
 
 HISTORY: Final = "history"
 REGISTRATIONS: Final = (SHARDS, FRONTENDS, GATEWAYS)
-"""Entries of living processes, which write them again by themselves."""
+"""Prefixes of registrations, which living processes write again themselves."""
 _ORDER: Final = ("shardsets/", "users/", "permissions/", "readers/", "names/", "subscriptions/")
 """Prefixes that are written before the rest: a placement must not be known before its name."""
 Version = tuple[str, int, int]
@@ -33,11 +33,11 @@ class History:
     """The entry ``history``."""
 
     id: str = ""
-    """Empty for the first one, which has no entry."""
+    """Id; empty for the first history, which has no entry."""
     follows: str = ""
     """The id of the history that was put back into this one."""
     accepted: bool = False
-    """Whether an operator has accepted that processes which know `follows` go on with this one."""
+    """Whether an operator has accepted that processes of the history `follows` continue with this one."""
 
     def encode(self) -> str:
         return json.dumps(
@@ -46,7 +46,7 @@ class History:
 
     @classmethod
     def decode(cls, entry: Entry | None) -> "History":
-        """From its entry, or from none. Raises CoordinatorError."""
+        """Decodes the entry, or None for the first history. Raises CoordinatorError."""
         if entry is None or entry.value is None:
             return cls()
         try:
@@ -56,7 +56,7 @@ class History:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
 
     def continues(self, known: "History") -> bool:
-        """Whether a process that knows `known` may go on with this one, which is another."""
+        """Whether a process of the history `known` may continue with this one, which is another."""
         return self.accepted and self.follows == known.id and self.id != known.id
 
 
@@ -67,14 +67,13 @@ def doubt(
     revision: int,
     then: Iterable[Version] | None,
 ) -> str:
-    """Why a list of all entries at `revision` does not continue what is known at `known_at`; empty where it
-    does.
+    """Why a list of all entries at `revision` does not continue those known at `known_at`; empty if it does.
 
     Args:
-        then: the versions that the coordinator had at `known_at`, by its own account; None where it has
-            forgotten that revision, or never reached it. Then an absence counts as a deletion only where an
-            entry that was written as late or later is still there unchanged: that one proves that the
-            revision is part of this history.
+        then: the versions that the coordinator reports for `known_at`; None if it has compacted that
+            revision, or never reached it. Then a missing entry counts as deleted only if a known entry of the
+            same or a later revision is still there unchanged: that entry proves that the revision is part of
+            this history.
     """
     if revision < known_at:
         return f"it is at revision {revision}, and revision {known_at} was seen before"
@@ -99,7 +98,7 @@ def doubt(
 
 
 def restoring(known: Mapping[str, Entry], entries: Iterable[Entry]) -> PutBack:
-    """A plan for entries that are known, and missing or there in an older version. Deletes nothing."""
+    """A plan for known entries that are missing or older in the list. Deletes nothing."""
     there = {each.key: each for each in entries}
     plan = PutBack()
     for key, each in known.items():
@@ -134,7 +133,7 @@ def _order(write: Write) -> tuple[int, str]:
 async def begin(coordinator: KeySpace) -> None:
     """Names a new history, after a journal has shown that the coordinator lost revisions.
 
-    Raises CoordinatorError. Where another process was faster its id serves as well.
+    Raises CoordinatorError. If another process was faster, its id is used.
     """
     there = await coordinator.entry(HISTORY)
     made = History(secrets.token_hex(8), History.decode(there).id)

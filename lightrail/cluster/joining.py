@@ -1,13 +1,13 @@
 """Joining: how a process of any role opens the coordinator, gets its number, and registers.
 
-    joining = await Joining.begin(process)              # waits for etcd, for as long as it takes
+    joining = await Joining.begin(process)              # waits for etcd without a time limit
     await joining.take_number(FRONTENDS)                # or a shard's own way, by its disk
     await joining.register(address="tcp://10.0.0.1:5680")
     ...
     await joining.leave()
 
-Whatever needs the coordinator before the process serves is tried again until it succeeds. Later the
-coordinator may fail and recover at any time: the registration is written again by itself.
+Calls to the coordinator before the process serves are retried until they succeed. Later the
+coordinator may fail and recover at any time: the registration is written again automatically.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ log = logging.getLogger("lightrail.cluster.joining")
 
 Answer = TypeVar("Answer")
 FIRST_OPENINGS_S: Final = (2.0, 5.0, 10.0)
-"""How long the first attempts to open etcd take: the first one fails soon, so that the reason can be shown,
+"""Time-outs of the first attempts to open etcd: the first one fails soon, so that the reason can be shown,
 and later ones have time to read a large key space."""
 LEAVE_TIME_MAX_S: Final = 2.0
 """How long the end waits until the registration is deleted; without etcd the lease runs out."""
@@ -53,7 +53,7 @@ class Joining:
         self.process = process
         self.coordinator = coordinator
         self.key = key
-        """Of the wire; None without one, and without etcd."""
+        """Key of the wire; None without a key, and without etcd."""
         self.own = Member(
             id=max(process.id, 0),
             boot=process.boot,
@@ -76,13 +76,12 @@ class Joining:
             if not settings.insecure_wire:
                 raise CannotServeError(
                     f"the wire {settings.wire} can be reached from other machines and has no key: "
-                    "whoever reaches it "
-                    "could send, settle and export everything. Make one with `lightrail wire-key "
-                    "FILE`, give it to all "
-                    "processes by --wire-key FILE, or say --insecure-wire where nobody else is in "
+                    "every program in the network could send, settle and export all messages. Make a key "
+                    "with `lightrail wire-key FILE`, and start all "
+                    "processes with --wire-key FILE, or set --insecure-wire if nobody else is in "
                     "that network"
                 )
-            log.warning("the wire %s has no key (insecure_wire): whoever reaches it gets in", settings.wire)
+            log.warning("the wire %s has no key (insecure_wire): all who reach it have access", settings.wire)
         process.waiting = f"waiting for {where(settings)}"
         wait_s = itertools.chain(FIRST_OPENINGS_S, itertools.repeat(limits.ETCD_OPEN_MS_MAX / 1000))
         coordinator = await patiently(process, lambda: open_coordinator(settings, next(wait_s)))
@@ -98,7 +97,7 @@ class Joining:
         return f"tcp://{settings.wire}" if settings.etcd else None
 
     def reachable(self, bound: str) -> str:
-        """The address that other processes get for one that was bound."""
+        """The address that is published for a bound one."""
         if not bound.startswith("tcp://"):
             return bound
         return f"tcp://{Endpoint(advertised(self.process.settings), int(bound.rpartition(':')[2]))}"
@@ -134,7 +133,7 @@ class Joining:
         """See membership.until_free. Raises CannotServeError, MemberRefusedError, StoppedError.
 
         Args:
-            dead: the boot of a process of which the caller knows that it has ended.
+            dead: the boot of a process that has ended, as the caller knows.
         """
         process = self.process
         if not process.settings.etcd:
@@ -152,7 +151,7 @@ class Joining:
                 key,
                 self.own,
                 lease_ms=limits.ETCD_LEASE_MS,
-                # The former process with this number, of the same supervisor, has ended too.
+                # The supervisor's former process with this number has ended, too.
                 replaces=process.replaces if dead is None else dead,
                 clock=time.monotonic,
                 waiting=waiting,
@@ -192,7 +191,7 @@ class Joining:
         self._entry = key or self._entry
         self.own = replace(self.own, **fields)
         entry, value = self._entry, self.own.encode()
-        assert entry is not None, "a number was taken before"
+        assert entry is not None, "the process got its number before"
         await patiently(self.process, lambda: self.coordinator.register(entry, value, self._displaced))
 
     def _displaced(self, value: str) -> None:
@@ -203,7 +202,7 @@ class Joining:
             self.process.fail(reason)
 
     async def leave(self) -> None:
-        """Deletes the registration, where the coordinator can be reached, and closes the coordinator."""
+        """Deletes the registration, if the coordinator can be reached, and closes the coordinator."""
         if self._entry is not None:
             with suppress(CoordinatorError, TimeoutError):
                 async with asyncio.timeout(LEAVE_TIME_MAX_S):
@@ -211,9 +210,9 @@ class Joining:
         await self.coordinator.close()
 
     def refuse_strangers(self, has_users: bool) -> None:
-        """Raises CannotServeError when everybody in the network could get in, unless that was asked for.
+        """Raises CannotServeError if everybody in the network had access, unless the settings allow it.
 
-        A supervisor has checked it already.
+        A supervisor has checked this already.
         """
         settings = self.process.settings
         reason = open_to_strangers(settings, has_users)
@@ -230,7 +229,7 @@ def advertised(settings: Settings) -> str:
 
 
 def reachable_metrics(settings: Settings, bound: Endpoint) -> str:
-    """``HOST:PORT`` at which others find a process's own /metrics; loopback is for this machine alone."""
+    """``HOST:PORT`` of a process's own /metrics for other machines; loopback is for this machine alone."""
     if not settings.etcd:
         return str(bound.reachable)
     if bound.reachable != bound:  # the wildcard address
@@ -243,8 +242,8 @@ async def patiently(process: Process, work: Callable[[], Awaitable[Answer]]) -> 
     """Repeats `work` until the coordinator has answered; shows at /readyz that the process waits for it.
 
     Raises:
-        CannotServeError: the coordinator refuses; without etcd at once, as a file does not get better by
-        waiting. StoppedError: the process shall end.
+        CannotServeError: the coordinator refuses; without etcd any error, because waiting does not repair
+        a file. StoppedError: the process has to end.
     """
     pause_s = limits.COORDINATOR_PAUSE_MS / 1000
     waited_for: str | None = None

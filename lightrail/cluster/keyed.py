@@ -1,11 +1,11 @@
 """KeyedCoordinator: a coordinator over a key space; placements, users and registrations are parts of it.
 
-What is below it (memory, SQLite, etcd) only keeps entries: `_commit`, `entry`, `entries`, `_changes`. The
+Its stores (memory, SQLite, etcd) only store entries: `_commit`, `entry`, `entries`, `_changes`. The
 keys and their JSON are in docs/formats/coordinator.md.
 
-The stores are subclasses, and not handed in: most of the port's methods are the store's own (`entry`,
+The stores are subclasses, not arguments: most of the port's methods are the store's own (`entry`,
 `close`, `set_back`, …), so each of them would be written three times, in a port of stores, in the store, and
-in a method here that passes the call on.
+in a method here that forwards the call.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class KeyedCoordinator(ABC):
         return None
 
     async def put_back(self) -> PutBack:
-        raise NotSetBackError("nothing is to be put back: this coordinator continues what is known of it")
+        raise NotSetBackError("nothing has to be put back: this coordinator has lost no entry")
 
     async def remaining_ms(self, key: str) -> int | None:
         return None
@@ -94,7 +94,7 @@ class KeyedCoordinator(ABC):
         self._on_news.append(call)
 
     def _tell_news(self) -> None:
-        # Later: not within the write or refresh that has found the news.
+        # Called later, not within the write or refresh that has found the news.
         for call in self._on_news:
             asyncio.get_running_loop().call_soon(call)
 

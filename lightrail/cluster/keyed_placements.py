@@ -1,7 +1,7 @@
 """Keyed placements: shards and placements as entries of a key space.
 
-Questions are answered from a `Map`, which is brought up to date first; changes are guarded by the revisions
-that they were decided on, and decided anew on a conflict.
+Reads are answered from a `Map`, which is refreshed first; changes are guarded by the revisions
+that they were decided on, and decided again after a conflict.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from lightrail.model.placement import Placement
 
 NO_SHARDS: Final = "no queue can be placed: the number of shards was never set"
 NO_TAKERS: Final = (
-    "no queue can be placed: every shard is draining; start another one, or take one back with "
+    "no queue can be placed: every shard is draining; start another one, or end the drain of one with "
     "`lightrail-admin shard revive`"
 )
 
@@ -37,7 +37,7 @@ class KeyedPlacements:
         self._space = space
         self._map = Map(space)
         self._wanted: dict[str, asyncio.Future[Placement]] = {}
-        """Queues that are to be placed."""
+        """Queues that wait to be placed."""
         self._placer: asyncio.Task[None] | None = None
 
     async def shards(self) -> int:
@@ -68,7 +68,7 @@ class KeyedPlacements:
             except ConflictError:
                 continue
             return
-        raise CoordinatorError("the shards are being changed by others all the time: try again")
+        raise CoordinatorError("other processes keep changing the shards: try again")
 
     # --- placements ---------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class KeyedPlacements:
         return await asyncio.shield(future)
 
     async def _place_wanted(self) -> None:
-        """Places what gathers while the placements before are written, many in one transaction."""
+        """Places the queues that have waited while earlier placements were written, many per transaction."""
         while self._wanted:
             owners = list(self._wanted)[:WRITES_MAX]
             if not await self._place_these(owners):
@@ -95,7 +95,7 @@ class KeyedPlacements:
                     await self._place_these([owner])
 
     async def _place_these(self, owners: Sequence[str]) -> bool:
-        """Answers the calls that wait; False when several were not placed because of one of them."""
+        """Answers the waiting calls; False if several were not placed because of one of them."""
         try:
             placed = await self._place_all(owners)
         except ConflictError as conflict:
@@ -118,7 +118,7 @@ class KeyedPlacements:
             future.exception()
 
     async def _place_all(self, owners: Sequence[str]) -> dict[str, Placement]:
-        """Raises ConflictError when others were faster, again and again where it is one queue."""
+        """Raises ConflictError if other writers were faster; for a single queue after repeated attempts."""
         for _ in range(ATTEMPTS_MAX if len(owners) == 1 else 1):
             self._map.refresh()
             placed = {owner: there.placement for owner in owners if (there := self._map.placed(owner))}
@@ -154,7 +154,7 @@ class KeyedPlacements:
         return choose(queue, {shard: loads[shard] for shard in takers}, self._near(siblings, takers))
 
     def _near(self, siblings: Mapping[int, int], takers: Sequence[int]) -> Near:
-        """Siblings in the zone of each shard and on its host; nobody is near where these are not known."""
+        """Numbers of siblings in the zone of each shard and on its host; 0 where these are unknown."""
         if not siblings:
             return NOWHERE
         zones: Counter[str] = Counter()

@@ -41,7 +41,7 @@ class KeyedUsers:
         try:
             await self._space.write([Write(USERS + record.name, record.encode(), 0)])
         except ConflictError:
-            raise UserExistsError(f"the user {record.name!a} is there already") from None
+            raise UserExistsError(f"the user {record.name!a} exists already") from None
 
     async def replace_user(self, record: UserRecord) -> None:
         await self._change_user(record.name, record.encode())
@@ -60,4 +60,4 @@ class KeyedUsers:
             except ConflictError:
                 continue
             return
-        raise CoordinatorError(f"the user {name!a} is being changed by others all the time: try again")
+        raise CoordinatorError(f"other processes keep changing the user {name!a}: try again")

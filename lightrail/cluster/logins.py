@@ -1,17 +1,17 @@
-"""Log-ins: the passwords that clients send to one process: hashing, delays, and what is logged.
+"""Log-ins: checks of the passwords that clients send to one process: hashing, delays, log lines.
 
-A password's hash is slow by design. Good log-ins are remembered under a keyed digest, so that a client which
-logs in again costs nothing; the others are hashed a few at a time, and sources (addresses) take turns, so
-that a flood from one delays no other. Wrong log-ins slow down their source:
+A password's hash is slow by design. Correct log-ins are cached under a keyed digest, so that repeating one
+costs nothing; others are hashed a few at a time, and sources (addresses) take turns, so that a flood from one
+source does not delay the others. Wrong log-ins slow down their source:
 
-- a source with more than LOGIN_SOURCE_FREE wrong ones has its log-ins checked one by one, LOGIN_SOURCE_MS
+- log-ins of a source with more than LOGIN_SOURCE_FREE wrong ones are checked one by one, LOGIN_SOURCE_MS
   apart;
-- where a user's password was wrong more than LOGIN_USER_FREE times, from whatever sources, each check of it
-  takes LOGIN_USER_MS longer, but for sources that this user has logged in from before.
+- after more than LOGIN_USER_FREE wrong passwords of a user, from any sources, each check for that user
+  takes LOGIN_USER_MS longer, except for sources that this user has logged in from before.
 
-Nobody is locked out: a good password is accepted, at worst some seconds later. Wrong log-ins are forgotten
-again, one by one, at the same pace. The log has one line for the first wrong log-in of a source and user, and
-after LOGIN_LOG_MS one with the number of those that followed.
+No user is locked out: a correct password is accepted, at worst some seconds later. Wrong log-ins are
+forgotten one by one, at the same pace. The log has one line for the first wrong log-in of a source and user,
+and after LOGIN_LOG_MS one with the number of further ones.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ from lightrail.model import limits
 log = logging.getLogger("lightrail.cluster.logins")
 
 LOCAL: Final = "this machine"
-"""The source of clients that connect by no network."""
+"""The source of clients that connect without a network."""
 
 
 class TooManyLoginsError(Exception):
-    """So many log-ins of one source wait already that this one was not checked."""
+    """The log-in was not checked, because too many log-ins of its source wait already."""
 
 
 @lru_cache(maxsize=4_096)
 def source_of(address: str | None) -> str:
-    """What counts as one source: an address, and of IPv6 the network that one customer has."""
+    """The source of an address: the address itself, or for IPv6 the network of one customer."""
     if address is None:
         return LOCAL
     try:
@@ -77,7 +77,7 @@ class _Wrong:
 
 
 class _Turns:
-    """A number of hashes at a time; sources take turns."""
+    """A bounded number of hashes at a time; sources take turns."""
 
     def __init__(self, free: int) -> None:
         self._free = free
@@ -114,7 +114,7 @@ class Logins:
     """All log-ins of one process.
 
     Args:
-        clock: seconds that only rise.
+        clock: monotonic seconds.
         sleep: waits for so many seconds.
         later: calls back after so many seconds.
     """
@@ -139,7 +139,7 @@ class Logins:
         """When the next log-in of a slow source may be checked."""
         self._waiting: dict[str, int] = {}
         self._good: OrderedDict[bytes, bytes] = OrderedDict()
-        """By digest of user and password: the stored key that they were good for."""
+        """By digest of user and password: the stored key that they matched."""
         self._proven: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Sources that users have logged in from."""
         self._counted: dict[tuple[str, str], int] = {}
@@ -149,15 +149,15 @@ class Logins:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sampled: list[str] = []
         self.secret = b""
-        """The coordinator's, from the first refresh on: salts of unknown users come from it."""
+        """The coordinator's secret, from the first refresh on; salts of unknown users are derived from it."""
         self.rounds: tuple[int, ...] = (sasl.ROUNDS["sha256"],)
-        """Of some users that there are: unknown ones have the same."""
+        """Numbers of rounds of some existing users; unknown users are answered with the same."""
         self.rounds_512: tuple[int, ...] = (sasl.ROUNDS["sha512"],)
         self.hashes = 0
         """Passwords that were hashed."""
 
     async def refresh(self) -> bool:
-        """Looks again what users there are; True where any is defined."""
+        """Reads the users again; whether any is defined."""
         if not self.secret:
             self.secret = await self._coordinator.secret()
         names = await self._coordinator.users()
@@ -167,7 +167,7 @@ class Logins:
         try:
             found = [await self._coordinator.user(name) for name in sample]
         except (CoordinatorError, OSError) as error:
-            # That there are users is known all the same; who logs in hears that they can't be read.
+            # It is still known that there are users; log-ins fail with the error of reading them.
             log.warning("the users can't be read: %s", error)
             return bool(names)
         self._sampled = sample
@@ -180,8 +180,7 @@ class Logins:
     # --- who has to wait -----------------------------------------------------------------------------------
 
     async def admit(self, source: str, user: str) -> None:
-        """Waits for as long as this source, or who wants to be this user, has to. Raises
-        TooManyLoginsError."""
+        """Waits for the delay of this source and of this user's log-ins. Raises TooManyLoginsError."""
         now = self._clock()
         wait_s = 0.0
         if self._wrong_of(self._sources, source, now) >= limits.LOGIN_SOURCE_FREE:
@@ -198,7 +197,7 @@ class Logins:
         if waiting >= limits.LOGINS_WAITING:
             self._next_s[source] = self._next_s.get(source, now) - limits.LOGIN_SOURCE_MS / 1000
             raise TooManyLoginsError(
-                f"{waiting} log-ins from {source} wait since many from there were wrong; try again later"
+                f"{waiting} log-ins from {source} wait because many from there were wrong; try again later"
             )
         self._waiting[source] = waiting + 1
         try:
@@ -223,11 +222,11 @@ class Logins:
     async def verify(
         self, source: str, user: str, password: str, is_awaited: Callable[[], bool] = lambda: True
     ) -> UserRecord | None:
-        """The record of a user whose password this is, else None. Raises TooManyLoginsError,
+        """The record of the user if the password is correct, else None. Raises TooManyLoginsError,
         CoordinatorError.
 
         Args:
-            is_awaited: whether the client still waits; nothing is hashed for one that does not.
+            is_awaited: whether the client still waits; nothing is hashed for a client that has left.
         """
         record = await self._coordinator.user(user)
         digest = blake2b(f"{user}\0{password}".encode(errors="surrogateescape"), key=self._key).digest()
@@ -235,7 +234,7 @@ class Logins:
             self._good.move_to_end(digest)
             return record
         await self.admit(source, user)
-        # The same work for a name that does not exist, so that time does not show which do.
+        # The same work for an unknown name, so that the time does not reveal which names exist.
         keys = record.sha256 if record is not None else self.unknown(user, "SCRAM-SHA-256")
         await self._turns.begin(source)
         try:
@@ -255,7 +254,7 @@ class Logins:
         return record
 
     def unknown(self, user: str, mechanism: str) -> sasl.ScramKeys:
-        """Keys that no password has: they do not show that there is no such user."""
+        """Keys that match no password, so that the answer does not reveal that the user is unknown."""
         rounds = self.rounds if mechanism == "SCRAM-SHA-256" else self.rounds_512
         number = int.from_bytes(blake2b(user.encode(), key=self.secret[:64], digest_size=8).digest())
         return sasl.unknown_user_keys(self.secret, user, mechanism, rounds[number % len(rounds)])
@@ -266,7 +265,7 @@ class Logins:
             self._good.popitem(last=False)
 
     def _strengthen(self, record: UserRecord, password: str, digest: bytes) -> None:
-        """Hashes the password anew, which is known now, where its record has fewer rounds than new ones."""
+        """Hashes the password again, while it is known, if its record has fewer rounds than new records."""
 
         async def strengthen() -> None:
             try:
@@ -275,7 +274,7 @@ class Logins:
                     await self._coordinator.replace_user(made)
                     self._remember(digest, made)
             except CoordinatorError as error:
-                log.warning("the password of %a could not be hashed anew: %s", record.name, error)
+                log.warning("the password of %a could not be hashed again: %s", record.name, error)
 
         task = asyncio.get_running_loop().create_task(strengthen())
         self._tasks.add(task)

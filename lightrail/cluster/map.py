@@ -1,6 +1,6 @@
 """Map: one process's view of placements, moves and members, as of the last refresh.
 
-It follows the coordinator's entries as the directory of names does: `refresh()` is synchronous, costs
+It follows the coordinator's entries like the directory of names: `refresh()` is synchronous, costs
 microseconds when nothing changed, and is called before each decision and every limits.DIRECTORY_POLL_MS.
 """
 
@@ -24,7 +24,7 @@ SHARDS: Final = "shards/"
 FRONTENDS: Final = "frontends/"
 GATEWAYS: Final = "gateways/"
 FIRST_EPOCH: Final = 0
-"""Epoch in a new placement: stands for the revision that made the entry (docs/adr/0015)."""
+"""Epoch in a new placement; the revision that made the entry is used instead (docs/adr/0015)."""
 
 
 class Placed(NamedTuple):
@@ -32,10 +32,10 @@ class Placed(NamedTuple):
 
     shard: int
     epoch: int
-    """Grows with every change of the owner, also where the queue was deleted and made again in between."""
+    """Rises with every change of the owner, also if the queue was deleted and created again in between."""
     revision: int
     lost: int = 0
-    """Epoch in which an operator gave up the messages of all epochs before; 0 where nobody did."""
+    """Epoch in which an operator gave up the messages of all epochs before; 0 for none."""
     moved: bool = True
     """Whether the owner has changed since the queue was placed for the first time."""
 
@@ -53,7 +53,7 @@ class Placed(NamedTuple):
 
     @classmethod
     def decode(cls, entry: Entry) -> "Placed":
-        """From such an entry, which exists. Raises CoordinatorError."""
+        """Decodes such an entry, which exists. Raises CoordinatorError."""
         try:
             fields = json.loads(entry.value or "")
             epoch = int(fields["epoch"])
@@ -70,26 +70,26 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A queue on its way to another shard: the entry ``moves/QUEUE``.
+    """The move of a queue to another shard: the entry ``moves/QUEUE``.
 
-    It is there from the plan to the commit. Its destination carries it out (docs/adr/0010).
+    It exists from the plan to the commit. Its destination carries it out (docs/adr/0010).
     """
 
     queue: str
     source: int
     to: int
     epoch: int
-    """Of the placement that it starts from."""
+    """Epoch of the placement at its start."""
     phase: str = "waiting"
     """``waiting`` and copying, or ``frozen``: the destination has asked the source to freeze."""
     throttle: int = 0
     """Bytes per second of the copy; 0 for no limit."""
     asked_ms: int = 0
-    """When it was asked for, in milliseconds since 1970."""
+    """Time of the request, in milliseconds since 1970."""
     order: int = 0
-    """Among those that were asked for together."""
+    """Position among the moves of one request."""
     revision: int = 0
-    """Of the entry; guards the next change."""
+    """Revision of the entry; guards the next change."""
 
     @property
     def key(self) -> str:
@@ -108,7 +108,7 @@ class ShardRecord:
 
     id: int
     disk: str = ""
-    """Of its data directory; empty until the first process has registered."""
+    """Disk id of its data directory; empty until the first process has registered."""
     state: str = "active"
     """``active``, or ``draining``: it gets no new queues, and its queues are to be moved away."""
     revision: int = 0
@@ -123,15 +123,15 @@ class Member:
 
     id: int
     boot: int
-    """Drawn when the process starts."""
+    """Random number, drawn when the process starts."""
     address: str = ""
-    """ZeroMQ address: of a shard, where frontends find it; of a frontend, its control socket."""
+    """ZeroMQ address: a shard's for frontends, or a frontend's control socket."""
     metrics: str = ""
     """``HOST:PORT`` of its own /metrics."""
     http: str = ""
-    """Of a gateway: ``HOST:PORT``."""
+    """``HOST:PORT`` of a gateway."""
     disk: str = ""
-    """Of a shard: of its data directory."""
+    """Disk id of a shard's data directory."""
     host: str = ""
     zone: str = ""
     version: str = ""
@@ -145,12 +145,12 @@ class Member:
 
 @dataclass(slots=True)
 class MapChanges:
-    """What a refresh found changed."""
+    """The changes that a refresh found."""
 
     placements: set[str] = field(default_factory=set)
     """Queues with another shard or epoch, with their first placement, or without one from now on."""
     moves: set[str] = field(default_factory=set)
-    """Queues whose move began, went on or ended."""
+    """Queues whose move began, changed or ended."""
     shards: set[int] = field(default_factory=set)
     """Shards that were added, removed or registered, have ended, or have another address or state."""
     members: bool = False
@@ -185,7 +185,7 @@ class Map:
         self._follower.listen(listener)
 
     def refresh(self) -> None:
-        """Takes in what changed, and tells the listeners. Raises CoordinatorError."""
+        """Applies the changes and calls the listeners. Raises CoordinatorError."""
         changes = MapChanges()
         self._follower.read(changes)
         if changes.placements or changes.moves or changes.shards or changes.members or changes.readers:
@@ -194,11 +194,11 @@ class Map:
     # --- questions -------------------------------------------------------------------------------------
 
     def placed(self, queue: str) -> Placed | None:
-        """Where a queue is, or None; ``NAME/$dlq`` is where NAME is."""
+        """The placement of a queue, or None; ``NAME/$dlq`` has that of NAME."""
         return self._placements.get(names.owner(queue))
 
     def placements(self) -> dict[str, Placed]:
-        """All of them, by queue; not to be changed."""
+        """All placements by queue; do not change the result."""
         return self._placements
 
     def queues_of(self, shard: int) -> list[str]:
@@ -206,11 +206,11 @@ class Map:
         return [queue for queue, placed in self._placements.items() if placed.shard == shard]
 
     def siblings(self, queue: str) -> Mapping[int, int]:
-        """How many queues directly below the same name each shard owns; nothing for a name at the top."""
+        """Numbers of queues directly below the same name, by their shard; empty for a name at the top."""
         return self._siblings.get(queue.rpartition("/")[0], {})
 
     def takers(self) -> list[int]:
-        """Shards that may get new queues: active ones that serve, or all active ones where none does."""
+        """Shards that may get new queues: active ones that serve, or all active ones if none serves."""
         active = [each.id for each in self.shard_records.values() if each.state == "active"]
         return [id for id in active if id in self.shards] or active
 

@@ -1,4 +1,4 @@
-"""Map counts: what a gateway's map knows of placements, moves, members and shards, as /metrics shows it."""
+"""Map counts: numbers of placements, moves, members and shards in a gateway's map, for /metrics."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -41,21 +41,21 @@ PLACEMENT_FAMILIES: Final[tuple[AnyFamily[Map], ...]] = (
     Family(
         "gauge",
         "lightrail_placement_moves",
-        "Moves of queues that were asked for and have not ended, by phase.",
+        "Moves of queues that were requested and have not ended, by phase.",
         ("phase",),
         _moves,
     ),
     Family(
         "gauge",
         "lightrail_placement_members",
-        "Processes that are registered with the coordinator, by what they are.",
+        "Processes that are registered with the coordinator, by role.",
         ("of",),
         _serving,
     ),
     Family(
         "gauge",
         "lightrail_placement_shards",
-        "Shards that were ever made known and not removed, by state.",
+        "Shards that were created and not removed, by state.",
         ("state",),
         _shards,
     ),

@@ -1,10 +1,10 @@
 """Membership: the number of a process, and which processes may serve under it.
 
 A shard's number belongs to its disk: ``shardsets/ID`` pins the disk of the first process that registered, so
-that an empty disk under an old name does not pass for the shard whose messages it has lost; which of several
-copies of that disk may serve is in generations.py. Frontends and gateways store nothing, so any free number
-suits them. A process that is registered under a wanted number may be dead: its entry is deleted when its
-lease has run out, and until then the new process waits.
+that an empty disk under an old name is not mistaken for the shard; generations.py decides which of several
+copies of that disk may serve. Frontends and gateways store nothing and may have any free number. The
+process that is registered under a wanted number may be dead: its entry is deleted when its
+lease expires, and until then the new process waits.
 """
 
 import asyncio
@@ -21,25 +21,26 @@ Clock = Callable[[], float]
 """Seconds, rising."""
 Sleep = Callable[[float], Awaitable[None]]
 LOOK_S: Final = 0.2
-"""Between two looks whether an entry still exists."""
+"""Pause between two checks whether an entry still exists."""
 LOOK_AT_LEASE_S: Final = 1.0
-"""Between two looks at the time left of its lease, which etcd has in whole seconds."""
+"""Pause between two checks of its lease's remaining time, which etcd reports in whole seconds."""
 REFRESHES_MIN: Final = 3
-"""How often the lease of a living process is seen to be refreshed within its time and the margin."""
+"""Number of refreshes of a lease, within its time and the margin, that prove that its process is alive."""
 
 
 class MemberRefusedError(Exception):
-    """Why a process may not serve under this number: what was expected, what was found, what to do."""
+    """A process may not serve under this number; the message says what was expected, found, and what to
+    do."""
 
 
 def free_number(taken: Iterable[int]) -> int:
-    """The smallest number that no process has."""
+    """The smallest number that is not taken."""
     known = set(taken)
     return next(number for number in range(len(known) + 1) if number not in known)
 
 
 def check_disk(shard: int, known: ShardRecord | None, disk: str | None, directory: str) -> None:
-    """Whether the shard of this number may live on a disk; `disk` None is an empty directory.
+    """Checks that the shard of this number belongs to a disk; `disk` None is an empty directory.
 
     Raises MemberRefusedError.
     """
@@ -49,7 +50,7 @@ def check_disk(shard: int, known: ShardRecord | None, disk: str | None, director
     raise MemberRefusedError(
         f"{SHARD_SETS}{shard} was made by disk {known.disk}, this directory ({directory}) {found}: "
         f"an empty disk under an old name, without the messages of shard {shard}. Give it the old directory, "
-        f"or, where that is lost for good, `lightrail-admin shard forget-disk {shard}` gives up its messages"
+        f"or, if that is lost, give up its messages with `lightrail-admin shard forget-disk {shard}`"
     )
 
 
@@ -86,18 +87,18 @@ async def until_free(
 ) -> int:
     """Wait until no other living process is registered under `key`.
 
-    An entry whose lease is refreshed again and again belongs to a living process. Time alone is no sign:
-    etcd gives every lease its whole life once more when it is started again or has another leader.
+    An entry whose lease is refreshed repeatedly belongs to a living process. Time alone is no proof: etcd
+    extends every lease by its whole time when it is restarted or gets another leader.
 
     Args:
-        lease_ms: how long the entry of a dead process stays, where etcd is not started again meanwhile.
+        lease_ms: how long the entry of a dead process stays, unless etcd is restarted meanwhile.
 
     Returns:
         The revision of the entry, 0 without one: the guard of the registration.
 
     Raises:
-        MemberRefusedError: another process goes on refreshing its lease.
-        CoordinatorError: the coordinator can't be asked.
+        MemberRefusedError: another process keeps refreshing its lease.
+        CoordinatorError: the coordinator can't be reached.
     """
     first: Member | None = None
     end = look_again = 0.0
@@ -146,18 +147,18 @@ async def allocate_shard(coordinator: KeySpace, disk: str) -> int:
         except ConflictError:
             continue
         return id
-    raise CoordinatorError("numbers of shards are being taken by others all the time: try again")
+    raise CoordinatorError("other processes keep taking the numbers of shards: try again")
 
 
 async def pin_disk(coordinator: KeySpace, shard: int, disk: str, *, lasting: bool, directory: str) -> None:
-    """Write down that this disk is the shard's.
+    """Records that this disk is the shard's.
 
     Args:
-        lasting: False for a store in memory, whose disk is another one after each start.
+        lasting: False for a store in memory, whose disk id changes with each start.
 
     Raises:
-        MemberRefusedError: another disk is.
-        CoordinatorError: the coordinator can't be asked.
+        MemberRefusedError: the shard has another disk.
+        CoordinatorError: the coordinator can't be reached.
     """
     key = f"{SHARD_SETS}{shard}"
     for _ in range(ATTEMPTS_MAX):
@@ -179,7 +180,7 @@ async def pin_disk(coordinator: KeySpace, shard: int, disk: str, *, lasting: boo
 
 
 async def shard_records(coordinator: KeySpace) -> dict[int, ShardRecord]:
-    """All shards that were ever made known and not removed. Raises CoordinatorError."""
+    """All shards that were created and not removed. Raises CoordinatorError."""
     found = {}
     for entry in await coordinator.entries(SHARD_SETS):
         try:
@@ -195,7 +196,7 @@ async def take_number(
 ) -> int:
     """Register a process under the smallest free number. Raises CoordinatorError.
 
-    Called again by the same process, as after a lost answer, it returns the same number.
+    A second call of the same process, as after a lost answer, returns the same number.
     """
     for _ in range(ATTEMPTS_MAX):
         there = {
@@ -211,11 +212,11 @@ async def take_number(
         except ConflictError:
             continue
         return id
-    raise CoordinatorError(f"numbers of {prefix} are being taken by others all the time: try again")
+    raise CoordinatorError(f"other processes keep taking the numbers of {prefix}: try again")
 
 
 def displaced_by(key: str, value: str, own: Member) -> str | None:
-    """Why a process has to end that finds another value under its key; None for a value of its own."""
+    """Why a process has to end after another value was written under its key; None for its own value."""
     try:
         found = member_of(Entry(key, value, 0, 0))
     except CoordinatorError as error:

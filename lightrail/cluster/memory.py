@@ -1,4 +1,4 @@
-"""The coordinator in memory: for tests, and for one process that needs no other one."""
+"""The coordinator in memory: for tests, and for a single process."""
 
 import secrets
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Moves: the transactions by which a queue gets another owner, each guarded by what it was decided on.
+"""Moves: the transactions that change a queue's owner, each guarded by the revisions that it was decided on.
 
-The placement decides who owns a queue. It changes in `commit` (to the destination, epoch + 1) or in `give_up`
-(the source wins its queue back, epoch + 2), and only one of them can go through: both need the placement and
-the move at the revisions that they have read. See docs/adr/0010-moving-queues.md.
+The placement names the owner of a queue. It changes in `commit` (to the destination, epoch + 1) or in
+`give_up` (the source keeps its queue, epoch + 2), and only one of them can succeed: both need the placement
+and the move at the revisions that they have read. See docs/adr/0010-moving-queues.md.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from lightrail.cluster.map import PLACEMENT, Map, Move, Placed
 async def begin(
     coordinator: KeySpace, map: Map, wanted: Sequence[tuple[str, int]], *, throttle: int = 0, now_ms: int
 ) -> list[Move]:
-    """Ask for queues to be moved, as (queue, destination), in this order.
+    """Requests moves of queues, as (queue, destination), in this order.
 
     Returns:
-        The moves that began; one that is there already, or whose placement changed meanwhile, is left out.
+        The moves that began; a move that exists already, or whose placement changed meanwhile, is left out.
     """
     begun: list[Move] = []
     moves: list[Move] = []
@@ -39,7 +39,7 @@ async def _begin(coordinator: KeySpace, moves: list[Move]) -> list[Move]:
     except ConflictError:
         if len(moves) == 1:
             return []
-        # Somebody else has begun one of them: those that are left are asked for one by one.
+        # Another process has begun one of them: the others are requested one by one.
         return [each for move in moves for each in await _begin(coordinator, [move])]
     return moves
 
@@ -56,10 +56,10 @@ async def freeze(coordinator: KeySpace, move: Move) -> Move:
 
 
 async def commit(coordinator: KeySpace, move: Move, placed: Placed) -> None:
-    """The destination owns the queue in epoch + 1, and the move is over.
+    """The destination owns the queue in epoch + 1, and the move ends.
 
     Raises:
-        ConflictError: the source won its queue back, or the queue is gone.
+        ConflictError: the source took its queue back, or the queue was deleted.
     """
     await coordinator.write(
         [
@@ -72,10 +72,10 @@ async def commit(coordinator: KeySpace, move: Move, placed: Placed) -> None:
 
 
 async def give_up(coordinator: KeySpace, move: Move, placed: Placed) -> None:
-    """The source keeps the queue, in epoch + 2 where it may have frozen it, and the move is over.
+    """The source keeps the queue, in epoch + 2 if it may have frozen it, and the move ends.
 
     Raises:
-        ConflictError: the destination committed, the move went on, or somebody else gave it up.
+        ConflictError: the destination committed, the move changed, or another process gave it up.
     """
     writes = [Write(move.key, None, move.revision)]
     if move.phase == "frozen":

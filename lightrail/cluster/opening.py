@@ -16,11 +16,11 @@ OUTSIDE: Final = ("amqp", "amqps", "http", "https")
 
 
 async def open_coordinator(settings: Settings, wait_s: float = limits.ETCD_OPEN_MS / 1000) -> Coordinator:
-    """One attempt, which takes `wait_s` at most.
+    """Makes one attempt of at most `wait_s` seconds.
 
     Raises:
-        CoordinatorRefusedError: another attempt is in vain.
-        CoordinatorError: it can't be reached now.
+        CoordinatorRefusedError: a further attempt is useless.
+        CoordinatorError: the coordinator can't be reached now.
     """
     if not settings.etcd:
         return await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
@@ -52,14 +52,14 @@ def _password(path: str | None) -> str:
 
 
 def where(settings: Settings) -> str:
-    """The coordinator, as messages for people name it."""
+    """The coordinator's name in messages for people."""
     if not settings.etcd:
         return os.path.join(settings.data, FILE_NAME)
     return f"etcd at {','.join(map(str, settings.etcd))}, cluster {settings.cluster}"
 
 
 async def listing_key(coordinator: Coordinator) -> str:
-    """The header Authorization by which gateways ask other processes for a list of their queues."""
+    """The header Authorization of gateways' requests to other processes for names of queues."""
     secret = await coordinator.secret()
     return "Bearer " + hmac.digest(secret, b"lightrail /metrics/detailed", "sha256").hex()
 
@@ -87,5 +87,5 @@ def open_to_strangers(settings: Settings, has_users: bool) -> str | None:
         flag += f" --cluster {settings.cluster}"
     return (
         f"{', '.join(outside)} can be reached from outside of this machine, but no user is defined: "
-        f"add one with `lightrail-admin {flag} user add NAME`, or say --insecure-no-users"
+        f"add one with `lightrail-admin {flag} user add NAME`, or set --insecure-no-users"
     )

@@ -12,8 +12,8 @@ NOWHERE: Final[Near] = MappingProxyType({})
 def choose(queue: str, loads: Mapping[int, int], near: Near = NOWHERE) -> int:
     """The shard for a new queue: least loaded, then fewest siblings near it, then by rendezvous hashing.
 
-    ``loads`` maps every shard that may take it to its load (its number of queues), ``near`` a shard to the
-    numbers of siblings in its zone and on its host, where these are known. Raises ValueError when there is
+    ``loads`` maps every shard that may get the queue to its load (its number of queues), ``near`` a shard to
+    the numbers of siblings in its zone and on its host, if these are known. Raises ValueError when there is
     no shard.
     """
     if not loads:

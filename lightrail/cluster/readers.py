@@ -1,7 +1,8 @@
-"""Reader: a reader of the shards' journals and its positions, so that nothing is removed before it was read.
+"""Reader: a reader of the shards' journals and its positions, so that no segment is removed before it was
+read.
 
-A reader is the entry ``readers/NAME``. Shards keep what they would remove from their archives, up to the
-reader's own bounds; beyond these they remove it all the same (docs/operate/readers.md).
+A reader is the entry ``readers/NAME``. Shards keep segments in their archives for it, up to the reader's own
+bounds; beyond these they remove them anyway (docs/operate/readers.md).
 """
 
 import json
@@ -16,16 +17,16 @@ LSN_MAX: Final = (1 << 63) - 1
 
 
 class InvalidReaderError(ValueError):
-    """Something of a reader that can't be: what was expected and what came."""
+    """An invalid field of a reader; the message has what was expected and found."""
 
 
 class ReaderGoesBackError(Exception):
-    """A position that is behind the one that is written down."""
+    """A position before the recorded one."""
 
     def __init__(self, disk: str, before: int, after: int) -> None:
         super().__init__(
-            f"the reader is at {before} in journal {disk} already, and {after} is behind that: what lies "
-            "between may have been removed"
+            f"the reader is at {before} in journal {disk} already, and {after} is behind that: the records "
+            "between them may have been removed"
         )
         self.disk = disk
         self.before = before
@@ -34,18 +35,18 @@ class ReaderGoesBackError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Positions of one reader, and how much may be kept for it."""
+    """Positions of one reader, and the bounds of what is kept for it."""
 
     positions: dict[str, int] = field(default_factory=dict)
-    """Next lsn to read, by the disk of the journal. One that is missing is read from its earliest record."""
+    """Next lsn to read, by the disk of the journal. A missing journal is read from its earliest record."""
     hold_hours: float = limits.READER_HOLD_HOURS
-    """What was sealed longer ago is not kept for it."""
+    """Segments that were sealed longer ago are not kept for it."""
     hold_bytes: int = limits.READER_HOLD_BYTES
-    """At most this is kept for it, at each shard."""
+    """Most bytes that each shard keeps for it."""
     moved_ms: int = 0
-    """When it last reported its positions, in milliseconds since 1970."""
+    """Time of its last report of positions, in milliseconds since 1970."""
     revision: int = 0
-    """Of the entry; guards the next change."""
+    """Revision of the entry; guards the next change."""
 
     def encode(self) -> str:
         """The value of its entry."""
@@ -55,7 +56,7 @@ class Reader:
 
     @classmethod
     def decode(cls, value: str, revision: int) -> "Reader":
-        """From its entry. Raises ValueError, TypeError or KeyError where that is none."""
+        """Decodes its entry. Raises ValueError, TypeError or KeyError."""
         fields = json.loads(value)
         return cls(
             {str(disk): int(lsn) for disk, lsn in dict(fields["positions"]).items()},
@@ -66,14 +67,14 @@ class Reader:
         )
 
     def moved(self, positions: Mapping[str, int], now_ms: int, *, back: bool = False) -> "Reader":
-        """With these positions; those of other journals stay.
+        """The reader with these positions; those of other journals stay.
 
         Args:
-            back: positions may go back.
+            back: whether positions may go back.
 
         Raises:
-            ReaderGoesBackError: one does, and may not.
-            InvalidReaderError: these are too many journals.
+            ReaderGoesBackError: a position goes back, and `back` is False.
+            InvalidReaderError: too many journals.
         """
         for disk, lsn in positions.items():
             before = self.positions.get(disk, 0)
@@ -83,20 +84,19 @@ class Reader:
         if len(merged) > limits.READER_POSITIONS_MAX:
             raise InvalidReaderError(
                 f"the reader would have positions in {len(merged)} journals; at most "
-                f"{limits.READER_POSITIONS_MAX} are allowed: forget those that are gone"
+                f"{limits.READER_POSITIONS_MAX} are allowed: forget those of journals that no longer exist"
             )
         return replace(self, positions=merged, moved_ms=now_ms)
 
     def without(self, disks: set[str]) -> "Reader":
-        """Without positions in these journals: those that still exist are read from the beginning."""
+        """The reader without positions in these journals; existing journals are read from the beginning."""
         return replace(
             self, positions={disk: lsn for disk, lsn in self.positions.items() if disk not in disks}
         )
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidReaderError unless a reader may be called so: as names are, but for those of the
-    system."""
+    """Raise InvalidReaderError unless a reader may have this name: any name but those of the system."""
     try:
         names.check(name)
     except names.InvalidNameError as error:

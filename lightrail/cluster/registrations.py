@@ -1,4 +1,4 @@
-"""Registrations: entries that stand for this process, until another process writes over them."""
+"""Registrations: entries of this process, until another process overwrites them."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from lightrail.cluster.entries import Entry
 
 
 class Registration(NamedTuple):
-    """An entry that stands for this process."""
+    """One entry of this process."""
 
     value: str
     revision: int
@@ -18,7 +18,8 @@ class Registration(NamedTuple):
 
 
 class Registrations:
-    """Of one process, by key; they stay until `unregister`, or until another process registers."""
+    """The registrations of one process, by key; they stay until `unregister` or another process's
+    registration."""
 
     def __init__(self, space: KeySpace) -> None:
         self._space = space
@@ -28,7 +29,7 @@ class Registrations:
         self, key: str, value: str, displaced: Callable[[str], None], guard: int | None = None
     ) -> None:
         """See the port."""
-        # News of the new value may come before its revision is known here: nobody looks meanwhile.
+        # News of the new value may arrive before its revision is known here: it is not checked meanwhile.
         before = self.held.pop(key, None)
         try:
             revision = await self._write(key, value, guard)
@@ -50,12 +51,12 @@ class Registrations:
         found = await self._space.entry(key)
         if registration is None or found is None or found.value != registration.value:
             return
-        # On a conflict another process has it by now.
+        # After a conflict the entry belongs to another process.
         with contextlib.suppress(ConflictError):
             await self._space.write([Write(key, None, found.revision)])
 
     def look_for_another(self, entry: Entry) -> None:
-        """An entry has changed: reports it where another process has written it over ours."""
+        """An entry has changed: reports it if another process has overwritten ours."""
         registration = self.held.get(entry.key)
         if (
             registration is not None

@@ -1,4 +1,4 @@
-"""Shard connections: those of one frontend or gateway, with the map of queues and the owners of queues.
+"""Shard connections: the connections of one frontend or gateway, with the map and the owners of queues.
 
 There is a connection to every shard that is registered or was named at the start (`add`). It stays while the
 shard is down, follows the shard to another address, and is closed when the shard is removed.
@@ -32,7 +32,7 @@ class ShardConnections:
 
     Args:
         name: of this process, unique in the installation.
-        boot: drawn when the process starts.
+        boot: random number of this process.
         now_ms: wall clock, in milliseconds since 1970.
         schedule_flush: asks for `flush` at the end of this turn.
         shard_wait_ms: how long senders wait for a shard that does not serve; 0: for ever.
@@ -56,7 +56,7 @@ class ShardConnections:
         self.map = Map(coordinator)
         self.owners = Owners(self, loop, now_ms=now_ms, shard_wait_ms=shard_wait_ms)
         self.moved = 0
-        """Rises when a queue has moved."""
+        """Counts moves of queues."""
         self._coordinator = coordinator
         self._loop = loop
         self._name = name
@@ -68,7 +68,7 @@ class ShardConnections:
         self._boots: dict[int, int] = {}
         """Boot numbers of the registered shard processes."""
         self._answers: dict[str, Placement] = {}
-        """Placements that the coordinator has answered and that are not in the map yet."""
+        """Placements from answers of the coordinator that are not in the map yet."""
         self._unreadable = False
         self._was_ready = False
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -78,7 +78,7 @@ class ShardConnections:
 
     @property
     def context(self) -> "zmq.Context[zmq.Socket[bytes]]":
-        """Of all sockets of this process."""
+        """The ZeroMQ context of all sockets of this process."""
         if self._context is None:
             self._context = keys.context(self._key)
         return self._context
@@ -112,20 +112,20 @@ class ShardConnections:
             elif peer.address != member.address or (
                 self._boots.get(shard, member.boot) != member.boot
                 # It may have answered our greeting before its registration arrived here; a new connection
-                # would have all unsettled deliveries made again.
+                # would repeat all unsettled deliveries.
                 and peer.serving_boot != member.boot
             ):
                 log.info("shard %d is at %s now", shard, member.address)
                 peer.reach(member.address)
             self._boots[shard] = member.boot
         elif member is None and peer is not None and shard in self._boots.keys() - self.map.shard_records:
-            log.info("shard %d is no part of this installation any more", shard)
+            log.info("shard %d is no longer part of this installation", shard)
             del self.peers[shard], self._boots[shard]
             self.owners.removed(peer)
             peer.close()
 
     def flush(self) -> None:
-        """Sends what gathered for each shard."""
+        """Sends the collected frames of each shard."""
         for peer in self.peers.values():
             peer.flush()
 
@@ -136,8 +136,8 @@ class ShardConnections:
     def not_ready(self) -> str | None:
         """Why messages can't be sent and received now, or None.
 
-        Once every shard was greeted, or START_WAIT_S have passed, the process stays ready: it is not to be
-        taken out of service because one of many shards is down.
+        Once every shard was greeted, or START_WAIT_S have passed, the process stays ready, so that it stays
+        in service when one of many shards is down.
         """
         if self._was_ready:
             return None
@@ -159,14 +159,14 @@ class ShardConnections:
         return self.peers.get(shard)
 
     def placement(self, queue: str) -> Placement | None:
-        """Where a queue is, as far as this process knows."""
+        """The placement of a queue that this process knows, or None."""
         placed = self.map.placed(queue)
         if placed is not None:
             return placed.placement
         return self._answers.get(queue)
 
     async def place(self, queue: str) -> Placement:
-        """The same; a queue without a placement is placed. Raises CoordinatorError."""
+        """The placement of a queue; a queue without one is placed. Raises CoordinatorError."""
         known = self.placement(queue)
         if known is None:
             coordinator = self._coordinator
@@ -180,7 +180,7 @@ class ShardConnections:
         return known
 
     def forget(self, queue: str) -> None:
-        """Forgets what the coordinator has answered about a queue, for it may have changed."""
+        """Forgets the coordinator's answer about a queue, because it may be outdated."""
         self._answers.pop(queue, None)
         self._answers.pop(names.dead_letter_name(queue), None)
 
@@ -194,17 +194,17 @@ class ShardConnections:
         self.refresh()
         if self.map.placed(queue) is not None:
             return None
-        return Refusal(conditions.RESOURCE_DELETED, f"{queue} is not there any more")
+        return Refusal(conditions.RESOURCE_DELETED, f"{queue} was deleted")
 
     # --- news ------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Takes in changes of placements and shards, where the coordinator can be read."""
+        """Applies changes of placements and shards, if the coordinator can be read."""
         try:
             self.map.refresh()
         except CoordinatorError as error:
             if not self._unreadable:
-                log.warning("where queues are can't be read: %s", error)
+                log.warning("placements can't be read: %s", error)
             self._unreadable = True
         else:
             self._unreadable = False

@@ -2,8 +2,8 @@
 
 Calls run in one thread of their own, so that a sync of the disk never stops the loop. Writers take the
 file's lock before they read, so what they decide on can't change under them. `news` reads on the loop, with a
-connection of its own: readers wait for nobody in SQLite's write-ahead mode, and `PRAGMA data_version` says
-without reading anything whether somebody has written.
+connection of its own: in SQLite's write-ahead mode readers never wait, and `PRAGMA data_version` shows
+without reading the file whether another connection has written.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ VERSION: Final = 3
 BUSY_TIME_S: Final = 5.0
 """How long a call waits for another process's write."""
 DELETED_KEPT_MS: Final = 3_600_000
-"""How long a deletion is remembered; a process that has not looked since then reads everything anew."""
+"""How long a deletion is remembered; a process that has not read since then reads all entries again."""
 DELETED_PRUNED_EVERY: Final = 1_024
-"""Transactions between two looks for deletions that may be forgotten."""
+"""Transactions between two removals of old deletions."""
 
 SCHEMA: Final = """
 CREATE TABLE identity (cluster_id TEXT NOT NULL, secret BLOB NOT NULL) STRICT;
@@ -148,7 +148,7 @@ class SqliteCoordinator(KeyedCoordinator):
 
     def _changes(self, since: int) -> News | None:
         if self._reader is None:
-            # Autocommit: each look sees the newest state; a transaction left open would hold it back.
+            # Autocommit: each query sees the newest state; an open transaction would see an old one.
             self._reader = sqlite3.connect(self._path, timeout=BUSY_TIME_S, isolation_level=None)
         reader = self._reader
         try:
@@ -226,13 +226,13 @@ class SqliteCoordinator(KeyedCoordinator):
     def _prepare(self) -> None:
         if self._one("PRAGMA application_id") == 0:
             with self._transaction() as file:
-                # Asked again, now under the lock: another process may have been faster.
+                # Checked again, now under the lock: another process may have been faster.
                 if self._one("SELECT count(*) FROM sqlite_schema") == 0:
                     self._make(file)
         application, version = self._one("PRAGMA application_id"), self._one("PRAGMA user_version")
         if application == APPLICATION_ID and version in (1, 2):
             with self._transaction() as file:
-                # Asked again, as above.
+                # Checked again, as above.
                 if self._one("PRAGMA user_version") == 1:
                     self._to_version_2(file)
                 if self._one("PRAGMA user_version") == 2:

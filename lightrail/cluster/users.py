@@ -1,4 +1,4 @@
-"""Users: who may connect, by a name and the SCRAM keys of a password that is itself never kept."""
+"""Users: names and the SCRAM keys of their passwords, which are never stored."""
 
 import base64
 import json
@@ -14,8 +14,8 @@ PASSWORD_BYTES_MAX: Final = 1_024
 
 
 FORMER_ROUNDS: Final = frozenset((15_000,))
-"""Former defaults: records with these get today's default when their user logs in. Other numbers were asked
-for."""
+"""Former defaults: records with these get today's default when their user logs in. Other numbers were chosen
+by an operator."""
 
 
 class InvalidUserError(ValueError):
@@ -30,7 +30,7 @@ class UserRecord:
     sha256: ScramKeys
     sha512: ScramKeys
     tokens_of: bytes = b""
-    """The stored key that tokens of this password are bound to, where the password was hashed anew since."""
+    """The stored key that tokens of this password are bound to, if the password was hashed again since."""
     access_keys: tuple[bytes, ...] = ()
     """Salts of the user's shared access keys (access_keys.py), oldest first."""
 
@@ -68,7 +68,7 @@ class UserRecord:
 
     @classmethod
     def decode(cls, name: str, value: str) -> "UserRecord":
-        """Of such an entry. Raises ValueError."""
+        """Decodes such an entry. Raises ValueError."""
         try:
             fields = json.loads(value)
             tokens_of = base64.b64decode(fields.get("tokens_of", ""), validate=True)

@@ -24,14 +24,14 @@ CONNECTION_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     ),
     counter(
         "lightrail_http_connections_refused",
-        "Connections that were not admitted, since too many are open, in all or from one source.",
+        "Connections that were refused because too many are open, in all or from one source.",
         "refused",
     ),
     Family(
         "counter",
         "lightrail_http_connections_closed",
-        "Connections that were closed: idle, in favour of others; without the head of a request in time; "
-        "while the client did not read its answer.",
+        "Connections that were closed: idle, for a new one (idle); without a complete head in time (head); "
+        "because the client did not read its answer (write).",
         ("reason",),
         lambda connections: [((reason,), count) for reason, count in connections.closed.items()],
     ),
@@ -42,7 +42,7 @@ FAMILIES: Final[tuple[AnyFamily[Services], ...]] = (
     _one(
         "gauge",
         "lightrail_http_websockets",
-        "WebSockets of AMQP that are passed on to a frontend.",
+        "WebSockets of AMQP that are forwarded to a frontend.",
         lambda services: services.websockets.open,
     ),
     Family(
@@ -61,14 +61,14 @@ FAMILIES: Final[tuple[AnyFamily[Services], ...]] = (
     Family(
         "counter",
         "lightrail_http_messages_handed_out",
-        "Messages for HTTP requests: received, locked, or released because the client had gone.",
+        "Messages for HTTP requests: received, locked, or released because the client had disconnected.",
         ("how",),
         lambda services: [((how,), count) for how, count in services.counts.handed_out.items()],
     ),
     _one(
         "counter",
         "lightrail_http_password_checks",
-        "Passwords that were hashed; good ones are remembered.",
+        "Passwords that were hashed; correct ones are cached.",
         lambda services: services.callers.hashes,
     ),
     _one(
@@ -80,7 +80,7 @@ FAMILIES: Final[tuple[AnyFamily[Services], ...]] = (
     _one(
         "gauge",
         "lightrail_http_body_bytes",
-        "Bytes of messages that are being sent and have no answer.",
+        "Bytes of messages that are being sent and have no answer yet.",
         lambda services: services.sender.bytes,
     ),
 )

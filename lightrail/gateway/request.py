@@ -98,9 +98,10 @@ class Request:
     # --- the body --------------------------------------------------------------------------------------
 
     async def body(
-        self, most: int = limits.HTTP_JSON_BYTES, taken: Callable[[int], None] | None = None
+        self, most: int = limits.HTTP_JSON_BYTES, received: Callable[[int], None] | None = None
     ) -> bytes:
-        """The body, of at most `most` bytes and within HTTP_BODY_MS; `taken` gets the size of each part."""
+        """The body, of at most `most` bytes and within HTTP_BODY_MS; `received` gets the size of each
+        part."""
         length = self.http.content_length
         if length is not None and length > most:
             raise too_large(length, most)
@@ -112,8 +113,8 @@ class Request:
                     size += len(part)
                     if size > most:
                         raise too_large(size, most)
-                    if taken is not None:
-                        taken(len(part))
+                    if received is not None:
+                        received(len(part))
                     parts.append(part)
         except TimeoutError:
             seconds = limits.HTTP_BODY_MS / 1000

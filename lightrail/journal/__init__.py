@@ -1,1 +1,1 @@
-"""The journal as its bytes: what the shard that writes it and everybody who reads it share."""
+"""The format of the journal, shared by the shard that writes it and all programs that read it."""

@@ -1,11 +1,11 @@
-"""The archive: sealed segments of a shard's journals in a folder, for readers that ask no shard.
+"""The archive: sealed segments of a shard's journals in a folder, for readers that don't use the shard.
 
-    ARCHIVE/shard-7-3f2a…/identity.json           whose journal it was
+    ARCHIVE/shard-7-3f2a…/identity.json           cluster, shard and disk of the journal
     ARCHIVE/shard-7-3f2a…/000000000012.segment    the file of the journal, by a hard link
-    ARCHIVE/shard-7-3f2a…/000000000012.index      what is where in it (index.py)
+    ARCHIVE/shard-7-3f2a…/000000000012.index      offsets of its records (index.py)
 
-The index is written first. One folder per incarnation of a journal, which is its disk: a shard that began on
-an empty disk has another one.
+The index is written first. There is one folder per incarnation of a journal, that is per disk: a shard that
+started on an empty disk has another folder.
 Drawn in docs/formats/archive.md.
 """
 
@@ -23,7 +23,7 @@ _FOLDER: Final = re.compile(r"shard-(\d+)-([0-9a-f]+)")
 
 
 class ArchiveError(Exception):
-    """A folder that is no archive of this format: what was expected and what came."""
+    """A folder that is no archive of this format; the message has what was expected and found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Incarnation:
     cluster: str
     shard: int
     disk: str
-    """Drawn when the journal was made; what offsets and positions name."""
+    """Random id of the journal, drawn when it was made; positions of readers refer to it."""
 
     @property
     def folder(self) -> str:
@@ -46,7 +46,7 @@ class Incarnation:
 
 
 def decode_identity(text: str) -> Incarnation:
-    """What identity.json says.
+    """Decodes identity.json.
 
     Raises:
         ArchiveError: it is not of this format.
@@ -63,12 +63,12 @@ def decode_identity(text: str) -> Incarnation:
 
 
 def is_folder(name: str) -> bool:
-    """Whether a folder of an archive is called so."""
+    """Whether a folder of an archive may have this name."""
     return _FOLDER.fullmatch(name) is not None
 
 
 def segment_name(number: int) -> str:
-    """File name; sorted by name is sorted by number."""
+    """File name of a segment; the order of names is the order of numbers."""
     return f"{number:012d}{SEGMENT_SUFFIX}"
 
 

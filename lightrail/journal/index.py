@@ -1,7 +1,7 @@
-"""The index of a segment: where its records are, roughly, so that readers may begin in the middle.
+"""The index of a segment: offsets of some of its records, so that readers may begin in the middle.
 
-A block is about BLOCK_BYTES long and begins at a record that begins no later than where the one before ended.
-Between two marks nothing is known; readers go from record to record.
+A block is about BLOCK_BYTES long. It begins at a record, which is at or before the end of the previous block.
+The index has no records within a block; readers go from record to record.
 """
 
 import json
@@ -30,32 +30,32 @@ class Block(NamedTuple):
 
     lsn: int
     offset: int
-    """Of the record in the segment."""
+    """Offset of the record in the segment."""
     messages: int
-    """In the Append records of the segment before it, each counted once, whatever its queues."""
+    """Messages in the Append records of the segment before it; a message for several queues counts once."""
     timestamp: int
-    """Of the record, in milliseconds since 1970-01-01 UTC."""
+    """Time of the record, in milliseconds since 1970-01-01 UTC."""
 
 
 @dataclass(slots=True)
 class SegmentIndex:
-    """What is where in the committed part of one segment."""
+    """Offsets in the committed part of one segment."""
 
     segment: int
     first_lsn: int
     next_lsn: int
-    """Of the record that would come next: it covers first_lsn to before this."""
+    """Number of the record behind the last: the index covers first_lsn to before this."""
     end: int
-    """Where it would be: bytes up to here are committed."""
+    """Offset of that record: bytes before it are committed."""
     messages: int = 0
     last_ms: int = 0
     """The latest time of a record."""
     sealed: bool = False
-    """Nothing will be added any more."""
+    """No record will be added any more."""
     blocks: list[Block] = field(default_factory=list)
     queues: list[int] = field(default_factory=list)
-    """Offsets of Queue records: what numbers mean from there on. The Snapshot at the head says what they mean
-    at the start."""
+    """Offsets of Queue records, which give queue numbers their names from there on. The Snapshot at the head
+    has the names at the start."""
 
     def encode(self) -> str:
         """The text of an index file."""
@@ -71,7 +71,7 @@ class BadIndexError(Exception):
 
 
 def decode_index(text: str) -> SegmentIndex:
-    """What an index file says.
+    """Decodes an index file.
 
     Raises:
         BadIndexError: it is not of this format.
@@ -89,7 +89,7 @@ def decode_index(text: str) -> SegmentIndex:
 
 
 def index_of(header: SegmentHeader, found: Iterable[Found]) -> SegmentIndex:
-    """The index of records that were read one after another."""
+    """Makes the index from records that were read in order."""
     index = SegmentIndex(header.segment, header.first_lsn, header.first_lsn, SEGMENT_HEADER_SIZE)
     marked = -BLOCK_BYTES
     for each in found:
@@ -106,7 +106,7 @@ def index_of(header: SegmentHeader, found: Iterable[Found]) -> SegmentIndex:
 
 
 def read_index(header: SegmentHeader, file: Readable, end: int) -> tuple[SegmentIndex, str]:
-    """The index of a segment by reading it, and what was found where its records end."""
+    """Makes the index by reading a segment; also returns the description of what follows its last record."""
     scan = Scan(file, header.salt, SEGMENT_HEADER_SIZE, end, header.first_lsn)
     index = index_of(header, _over_gaps(scan))
     if scan.lsn is not None:
@@ -115,7 +115,7 @@ def read_index(header: SegmentHeader, file: Readable, end: int) -> tuple[Segment
 
 
 def _over_gaps(scan: Scan) -> Iterator[Found]:
-    """All records; what a repair gave up is passed over."""
+    """All records; ranges that a repair gave up are skipped."""
     for found in scan:
         if found.code == GAP:
             (next_lsn,) = U64.unpack_from(found.view, found.start + HEADER_SIZE)

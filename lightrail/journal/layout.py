@@ -1,9 +1,9 @@
 """The binary form of records and of the segment header, drawn in docs/formats/journal.md.
 
 Little-endian throughout. A record is a header of 32 bytes and a body; its checksum covers everything after
-the checksum itself. Encoding gives the bytes *from the type on* ("the rest"): length and checksum are put
-before it in the commit thread, so that the event loop never computes one. All types of record are in this one
-file, as they are in that one document, to be compared side by side.
+the checksum itself. Encoding returns the bytes *from the type on* ("the rest"): the commit thread puts length
+and checksum before them, so that the event loop never computes a checksum. All types of record are in this
+file, as in that document, so that the two can be compared side by side.
 """
 
 from array import array
@@ -48,9 +48,9 @@ REST: Final = Struct("<BBHIQQ")
 MARK: Final = 0x524C
 MARK_BYTES: Final = b"LR"
 MARK_OFFSET: Final = 10
-"""Where the mark is in a record: what a search for the next whole record looks for."""
+"""Offset of the mark in a record: the search for the next whole record looks for it."""
 RECORD_SIZE_MIN: Final = 40
-"""Every type has a body of 8 bytes at least, so that a Gap fits wherever a record was."""
+"""Every type has a body of at least 8 bytes, so that a Gap fits in place of any record."""
 RECORD_SIZE_MAX: Final = 1 << 31
 UNSYNCED_MAX: Final = (1 << 32) - 1
 
@@ -73,9 +73,9 @@ APPEND_FIXED: Final = Struct("<QQqqIIIIHBB")
 attempts, number of targets u16, priority u8, attributes u8 (bit 0: durable)."""
 TARGET: Final = Struct("<QQ")
 APPEND_ONE: Final = Struct("<BBHIQQQQqqIIIIHBBQQ")
-"""REST, APPEND_FIXED and one TARGET in one call: nearly every Append is like this."""
+"""REST, APPEND_FIXED and one TARGET in one call, for an Append with one target, which is nearly every one."""
 APPEND_BODY: Final = HEADER_SIZE + APPEND_FIXED.size
-"""Where the targets begin in an Append record."""
+"""Offset of the targets in an Append record."""
 SETTLE_FIXED: Final = Struct("<QIIHBB")
 """queue, number of ranges u32, attempts u32, length of the reason u16, outcome u8, reserved u8."""
 QUEUE_FIXED: Final = Struct("<QIHBB")
@@ -85,7 +85,7 @@ SNAPSHOT_FIXED: Final = Struct("<QII")
 SNAPSHOT_QUEUE: Final = Struct("<QQIH")
 """queue, next sequence, length of the policy u32, length of the name u16."""
 SNAPSHOT_PARTS: Final = Struct("<I")
-"""number of parts u32; not there where it is 0."""
+"""number of parts u32; absent if it is 0."""
 IDS_FIXED: Final = Struct("<QQI")
 """queue, until_ms, bytes of the digests u32."""
 TAKEN_FIXED: Final = Struct("<QQI")
@@ -103,7 +103,7 @@ Bytes = bytes | memoryview
 
 
 class LayoutError(Exception):
-    """A record with a right checksum and a wrong body: a newer format, or a fault of the writer."""
+    """A record with a correct checksum and an invalid body: a newer format, or a defect of the writer."""
 
 
 class AppendHead(NamedTuple):
@@ -124,14 +124,14 @@ class AppendHead(NamedTuple):
 
 
 class SegmentHeader(NamedTuple):
-    """What the first bytes of a segment file say."""
+    """The header of a segment file."""
 
     version: int
     segment: int
     first_lsn: int
     salt: int
     """Start value of the checksums of its records; one per journal, drawn when the journal is made. Without
-    it a client could send bytes that look like a record, and a torn end might be taken for damage."""
+    it a client could send bytes that look like a record, and a torn end could be mistaken for damage."""
 
 
 def encode_segment_header(segment: int, first_lsn: int, salt: int) -> bytes:
@@ -141,7 +141,7 @@ def encode_segment_header(segment: int, first_lsn: int, salt: int) -> bytes:
 
 
 def decode_segment_header(data: Bytes) -> SegmentHeader | None:
-    """None when these are not the first bytes of a segment."""
+    """Decodes the first bytes of a file; None if they are no header of a segment."""
     if len(data) < SEGMENT_HEADER_SIZE:
         return None
     magic, version, _, checksum, segment, first_lsn, salt, reserved = SEGMENT_HEADER.unpack_from(data)
@@ -231,12 +231,12 @@ def decode_snapshot(data: Bytes, start: int, end: int, flags: int) -> Snapshot:
     (part_count,) = SNAPSHOT_PARTS.unpack_from(data, position)
     parts, position = _decode_columns(data, position + SNAPSHOT_PARTS.size, end, part_count)
     if position != end:
-        raise LayoutError(f"a Snapshot ends at {end}, what it says at {position}")
+        raise LayoutError(f"a Snapshot ends at {end}, its entries at {position}")
     return Snapshot(epoch, queues, producers, parts, flags)
 
 
 def _decode_columns(data: Bytes, start: int, end: int, count: int) -> tuple[dict[int, int], int]:
-    """A column of `count` u64 and the column of their values, and where they end."""
+    """(values of a second column by the u64 of a first one, each of `count` entries; offset of their end)."""
     middle, stop = start + 8 * count, start + 16 * count
     if stop > end:
         raise LayoutError(f"a Snapshot ends at {end}, its columns at {stop}")
@@ -336,7 +336,7 @@ def decode_transaction(data: Bytes, start: int, end: int, flags: int) -> Transac
 
 
 def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead, list[tuple[int, int]], int]:
-    """Head, targets, and where the ends column begins, of the Append record at `start`.
+    """Head, targets, and offset of the ends column of the Append record at `start`.
 
     Raises:
         LayoutError: the columns do not fill the record.
@@ -375,16 +375,16 @@ _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
 
 
 def encode_small(record: _Small, lsn: int, unsynced: int, now_ms: int) -> bytes:
-    """The rest of any record that is not an Append."""
+    """The rest (see above) of any record but an Append."""
     code, encode = _ENCODERS[type(record)]
     return REST.pack(code, record.flags, MARK, unsynced, lsn, now_ms) + encode(record)
 
 
 def decode_small(data: Bytes, start: int, length: int) -> _Small:
-    """Any record that is not an Append.
+    """Decodes any record but an Append.
 
     Raises:
-        LayoutError: an unknown type, or a body that is not as drawn.
+        LayoutError: an unknown type, or a body that does not have the format.
     """
     code, flags = data[start + FRONT_SIZE], data[start + FRONT_SIZE + 1]
     body, end = start + HEADER_SIZE, start + length

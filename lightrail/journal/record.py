@@ -1,4 +1,4 @@
-"""What a journal says: one class per type of record but Append, without its binary form (that is layout.py).
+"""Records of a journal: one class per type of record but Append; layout.py has their binary form.
 
 All ranges are half-open, as in shard/queue/runs.py. A record names queues by number; their names and
 policies are in Queue records and in the snapshot at the head of each segment.
@@ -10,21 +10,19 @@ from enum import IntEnum
 from typing import Final
 
 REWRITTEN: Final = 1
-"""Flag of Append: these sequences were written before and are moved or changed; the last one counts."""
+"""Flag of Append: these sequences were written before and are moved or changed; the last record counts."""
 SPILLED: Final = 2
-"""Flag of Append: transient messages, on disk only to free memory; recovery leaves them out."""
+"""Flag of Append: transient messages, on disk only to free memory; recovery skips them."""
 CONTINUED: Final = 4
-"""Flag of any record: belongs together with the next; recovery applies such a group whole or not at all."""
-
-
+"""Flag of any record: forms a group with the next record; recovery applies a group whole or not at all."""
 MOVED: Final = 8
-"""Flag of Append: these messages came with their queue from another shard, where they were enqueued."""
+"""Flag of Append: these messages moved with their queue from another shard, where they were enqueued."""
 MOVED_REASON: Final = "moved"
-"""Reason of a Settle by which the copy of a queue follows its source; it is no event of a message."""
+"""Reason of a Settle that the copy of a queue repeats from its source; it is no event of a message."""
 
 
 class Outcome(IntEnum):
-    """How messages left a queue, or why they came back to it; the number is what the journal stores."""
+    """How messages left a queue, or why they returned to it; the journal stores the number."""
 
     ACCEPTED = 0
     REJECTED = 1
@@ -37,7 +35,7 @@ class Outcome(IntEnum):
 
 
 RETURNING: Final = frozenset({Outcome.RELEASED, Outcome.MODIFIED})
-"""Outcomes that leave the messages in the queue, with the attempts that the record carries."""
+"""Outcomes that keep the messages in the queue, with the record's number of attempts."""
 
 
 class QueueEvent(IntEnum):
@@ -50,7 +48,7 @@ class QueueEvent(IntEnum):
 
 @dataclass(slots=True)
 class Settle:
-    """Messages of one queue were settled (and are gone), or were returned with new attempts."""
+    """Messages of one queue were settled and removed, or returned to it with a new number of attempts."""
 
     queue: int
     ranges: Sequence[tuple[int, int]]
@@ -64,7 +62,7 @@ class Settle:
 
 @dataclass(slots=True)
 class Delivered:
-    """Messages of a captured queue were given to a consumer; recovery passes over it."""
+    """Messages of a captured queue were delivered to a consumer; recovery skips this record."""
 
     queue: int
     consumer: int
@@ -88,22 +86,22 @@ class Queue:
 
 @dataclass(slots=True)
 class Ids:
-    """Message-ids that came to a queue; what comes with one of them again is a duplicate."""
+    """Message-ids that were enqueued; a later message with one of them is a duplicate."""
 
     queue: int
     until_ms: int
-    """When they are forgotten."""
+    """Time at which these ids are forgotten."""
     digests: bytes
-    """Of 16 bytes each, one after another (shard/queue/duplicates.py)."""
+    """Digests of the ids, 16 bytes each, concatenated (shard/queue/duplicates.py)."""
     flags: int = 0
 
 
 @dataclass(slots=True)
 class Taken:
-    """Only the first `taken` messages of a producer's last batch have had their end.
+    """Only the first `taken` messages of a producer's last batch were stored or settled.
 
-    Those behind them were refused, or are still to be stored under the same number. The next Append of that
-    producer takes this back.
+    The messages behind them were refused, or are still to be stored under the same number. The next Append of
+    that producer cancels this record.
     """
 
     producer: int
@@ -114,54 +112,54 @@ class Taken:
 
 @dataclass(slots=True)
 class Numbers:
-    """A queue came from another shard: what it knew of producers, and how far sequences were given there."""
+    """A queue moved here from another shard: its producers, and the next sequence, as that shard had them."""
 
     queue: int
     next_sequence: int
     producers: Sequence[tuple[int, int, int]] = ()
-    """(producer, number of its last batch, how many of its messages were taken; 0 for all); what is known
-    here and newer stays."""
+    """(producer, number of its last batch, number of messages stored of a partially accepted batch; 0 for
+    all). A newer number that this shard has stays."""
     flags: int = 0
 
 
 class TransactionState(IntEnum):
-    """What a shard knows of a transaction over several shards; the number is what the journal stores."""
+    """The state of a transaction over several shards at one shard; the journal stores the number."""
 
     PREPARED = 1
-    """Its work is in the record; another shard has the decision."""
+    """Its work is in the record; another shard decides."""
     COMMITTED = 2
-    """This shard decided so; others may ask."""
+    """This shard decided to commit; other shards may ask for the decision."""
     ABORTED = 3
-    """Another shard asked this one, which had not decided: from then on it can't be committed."""
+    """Another shard asked this shard before it had decided: from then on it can't be committed."""
     ENDED = 4
-    """Nothing of it has to be known any more."""
+    """All shards have ended the transaction; it is forgotten."""
 
 
 @dataclass(slots=True)
 class Transaction:
-    """A step of a transaction over several shards; the newest one of an id counts."""
+    """A step of a transaction over several shards; the newest record of an id counts."""
 
     id: bytes
     """16 bytes."""
     state: int
     shard: int = 0
-    """Of one that is prepared: the shard that decides."""
+    """PREPARED: the shard that decides."""
     detail: str = "{}"
-    """JSON: of one that is prepared, its work (shard/transactions/prepared.py); of one that is committed, the
-    shards that have not ended it."""
+    """JSON. PREPARED: the work (shard/transactions/prepared.py); COMMITTED: the shards that have not ended
+    the transaction."""
     blob: bytes = b""
-    """Of one that is prepared: the messages that it sends, as in the work."""
+    """PREPARED: the messages that the transaction sends, in the order of the work."""
     flags: int = 0
 
     @property
     def size(self) -> int:
-        """Bytes that are kept while it has not ended."""
+        """Bytes that are kept until the transaction has ended."""
         return len(self.detail) + len(self.blob)
 
 
 @dataclass(slots=True)
 class Seal:
-    """This journal was given up in that epoch: another owner goes on with its queues."""
+    """This journal was given up in that epoch: another owner serves its queues."""
 
     epoch: int
     flags: int = 0
@@ -169,7 +167,7 @@ class Seal:
 
 @dataclass(slots=True)
 class Epoch:
-    """From here on this journal's shard acts in that epoch."""
+    """From this record on the journal's shard acts in that epoch."""
 
     epoch: int
     flags: int = 0
@@ -177,7 +175,7 @@ class Epoch:
 
 @dataclass(slots=True)
 class QueueEntry:
-    """A queue as the snapshot holds it."""
+    """A queue in a snapshot."""
 
     queue: int
     name: str
@@ -187,27 +185,27 @@ class QueueEntry:
 
 @dataclass(slots=True)
 class Snapshot:
-    """The tables at the head of a segment: all that is not messages. Written by the journal itself."""
+    """The tables at the head of a segment: all state but messages. Written by the journal itself."""
 
     epoch: int
     queues: list[QueueEntry] = field(default_factory=list)
     producers: dict[int, int] = field(default_factory=dict)
-    """Last batch number by producer, the longest silent first."""
+    """Last batch number by producer, the least recently active first."""
     parts: dict[int, int] = field(default_factory=dict)
-    """By producer, of last batches that were not taken whole: how many messages were."""
+    """Number of messages stored from each partially accepted last batch, by producer."""
     flags: int = 0
 
 
 @dataclass(slots=True)
 class Close:
-    """The journal was closed in order: everything before is on disk. Written by the journal itself."""
+    """The journal was closed in order: all earlier records are on disk. Written by the journal itself."""
 
     flags: int = 0
 
 
 @dataclass(slots=True)
 class Gap:
-    """Records up to before `next_lsn` are lost; left by a repair in place of what was damaged."""
+    """Records before `next_lsn` are lost; a repair wrote this record in place of the damaged ones."""
 
     next_lsn: int
     flags: int = 0

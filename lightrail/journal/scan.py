@@ -1,4 +1,4 @@
-"""Reading records one after another from a segment, with all checks that do not look into their bodies."""
+"""Reads the records of a segment in order, with all checks except those of their bodies."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
@@ -15,18 +15,18 @@ from lightrail.journal.layout import (
 )
 
 WINDOW_BYTES: Final = 2 * 1024 * 1024
-"""Read at once; a larger record is read on its own."""
+"""Bytes that are read at once; a larger record is read on its own."""
 
 
 class Readable(Protocol):
-    """What a scan needs of a file."""
+    """The part of a file's interface that a scan needs."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end."""
+        """Up to `length` bytes; fewer only at the end of the file."""
 
 
 class Found(NamedTuple):
-    """A whole record with a right checksum: `view[start : start + length]`."""
+    """A whole record with a correct checksum: `view[start : start + length]`."""
 
     view: memoryview
     start: int
@@ -37,14 +37,14 @@ class Found(NamedTuple):
     unsynced: int
     timestamp: int
     offset: int
-    """Of the record in the segment."""
+    """Offset of the record in the segment."""
 
 
 class Scan:
-    """Goes through the records of a file from `offset` on and stops before the first that is not whole.
+    """Goes through the records of a file from `offset` on and stops before the first incomplete one.
 
-    Afterwards `offset` and `lsn` are those of the record that would come next, and `found` says what was
-    there instead of it.
+    Afterwards `offset` and `lsn` are those of the next expected record, and `found` describes the bytes that
+    are there instead.
     """
 
     __slots__ = ("_end", "_file", "_salt", "_stop", "found", "lsn", "offset")
@@ -52,9 +52,9 @@ class Scan:
     def __init__(
         self, file: Readable, salt: int, offset: int, end: int, lsn: int | None, stop: int | None = None
     ) -> None:
-        """`lsn` is the first record's number, None for any; each further one must be one higher.
+        """`lsn` is the expected number of the first record, None for any; numbers must rise by one.
 
-        `stop` is the first number that is not wanted.
+        `stop` ends the scan before the record with this number.
         """
         self._file = file
         self._salt = salt
@@ -65,7 +65,7 @@ class Scan:
         self.found = ""
 
     def skip_to(self, lsn: int) -> None:
-        """The records up to before `lsn` are known to be lost."""
+        """Continues with record `lsn`; the records before it are known to be lost."""
         self.lsn = lsn
 
     def __iter__(self) -> Iterator[Found]:
@@ -116,7 +116,7 @@ class Scan:
 
 
 def next_whole(file: Readable, salt: int, offset: int, end: int, lsn: int) -> Iterator[Found]:
-    """Whole records with a number of at least `lsn` anywhere from `offset` on, found by their mark."""
+    """All whole records with a number of at least `lsn` from `offset` on, found by their mark."""
     position = offset
     while position < end:
         chunk = file.read(position, min(WINDOW_BYTES, end - position))

@@ -35,8 +35,8 @@ FRAGMENT_OVERHEAD: Final = 64
 NESTING_DEPTH_MAX: Final = 32
 """Compound values inside compound values; JSON parsers stop at 20 to 1000."""
 FRAMES_OF_A_TURN: Final = 3_000
-"""Frames that one connection reads in one turn, 30 ms, besides transfers like the one before. A frame that
-causes more work counts for several."""
+"""Frames that one connection reads in one turn (30 ms), not counting transfers that resemble the previous
+one. A frame that causes more work counts for several."""
 ATTACH_FRAMES: Final = 6
 """Frames that an attach counts for, including the broker's work for it in the next turn."""
 SETTLED_RANGES_AT_ONCE: Final = 4_000
@@ -50,24 +50,25 @@ SYMBOL_CACHE_MAX: Final = 1_024
 SHAPES_PER_LINK_MAX: Final = 16
 """Header sections whose transfers a link reads by comparison; there are ten priorities."""
 LINK_TAGS_MAX: Final = 16_384
-"""Unsettled deliveries of a link whose delivery-tags are not numbers in order, so that each tag is kept. They
-are counted when half more tags are kept than after the last count."""
+"""Unsettled deliveries of a link whose delivery-tags are not consecutive numbers, so that each tag is kept.
+Unsettled tags are counted again when half more tags are kept than after the last count."""
 IDLE_TIME_OUT_MS: Final = 60_000
 """Silence after which we close a connection; announced as half of it (spec 2.4.5)."""
 OPENING_TIME_MS: Final = 10_000
-"""From accept to open: SASL, header and open frame; then a half-open connection is closed."""
+"""Time from accept to open: SASL, header and open frame; then a half-open connection is closed."""
 WEBSOCKET_HEAD_BYTES: Final = 16 * 1024
-"""Of the HTTP request by which a client asks for a WebSocket; h11 parses no more than this."""
+"""Bytes of the HTTP request that opens a WebSocket; h11 parses no more than this."""
 WEBSOCKET_FRAMES_AT_ONCE: Final = 256
-"""Frames of a WebSocket that are read before other sockets are: 10 µs each, however little is in them."""
+"""Frames of a WebSocket that are read before other sockets are read: 10 µs each, even if they are tiny."""
 WEBSOCKET_MESSAGE_BYTES: Final = 64 * 1024
-"""Of a message to a client; the libraries of some refuse more than 1 MiB."""
+"""Bytes of a WebSocket message to a client; some client libraries refuse more than 1 MiB."""
 FORWARDED_AGE_MS: Final = 60_000
-"""Of what a gateway adds to a request that it passes on; longer than a frontend may be busy."""
+"""Greatest age of the header that a gateway adds to a forwarded request; a frontend is never busy for
+longer."""
 WEBSOCKET_REFUSAL_BYTES: Final = 200
-"""Of the text by which a server refuses a WebSocket, what the client's error cites."""
+"""Bytes of a server's refusal of a WebSocket that the client's error quotes."""
 CLOSING_TIME_MS: Final = 5_000
-"""From our close to the peer's; then the socket is closed."""
+"""Time from our close to the peer's; then the socket is closed."""
 
 # --- frontend ------------------------------------------------------------------------------------------
 LINK_CREDIT_MAX: Final = 4_000
@@ -77,11 +78,12 @@ COPIED_BYTES: Final = 64 * 1024
 LARGE_PIECE_BYTES: Final = 16 * 1024
 """From this size on a piece of a message is not copied; below, a copy costs less than one more piece."""
 PACE_SAMPLE_MS: Final = 10
-"""How often a queue of some depth compares its rates of deliveries and of enqueued messages."""
+"""How often a queue of at least PACE_DEPTH_MIN messages compares its rates of deliveries and of enqueued
+ones."""
 PACE_MEAN_MS: Final = 1_000
 """Time over which both rates are averaged."""
 PACE_DEPTH_MIN: Final = 512
-"""Ready messages in a queue from which it compares."""
+"""Ready messages in a queue from which its rates are compared."""
 PACE_FREED_MIN: Final = 512
 """Least number of messages for which credit is freed at a time."""
 PACE_AHEAD_MS: Final = 12
@@ -89,17 +91,18 @@ PACE_AHEAD_MS: Final = 12
 PACE_SLOWNESS: Final = 8
 """Consumers that get less than one message per so many enqueued ones do not slow senders: the queue fills."""
 CREDIT_HELD_MS: Final = 500
-"""After so long without FREED a frontend frees credit for PACE_FREED_MIN messages by itself."""
+"""Time without a frame FREED after which a frontend itself frees credit for PACE_FREED_MIN messages."""
 LINK_CREDIT_MIN: Final = 20
 """Least credit of a link, whatever the size of its messages."""
 UNSETTLED_TAGS_MAX: Final = 10_000
 """Delivery-tags that a shard keeps of a link that may be resumed; the client's credit ends before."""
 TERMINI_MAX: Final = 20_000
-"""Links that may be resumed, attached or suspended, of a shard; others are attached without that."""
+"""Links of a shard that may be resumed, attached or suspended; further links can't be resumed."""
 TERMINI_TAGS_MAX: Final = 1_000_000
-"""Delivery-tags of all of them; then the link that is suspended the longest is forgotten."""
+"""Delivery-tags of all of these links; beyond, the link that was suspended first is forgotten."""
 TERMINUS_TIMEOUT_S_MAX: Final = 3_600
-"""Longest time for which a link is suspended, also where the client asks for ever; the answer says it."""
+"""Longest time for which a link is suspended, whatever the client requests; the attach answer has this
+time."""
 LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024
 """Target of unanswered bytes of a sending link; credit follows from it and the mean message size."""
 CONNECTION_UNANSWERED_BYTES: Final = 32 * 1024 * 1024
@@ -108,7 +111,7 @@ UNANSWERED_BATCH_BYTES: Final = 1_024
 """Bytes that a batch counts for besides its messages until it is answered: its objects take 300 to 550 bytes
 in a frontend and 800 in a shard. Tiny messages over many links are a batch each."""
 INTAKE_STALL_MS: Final = 1_000
-"""How long the socket of a connection that also receives is not read without any answer. Then it is read,
+"""How long the socket of a connection that also receives stays unread without an answer. Then it is read,
 because its settlements may make room, and its messages are refused until there is room."""
 FRONTEND_UNANSWERED_BYTES: Final = 256 * 1024 * 1024
 """Unanswered bytes of a frontend from which links fall back to LINK_CREDIT_MIN and sockets with more messages
@@ -119,15 +122,16 @@ HEADERS_CACHED: Final = 256
 """Decoded header sections that a process remembers; one sender's messages mostly have the same."""
 EXPIRY_SPAN_MS: Final = 10
 """Messages that expire within this time of each other are one batch, which expires with the last of them. So
-a message may be delivered this long after its expiry, as a network may delay it, and never expires early."""
+a message may be delivered this long after its expiry, like a message that the network delays, and never
+expires early."""
 BUS_LOCK_SHOWN_MS: Final = 24 * 3_600_000
-"""When a lock ends, for clients of Azure Service Bus, where it ends with the link and no time ends it: they
+"""Lock time that clients of Azure Service Bus are shown for a lock that only the end of its link ends: they
 expect a time, and renew before it."""
 BUS_REASON_CHARACTERS: Final = 1_024
-"""Of the reason, and of the description, that a client of Azure Service Bus gives for a dead letter: the rest
+"""Characters of a dead letter's reason, and of its description, from a client of Azure Service Bus; the rest
 is cut."""
 ACCESS_KEYS_MAX: Final = 4
-"""Shared access keys of one user: two would do to replace one by another; each is tried for a signature."""
+"""Shared access keys of one user: replacing a key needs two; a signature is checked with each."""
 BATCHED_MESSAGES_MAX: Final = 4_096
 """Messages in one transfer of format 0x80013700; a longer batch is refused whole."""
 BATCHED_EXPIRY_SPAN_MS: Final = 1_000
@@ -136,9 +140,9 @@ the last of them: its sender made them one after the other, with the same ttl.""
 REFUSED_PAUSE_MS: Final = 500
 """Time without new credit for a link after one of its batches was refused for lack of room."""
 DELIVERY_WINDOW_MAX: Final = 2_000
-"""Messages that a shard may send ahead of those that a consumer's socket accepted."""
+"""Messages that a shard may send to a consumer beyond those that the consumer's socket accepted."""
 DELIVERY_WINDOW_FIRST: Final = 64
-"""The same for a connection that has not received a message: their size is not known yet."""
+"""The same for a connection that has not received a message yet: the size of its messages is unknown."""
 DELIVERY_WINDOW_BYTES: Final = 2 * 1024 * 1024
 """Bytes of the same, by the mean message size, shared by the links of a connection; one message at least."""
 CONNECTION_UNSETTLED_BYTES: Final = 64 * 1024 * 1024
@@ -153,10 +157,10 @@ FRONTEND_UNREAD_BYTES: Final = 128 * 1024 * 1024
 """Bytes of a frontend that wait for clients that do not read, beyond WRITE_ROOM_MIN of each, or are on the
 way to them; beyond, buffers and windows stay small."""
 OUTFLOW_LOOK_MS: Final = 1_000
-"""Where these bytes are used up, connections that received nothing for this time fall back to
+"""When FRONTEND_UNREAD_BYTES are used up, connections that received nothing for this time fall back to
 WRITE_ROOM_MIN."""
 LARGE_READ_BYTES: Final = 512 * 1024
-"""Bytes that a client has to read of a message charged to FRONTEND_UNREAD_BYTES, per LARGE_READ_LOOKS, while
+"""Bytes of a message charged to FRONTEND_UNREAD_BYTES that a client has to read per LARGE_READ_LOOKS while
 others wait for these bytes; the connection of a slower client is closed."""
 LARGE_READ_LOOKS: Final = 10
 """Time for LARGE_READ_BYTES, in units of OUTFLOW_LOOK_MS."""
@@ -167,8 +171,8 @@ WRITE_HIGH_WATER: Final = 1024 * 1024
 """Bytes that may wait for a socket whose receivers use up their windows; beyond, the connection gets no more
 deliveries."""
 WRITE_ANSWERS_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of answers that may wait beyond those for a peer that goes on sending, within FRONTEND_UNREAD_BYTES;
-beyond, its socket is not read until it reads."""
+"""Bytes of answers that may wait, beyond WRITE_HIGH_WATER, for a peer that keeps sending; they count in
+FRONTEND_UNREAD_BYTES. Beyond, the peer's socket is not read until the peer reads."""
 STANDSTILL_MS: Final = 500
 """A timer this late means that the process was suspended, or the clock was set. Silence of clients until
 then, and for as long again, does not count."""
@@ -186,12 +190,12 @@ DYNAMIC_NODES_CHECK_MS: Final = 1_000
 LABEL_CHARACTERS_MAX: Final = 256
 """Characters of a link's name that are shown to people."""
 UNUSED_TRIES: Final = 10
-"""How often a shard is asked again whether a subscription that is to end has no consumers."""
+"""How often a shard is asked again whether a subscription to be deleted has no consumers."""
 UNUSED_AGAIN_MS: Final = 50
 """Pause before each of these requests: a detach at another frontend takes milliseconds to reach the shard."""
 DELAY_TRIES: Final = 100
-"""How often a shard is asked whether a queue delays messages by now, and a policy that others change is
-changed."""
+"""How often a shard is asked whether a queue delays messages yet, and how often a change of a policy that
+conflicts with another change is repeated."""
 DELAY_AGAIN_MS: Final = 20
 """Pause before each further of these requests; a shard reads changes twenty times a second."""
 EXPIRE_AGAIN_MS: Final = 1_000
@@ -221,7 +225,7 @@ TRANSACTION_PARTS_MAX: Final = 10_000
 TRANSACTIONS_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of the messages of all open transactions of a frontend."""
 TRANSACTION_TIME_MS: Final = 300_000
-"""A transaction that has work is rolled back when it was not discharged for so long."""
+"""Time without a discharge after which a transaction that has work is rolled back."""
 TRANSACTIONS_PREPARED_MAX: Final = 10_000
 """Transactions over several shards that wait for their decision at one shard."""
 TRANSACTIONS_SHOWN_MAX: Final = 1_000
@@ -229,9 +233,9 @@ TRANSACTIONS_SHOWN_MAX: Final = 1_000
 TRANSACTION_QUEUES_SHOWN_MAX: Final = 20
 """Queues of each of them that are named."""
 TRANSACTION_RESOLVE_MS: Final = 5_000
-"""After so long a shard with a prepared transaction asks the one that decides."""
+"""Time after which a shard with a prepared transaction asks the deciding shard for the decision."""
 TRANSACTION_ABORTED_MS: Final = 3_600_000
-"""How long a shard remembers that it did not decide when it was asked."""
+"""How long the deciding shard remembers that it answered such a request with an abort."""
 TRANSACTION_COMMIT_MS: Final = 60_000
 """How long a commit looks for queues that move before the transaction is rolled back."""
 NODE_REQUEST_BYTES: Final = 1024 * 1024
@@ -272,7 +276,8 @@ DISK_ROOM_MS: Final = 10_000
 REQUEST_MS: Final = 30_000
 """How long a request waits for a shard's answer."""
 OVERVIEW_MS: Final = 2_000
-"""How long a request to all shards waits, so that one that hangs does not delay the others' figures."""
+"""How long a request to all shards waits, so that a hanging shard does not delay the figures of the
+others."""
 REQUESTS_MAX: Final = 20_000
 """Requests of one process that wait for one shard."""
 CONTROL_MS: Final = 2_000
@@ -300,8 +305,8 @@ DIRECTORY_POLL_MS: Final = 50
 
 # --- time ----------------------------------------------------------------------------------------------
 CLOCK_SLEW: Final = 10
-"""A process's clock moves towards a wall clock that was set by at most this part of the time that passes: a
-jump of a minute is caught up with in ten, and a lock of 30 s is meanwhile 27 to 33 s long."""
+"""After the wall clock was set, a process's clock gains or loses at most 1/CLOCK_SLEW of the passing time: a
+jump of a minute is corrected in ten minutes, and a lock of 30 s is meanwhile 27 to 33 s long."""
 CLOCK_JUMP_MS: Final = 1_000
 """Jump of the wall clock that counts as setting it and is logged."""
 
@@ -340,7 +345,7 @@ HTTP_HEADER_BYTES: Final = 64 * 1024
 HTTP_HEADERS_MAX: Final = 128
 """Headers of a request."""
 HTTP_BODIES_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of messages that one gateway receives and has not stored; requests beyond are told to wait."""
+"""Bytes of messages that one gateway receives and has not stored; further requests are answered with 503."""
 HTTP_BATCH_BYTES: Final = 16 * 1024 * 1024
 """Largest body of a numbered batch; a batch of one message may be as large as a message."""
 HTTP_BATCH_MESSAGES: Final = 65_536
@@ -359,13 +364,14 @@ HTTP_BACKLOG: Final = 4_096
 HTTP_CONNECTIONS_MAX: Final = 65_536
 """Connections of one gateway to HTTP clients, where the descriptors of its process allow as many."""
 HTTP_OWN_CONNECTIONS_MAX: Final = 256
-"""The same at the page with a process's own metrics and health, which Prometheus and probes ask for."""
+"""The same at the page with a process's own metrics and health, which Prometheus and probes read."""
 HTTP_WEBSOCKET_BUFFER_BYTES: Final = 256 * 1024
-"""Of what a client sent, what may wait for a frontend that does not read, before the client is not read."""
+"""Bytes of a client that may wait for a frontend that does not read; beyond, the client's socket is not
+read."""
 HTTP_FILES_RESERVED: Final = 1_024
 """Descriptors of a process reserved for everything but HTTP connections."""
 HTTP_FILES_PART: Final = 2
-"""1 / this of the descriptors is for a gateway's HTTP connections where the reserve leaves them fewer."""
+"""1 / this of the descriptors is for a gateway's HTTP connections if the reserve would leave fewer."""
 HTTP_OWN_FILES_PART: Final = 8
 """The same for connections to the page with a process's own metrics."""
 HTTP_SOURCE_PART: Final = 2
@@ -373,10 +379,10 @@ HTTP_SOURCE_PART: Final = 2
 HTTP_IDLE_LOOKS: Final = 64
 """Connections that a full listener searches for one without a request, for a new client."""
 HTTP_HEAD_MS: Final = 10_000
-"""From accept to the head of the first request, its line and headers; the same for the TLS handshake before
-it, and from the first byte of a later request to its head."""
+"""Time from accept to the complete head (line and headers) of the first request; the same for the TLS
+handshake before it, and from the first byte of a later request to its complete head."""
 HTTP_IDLE_MS: Final = 75_000
-"""How long a connection may stay without another request, as nginx has it."""
+"""How long a connection may stay open without another request, as in nginx."""
 HTTP_WRITE_MS: Final = 60_000
 """Time without reading after which a client's connection is closed during an answer."""
 RECEIVE_WAIT_MS_MAX: Final = 600_000
@@ -411,21 +417,21 @@ READERS_MAX: Final = 1_000
 READER_POSITIONS_MAX: Final = 1_000
 """Journals that a reader may have positions in; all of them are one entry of the coordinator."""
 READER_HOLD_HOURS: Final = 168.0
-"""How long a reader holds back segments that it has not read, by default."""
+"""How long segments are kept for a reader that has not read them, by default."""
 READER_HOLD_HOURS_MAX: Final = 87_600.0
 READER_HOLD_BYTES: Final = 100 * 1000**3
-"""How many bytes a reader holds back at each shard, by default."""
+"""Bytes that each shard keeps for a reader that has not read them, by default."""
 READER_HOLD_BYTES_MAX: Final = 1 << 60
 JOURNAL_READ_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a journal in one answer of a shard."""
 JOURNAL_READS_MAX: Final = 16
-"""Such answers of one shard that wait for its disk; requests beyond are told to try again."""
+"""Such answers of one shard that wait for its disk; further requests are refused and have to be repeated."""
 JOURNAL_READS_AHEAD: Final = 8
-"""The same of one gateway at one shard: others wait for their turn in the gateway."""
+"""The same of one gateway at one shard; further requests wait in the gateway."""
 BULK_GREETING_MS: Final = 5_000
 """How long a reader waits until the shard has greeted on the connection for large answers."""
 BULK_IDLE_MS: Final = 60_000
-"""Idle time after which this connection is closed."""
+"""Idle time after which the connection for large answers is closed."""
 JOURNAL_ASK_MS: Final = 10_000
 """How long a gateway waits for a shard's list of journals; then the shard counts as unreachable."""
 JOURNAL_AGAIN_MS: Final = 100
@@ -446,7 +452,7 @@ DELIVERY_SLICE_MESSAGES: Final = 500
 DELIVERY_SLICE_BYTES: Final = 256 * 1024
 """Most messages that one consumer gets in one turn."""
 ANNOTATIONS_BYTES_MAX: Final = 64 * 1024
-"""Bytes of message-annotations that outcomes of consumers, modified or rejected, may make of a message's."""
+"""Bytes of all message-annotations of a message after consumers added theirs with modified or rejected."""
 DELIVERY_COUNT_MAX_DEFAULT: Final = 10
 """Failed deliveries that make a message a dead letter; RabbitMQ's quorum queues use 20, Service Bus 10."""
 RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
@@ -454,11 +460,11 @@ RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
 MEMORY_MARK_BYTES: Final = 1024 * 1024 * 1024
 """Bytes of messages that a shard keeps in memory before it spills to disk."""
 MEMORY_LOW_WATER: Final = 0.9
-"""Spilling goes on down to this part of the mark, so that it is not needed again at once."""
+"""Spilling continues down to this part of the mark, so that it is not needed again at once."""
 FETCH_RETRY_MS: Final = 1_000
 """Pause after a failed read, before the same run is read again."""
 JOINED_BYTES: Final = 64 * 1024
-"""Size that small batches are joined up to in memory; at most half of it is small."""
+"""Largest size of a batch that is joined from small ones in memory; small is at most half of it."""
 JOINED_SPAN_MS: Final = 60_000
 """Messages of one joined batch arrived within this time; it keeps the earliest time of arrival."""
 JOIN_AT_BYTES: Final = 2 * JOINED_BYTES
@@ -476,13 +482,13 @@ LOCATION_SPARSE_MESSAGES_BYTES: Final = 256 * 1024
 SLIM_BYTES_MIN: Final = 16 * 1024
 """Smaller batches stay in memory until the last of their messages leaves."""
 SLIM_AT_BYTES: Final = 1024 * 1024
-"""Bytes of single messages that leave a queue before it looks for sparse batches."""
+"""Bytes of single messages that leave a queue before the queue searches for sparse batches."""
 RUN_BYTES: Final = 800
 """Bytes that a batch in memory costs beyond its messages: objects, and the head of its frame."""
 RUN_ON_DISK_BYTES: Final = 400
 """Bytes in memory of a run that is only on disk."""
 SINGLE_BYTES: Final = 250
-"""The same of a message that is a run of its own, on disk or not, with its due time; measured."""
+"""Bytes in memory of a message that is a run of its own, on disk or not, with its due time; measured."""
 KEYED_BYTES: Final = 150
 """Further bytes of such a message in an order by key, with a key of 16 characters."""
 RANGE_BYTES: Final = 100
@@ -492,7 +498,7 @@ GROUP_BYTES: Final = 400
 REMEMBERED_ID_BYTES: Final = 170
 """Bytes of a message-id in a window of duplicates."""
 TIMED_BYTES: Final = 200
-"""Bytes of a time at which a message or a lock expires."""
+"""Bytes of an entry for the expiry of a message or a lock."""
 KEY_BYTES_MAX: Final = 256
 """Characters or bytes of a key. Longer keys are sorted by their beginning and distinguished by a digest."""
 INDEX_SHARE: Final = 2
@@ -506,14 +512,14 @@ LOCATION_SINGLES_BYTES: Final = 32 * 1024
 """Largest area of the journal that is read for one message of a queue with a run per message, if no record is
 larger."""
 SINGLES_SHARING_MAX: Final = 256
-"""Such messages that are described by one batch while they are only on disk."""
+"""Messages of such a queue that are described by one batch while they are only on disk."""
 FETCHES_AHEAD_MAX: Final = 64
 """Reads that a queue of such messages has under way for the next deliveries."""
 LOOK_AHEAD_MESSAGES: Final = 10_000
 """Messages that are searched for the next one to be read."""
 STALE_ENTRIES_MIN: Final = 256
 """Dead entries that a line, heap or table of a queue may have before it is rebuilt without them; in larger
-ones they are at most as many as the others, or twice as many."""
+structures the dead entries are at most as many as the live ones, or twice as many."""
 STALE_RANGES_MIN: Final = 1_024
 """The same for unused ranges, and for keys of last values."""
 LOG_NAMES_MAX: Final = 20
@@ -533,11 +539,13 @@ CLEAN_LIVE_FACTOR: Final = 2
 """Disk use stays below this times the live bytes, and CLEAN_SLACK_SEGMENTS segments."""
 CLEAN_SLACK_SEGMENTS: Final = 2
 CLEAN_SLACK_FILES: Final = 16
-"""Number of files beyond those that the bytes need that are left alone: each restart makes a short one."""
+"""Files beyond the number that the bytes need that are not cleaned: each restart makes a short file."""
 LAZY_COMMIT_MS: Final = 5
-"""How long settlements that nobody waits for gather before a commit; a crash redelivers their messages."""
+"""How long settlements without a waiting client are collected for a commit; a crash redelivers their
+messages."""
 CAPTURE_GATHERED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of transient messages of captured queues that gather for one commit; beyond, senders wait for it."""
+"""Bytes of transient messages of captured queues that are collected for a commit; beyond, senders wait for
+it."""
 CLEAN_BYTES: Final = 2 * 1024 * 1024
 """Bytes of live messages that the cleaner rewrites between two commits."""
 ARCHIVE_LOOK_MS: Final = 10_000
@@ -587,25 +595,25 @@ ROUTE_SETS_MAX: Final = 10_000
 PRIORITIES_MAX: Final = 10
 """Levels of priority of a queue, as in JMS; AMQP's header has 256 values, of which ten are in use."""
 COLLECT_YOUNG: Final = 50_000
-"""Objects more than before, after which Python's collector walks the new ones of a shard; every third time
-those of the two passes before as well."""
+"""New objects after which Python's garbage collector scans the new objects of a shard; every third time it
+also scans those of the two scans before."""
 COLLECT_LOOK_MS: Final = 500
-"""How often a shard checks how much the collector would have to walk."""
+"""How often a shard checks how many objects the collector would have to scan."""
 COLLECT_ALL_BLOCKS: Final = 400_000
-"""A shard with more blocks of memory does not have everything walked: 0.25 us for each object. A shard
-without queues has 225,000 blocks, 60,000 of them objects that are walked; a message that came alone adds six
-blocks, four of them such objects."""
+"""Blocks of memory of a shard beyond which no full scan is made, since it takes 0.25 us for each object. A
+shard without queues has 225,000 blocks, 60,000 of them scanned objects; a message that arrived alone adds six
+blocks, four of them scanned objects."""
 COLLECT_ALL_LOOKS: Final = 120
-"""Least number of these checks between two passes over everything."""
+"""Least number of these checks between two full scans."""
 SELECTOR_LOOKS: Final = 2_000
-"""Messages that the selectors of a queue's consumers look at in one step; the next one goes on there."""
+"""Messages that the selectors of a queue's consumers examine in one step; the next step continues there."""
 QUEUE_WORK_OF_A_TURN: Final = 20_000
 """Units of about a microsecond that the queues of a shard may spend in one step on expiry, a lost frontend or
-a new policy; the next step goes on."""
+a new policy; the next step continues."""
 DELIVERIES_OF_A_TURN: Final = 20_000
-"""Runs that the queues of a shard deliver in one step, 2.2 us each; the next step goes on."""
+"""Runs that the queues of a shard deliver in one step, 2.2 us each; the next step continues."""
 GIVEN_BACK_ONE_BY_ONE: Final = 16
-"""Runs that are put back into a line one by one; more of them are merged in at once."""
+"""Returned runs that are inserted into a line one by one; more of them are merged in at once."""
 RETURNED_AT_ONCE: Final = 4_000
 """Deliveries that a closing consumer returns at once; more return in several steps."""
 EXPIRED_AT_ONCE: Final = 500
@@ -614,7 +622,7 @@ PURGED_AT_ONCE: Final = 4_000
 """Runs of messages that a purge removes in one step."""
 LOOKS_OF_A_TURN: Final = 200_000
 """Budget of filters in one step of a shard, in units of about 0.1 microseconds: operators, and work that
-depends on the message (filters/message.py). The next step goes on."""
+depends on the message (filters/message.py). The next step continues."""
 SETTLE_SLICE: Final = 4_000
 """Runs of deliveries that a range settles, or a closing consumer returns, in one turn."""
 SETTLE_SLICE_REWRITTEN: Final = 1_000
@@ -633,32 +641,33 @@ JOINED_SLICE_MESSAGES: Final = 8
 """Slices of so few messages, of batches up to JOINED_SLICE_BYTES, are joined with those that follow."""
 JOINED_SLICE_BYTES: Final = 8 * 1024
 JOINED_SLICES: Final = 64
-"""Slices that become one at most."""
+"""Most slices that are joined to one."""
 SHARD_PARTS: Final = 256
 """Frames that a shard receives between two looks at the clock."""
 SHARD_MESSAGES: Final = 4_000
 """ZeroMQ messages that a shard reads in a turn; those beyond SHARD_INTAKE_MS wait in its backlog."""
 WIRE_MESSAGES_AHEAD: Final = 4_000
-"""ZeroMQ messages between a frontend and a shard that were received and that nobody has read. They come in
-buffers of 8 KiB, which live as long as the last message in them; one that comes alone has one to itself.
-Further messages wait at the sender, where they take no more than their length."""
+"""ZeroMQ messages between a frontend and a shard that were received and not read yet. They lie in
+buffers of 8 KiB, which live as long as the last message in them; a message that arrives alone occupies a
+buffer of its own. Further messages wait at the sender, where they occupy only their length."""
 SHARD_INTAKE_MS: Final = 20
 """Part of a shard's turn for frames of frontends; the rest waits for the next turns, in each frontend's
 order."""
 LOADING_BYTES: Final = 16 * 1024 * 1024
-"""Bytes that are read at a time to build the index of a queue."""
+"""Bytes that are read at once to build the index of a queue."""
 LOADING_LOOKS: Final = 2_000
 """Messages that are indexed in one step while a queue is loaded; at least a batch."""
 DELIVERY_MARK_PAUSE_MS: Final = 10
 """A delivery mark that is due again sooner than this is written further ahead."""
 DELIVERY_MARK_WAIT_MS: Final = 1_000
-"""How long deliveries beyond the mark in the file wait for it; if the disk hangs, they are sent without."""
+"""How long deliveries beyond the mark in the file wait for a new mark; if the disk hangs, they are sent
+anyway."""
 DELIVERED_LOST_MAX: Final = 4_096
-"""Messages that a killed shard may have delivered before it stored them: as many that arrive after them may
-be the same, and count as delivered before. Transient ones are not sent again."""
+"""Messages that a killed shard may have delivered before it stored them. After its restart as many arriving
+messages may be repeats of them, and count as delivered before. Transient messages are not sent again."""
 DELIVERY_MARK_AHEAD_MAX: Final = 16_384
 """Most messages by which a delivery mark is ahead of the deliveries; it is rewritten after half as many.
-After a crash so many undelivered messages may count as delivered."""
+After a crash up to this number of undelivered messages may count as delivered."""
 
 # --- filters and actions -------------------------------------------------------------------------------
 FILTER_EXPRESSION_BYTES: Final = 8 * 1024
@@ -704,7 +713,7 @@ TRANSFERS_KEPT: Final = 200
 TRANSFER_WINDOW: Final = 1_000
 """Unanswered messages of a transfer at its sink."""
 TRANSFER_WINDOW_FIRST: Final = 16
-"""The same before it is known how large the messages are."""
+"""The same while the size of the messages is unknown."""
 TRANSFER_WINDOW_BYTES: Final = 32 * 1024 * 1024
 """Bytes of the same, by the mean message size; one message at least."""
 TRANSFER_HELD: Final = 1_000
@@ -714,7 +723,7 @@ TRANSFER_CANCEL_MS: Final = 5_000
 FORWARDER_WINDOW_BYTES: Final = 8 * 1024 * 1024
 """Bytes of unsettled messages of a forwarder or pusher, by their mean size; at least one message."""
 FORWARDER_WINDOW_FIRST: Final = 8
-"""Messages of the same before it is known how large they are."""
+"""Messages of the same while their size is unknown."""
 FORWARD_WINDOW: Final = 100
 """Dead letters of one queue that are being forwarded at a time."""
 FORWARD_PAUSE_MS: Final = 1_000
@@ -731,7 +740,8 @@ PUSH_REQUEST_MS: Final = 10_000
 PUSH_RESPONSE_BYTES: Final = 64 * 1024
 """Bytes of an answer that are read so that the connection can be reused; after a longer one it is closed."""
 PUSH_BACKOFF_FACTOR_MAX: Final = 100
-"""The pause between two attempts doubles up to so many times the policy's push_backoff."""
+"""Longest pause between two attempts, as a multiple of the policy's push_backoff; the pauses double up to
+it."""
 PUSH_RETRY_AFTER_MS_MAX: Final = 3_600_000
 """Longest pause that an endpoint may ask for."""
 PUSH_URL_BYTES: Final = 2_048
@@ -787,18 +797,20 @@ ETCD_PING_ANSWER_MS: Final = 3_000
 ETCD_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Largest answer of etcd: a page of 1,000 entries, or the changes of one transaction."""
 ETCD_CHANGES_KEPT: Final = 20_000
-"""Changes that a process remembers for those of its parts that have not looked yet."""
+"""Changes that a process remembers for followers in the process that have not read them yet."""
 OWNER_RETRY_MS: Final = 10
-"""Before links are said again to a shard that did not have their queue; it doubles, to OWNER_RETRY_MS_MAX."""
+"""Pause before links are opened again at a shard that did not own their queue; it doubles up to
+OWNER_RETRY_MS_MAX."""
 OWNER_RETRY_MS_MAX: Final = 500
 OWNER_LATE_MS: Final = 2_000
-"""A shard that has lost a queue, by the placement, and has not said MOVED for so long is left without it."""
+"""How long a former owner of a queue, by the placement, may take to send MOVED; then its links are opened at
+the new owner without it."""
 OWNER_LOST_MS: Final = 5_000
-"""Links that no shard has taken for so long end where the coordinator says that their queue is nowhere."""
+"""Time without an owner after which links end if the coordinator has no placement of their queue."""
 OWNER_HELD_MAX: Final = 100_000
-"""Settlements and closes of one queue that wait to be said at the shard it moves to."""
+"""Settlements and closes of one queue that wait for the shard that the queue moves to."""
 OWNER_LAST_MAX: Final = 10_000
-"""Of those without a link, that were said to the owner and may come back from it once."""
+"""Settlements and closes without a link that were sent to the owner and may be bounced by it once."""
 MOVE_AGAIN_MS: Final = 100
 """Pause before a step of a move that found a shard or the coordinator unreachable is tried again; it
 doubles."""
@@ -856,9 +868,9 @@ SPARK_LAKE_VACUUM_HOURS_MIN: Final = 24
 
 # --- Spark's side ---------------------------------------------------------------------------------------
 SPARK_CLOCK_MS: Final = 600_000
-"""How much earlier than the records before it a record's time may be, for clocks that are set back."""
+"""How much earlier a record's time may be than that of earlier records, after a clock was set back."""
 SPARK_RANGE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of a journal asked for at once."""
+"""Bytes of a journal in one request."""
 SPARK_TASK_BYTES: Final = 64 * 1024 * 1024
 """Bytes of journals that a task reads: smaller segments are joined, larger ones split at blocks."""
 SPARK_PIN_MS: Final = 30_000

@@ -110,7 +110,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 def add_allow_loss(group: Any, then: str) -> None:
     """Adds the option to go on without lost records; `then` says how to find them."""
     group.add_argument(
-        "--allow-loss", action="store_true", help=f"go on over records that are gone or damaged; {then}"
+        "--allow-loss", action="store_true", help=f"continue without missing or damaged records; {then}"
     )
 
 

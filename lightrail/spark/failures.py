@@ -16,11 +16,11 @@ _KINDS: Final[dict[str, type[CommandError] | type[UnreachableError]]] = {
 }
 """By name of the exceptions whose messages are meant for users."""
 
-_SAID: Final = re.compile(rf"(?:^|[\s.])({'|'.join(_KINDS)}): (.*\S)")
+_CITED: Final = re.compile(rf"(?:^|[\s.])({'|'.join(_KINDS)}): (.*\S)")
 _NO_STORE: Final = "No FileSystem for scheme"
 
 
-def told(error: Exception) -> CommandError | UnreachableError | None:
+def user_error(error: Exception) -> CommandError | UnreachableError | None:
     """The original error; None where it is not meant for users."""
     if isinstance(error, CommandError | UnreachableError):
         return error
@@ -28,20 +28,20 @@ def told(error: Exception) -> CommandError | UnreachableError | None:
     if kind is not None:
         return kind(str(error))
     for line in reversed(str(error).splitlines()):
-        found = _SAID.search(line)
+        found = _CITED.search(line)
         if found:
             return _KINDS[found[1]](found[2])
     if _NO_STORE in str(error):
         return CommandError(
             "Spark has no file system for a URI, such as that of --checkpoint: name a folder of the driver, "
-            "or leave it out (capture then goes on where the table ends), or give Spark the jars for it"
+            "or leave it out (capture then continues at the end of the table), or give Spark the jars for it"
         )
     return _first_line(error) if type(error).__module__.startswith("pyspark.") else None
 
 
 def named(error: Exception) -> CommandError | UnreachableError:
     """The same, or else the first line of the text; Spark's log has the rest."""
-    return told(error) or _first_line(error)
+    return user_error(error) or _first_line(error)
 
 
 def _first_line(error: Exception) -> CommandError:

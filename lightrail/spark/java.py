@@ -48,8 +48,10 @@ def _spark_env() -> Path:
 def _version(program: str) -> int | None:
     """17 for `17.0.15`, 8 for `1.8.0_402`; None where it is unknown, and Spark tries it."""
     try:
-        said = subprocess.run([program, "-version"], capture_output=True, text=True, errors="replace").stderr
+        output = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, errors="replace"
+        ).stderr
     except OSError:
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else None

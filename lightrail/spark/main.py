@@ -32,7 +32,7 @@ from lightrail.spark.command import (
     UnreachableError,
     UsageError,
 )
-from lightrail.spark.failures import told
+from lightrail.spark.failures import user_error
 
 EXTRA: Final = ("pyspark", "pyarrow", "numpy", "deltalake", "jinja2")
 """The extra `spark` of the package; reports are made with jinja2, which the extra `broker` has as well."""
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
-        found = told(error)
+        found = user_error(error)
         if found is None and isinstance(error, OSError):
             # A disk or an object store failed during the work, which belongs to no commit.
             found = UnreachableError(one_line(error))

@@ -1,4 +1,4 @@
-"""What a shard's archive shows to telemetry: what is in it, what waits, how readers stand."""
+"""Metrics of a shard's archive: its segments, segments that wait for it, and positions of readers."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -8,23 +8,23 @@ from lightrail.telemetry.metrics import AnyFamily, Family, Labels, counter, coun
 
 
 class ReaderFigures(Protocol):
-    """How a reader stood when the archive was looked at last."""
+    """The position of a reader at the archiver's last round."""
 
     @property
     def behind_ms(self) -> int:
-        """Age of the oldest record that it may not have read; 0 where it has read everything."""
+        """Age of the oldest record that the reader may not have read; 0 if it has read everything."""
 
     @property
     def unread_bytes(self) -> int:
-        """Of segments in the archive."""
+        """Unread bytes of segments in the archive."""
 
     @property
     def held_bytes(self) -> int:
-        """Of those, what would have gone, were it not for it."""
+        """Those unread bytes that the archive would have removed without this reader."""
 
 
 class ArchiveCounts:
-    """What the archiver counts; only the loop writes."""
+    """Counters of the archiver; only the event loop writes them."""
 
     __slots__ = (
         "bytes",
@@ -45,21 +45,21 @@ class ArchiveCounts:
         self.segments = 0
         self.bytes = 0
         self.oldest_ms = 0
-        """When the last record of the oldest one was written; 0 where there is none."""
+        """Time of the last record of the oldest segment; 0 while the archive is empty."""
         self.waiting = 0
-        """Segments that are sealed, wanted, and not there yet."""
+        """Sealed segments that belong into the archive and are not in it yet."""
         self.linked = 0
         self.copied = 0
         self.failures = 0
         self.removed = 0
-        """Kept no longer."""
+        """Segments that were removed by retention."""
         self.removed_full = 0
-        """Because the disk was full."""
+        """Segments that were removed because the disk was full."""
         self.given_up = 0
-        """Segments that were wanted and went without having been archived: the disk was full."""
+        """Segments that were deleted without being archived, because the disk was full."""
         self.readers: Mapping[str, ReaderFigures] = {}
         self.passed_over: dict[str, int] = {}
-        """By reader: segments that went before it had read them."""
+        """By reader: segments that were removed before the reader had read them."""
 
 
 def _oldest(counts: ArchiveCounts) -> Iterable[tuple[Labels, float]]:
@@ -82,25 +82,25 @@ ARCHIVE_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     ),
     gauge(
         "lightrail_archive_waiting",
-        "Segments that are to be in the archive and are not yet; the journal keeps them.",
+        "Sealed segments that wait for the archive; the journal keeps them.",
         "waiting",
     ),
     counters(
         "lightrail_archive_segments_added",
-        "Segments that came into the archive, by a link or as a copy.",
+        "Segments that were added to the archive, by a hard link or as a copy.",
         "way",
         {"link": "linked", "copy": "copied"},
     ),
     counters(
         "lightrail_archive_segments_removed",
-        "Segments that went from the archive: kept long enough, or because the disk was full.",
+        "Segments that were removed from the archive, by retention or because the disk was full.",
         "cause",
         {"retention": "removed", "full": "removed_full"},
     ),
-    counter("lightrail_archive_failures", "Times that the archive's disk refused something.", "failures"),
+    counter("lightrail_archive_failures", "Failed operations on the archive's disk.", "failures"),
     counter(
         "lightrail_archive_segments_given_up",
-        "Segments that were wanted in the archive and are not: the disk was full, or they were too old.",
+        "Segments that were removed without being archived: the disk was full, or they were too old.",
         "given_up",
     ),
     Family(
@@ -120,14 +120,14 @@ ARCHIVE_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     Family(
         "gauge",
         "lightrail_reader_held_bytes",
-        "Bytes that the archive would have removed, and keeps for a reader.",
+        "Bytes that the archive keeps beyond its retention because a reader has not read them.",
         ("reader",),
         lambda counts: [((name,), each.held_bytes) for name, each in counts.readers.items()],
     ),
     Family(
         "counter",
         "lightrail_reader_segments_missed",
-        "Segments that went before a reader had read them, for they were beyond its bounds.",
+        "Segments beyond a reader's bounds that were removed before the reader had read them.",
         ("reader",),
         lambda counts: [((name,), counts.passed_over.get(name, 0)) for name in counts.readers],
     ),

@@ -1,11 +1,11 @@
 """The channel between the supervisor and one of its children: JSON, one object per line, both ways.
 
-It is a socket pair that the child inherits, so settings never stand in the process list, and each side sees
-at once when the other one is gone, however it died.
+The channel is a socket pair that the child inherits, so settings never appear in the process list, and each
+side notices at once when the other one ends or dies.
 
 Supervisor to child, first: ``{"role", "id", "replaces", "settings", "sockets"}``; later, to the gateway:
-``{"processes": [...]}``. Child to supervisor: ``{"waiting": WHAT}`` while it waits for what it can't start
-without, ``{"ready": true, "id", "boot", ...}`` when it serves.
+``{"processes": [...]}``. Child to supervisor: ``{"waiting": WHAT}`` while it waits for something that it
+needs to start, ``{"ready": true, "id", "boot", ...}`` when it serves.
 """
 
 import json
@@ -18,11 +18,11 @@ Message = dict[str, Any]
 
 
 class ChannelClosedError(Exception):
-    """The other side is gone, or says what no supervisor and no child says."""
+    """The other side has closed the channel, or sent a line that is no message of a supervisor or child."""
 
 
 class Channel:
-    """One end. Reading never waits once the socket is not blocking: ``receive`` gives what is there."""
+    """One end of a channel. With a non-blocking socket ``receive`` returns the buffered lines at once."""
 
     __slots__ = ("_buffer", "socket")
 
@@ -31,7 +31,7 @@ class Channel:
         self._buffer = bytearray()
 
     def send(self, message: Message) -> None:
-        """Write one line. Raises ChannelClosedError when the other side is gone or doesn't read."""
+        """Write one line. Raises ChannelClosedError when the other side has closed or doesn't read."""
         line = json.dumps(message).encode() + b"\n"
         if len(line) > LINE_BYTES_MAX:
             raise ValueError(f"a line of {len(line)} bytes; at most {LINE_BYTES_MAX} are read")
@@ -41,7 +41,7 @@ class Channel:
             raise ChannelClosedError(f"the line could not be written: {error}") from error
 
     def receive(self) -> list[Message]:
-        """Every whole line that is there now (one at least, if the socket blocks). Raises
+        """The messages of all complete lines (of at least one, if the socket blocks). Raises
         ChannelClosedError."""
         while True:
             try:

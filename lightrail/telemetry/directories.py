@@ -12,11 +12,11 @@ LONGEST_SOCKET: Final = "/frontend-999.control.sock"
 
 
 class DirectoryRefusedError(Exception):
-    """A directory that can't be used; the message says which, why, and what to do."""
+    """A directory that can't be used; the message names it, the reason, and the remedy."""
 
 
 def make_data_directory(path: str) -> None:
-    """Make the data directory for its owner only, unless it is there. Raises DirectoryRefusedError."""
+    """Make the data directory for its owner only, unless it exists. Raises DirectoryRefusedError."""
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
     except OSError as error:
@@ -30,9 +30,12 @@ def make_data_directory(path: str) -> None:
 def socket_directory(data: str) -> str:
     """The directory of the ``shard-N.sock`` and ``frontend-N.control.sock`` files; it is made when absent.
 
-    It is ``DATA/run``. Where that is too long for a socket's address, it is a short directory under
-    XDG_RUNTIME_DIR or /tmp, whose name is made from the path of the data, so that processes that were started
-    apart find each other. There nobody else may have made it: otherwise DirectoryRefusedError.
+    It is ``DATA/run``. If that is too long for a socket's address, it is a short directory under
+    XDG_RUNTIME_DIR or /tmp, whose name is derived from the path of the data, so that processes that were
+    started separately find each other.
+
+    Raises:
+        DirectoryRefusedError: the short directory belongs to another user, or others may enter it.
     """
     wanted = os.path.join(os.path.abspath(data), "run")
     if len(os.fsencode(wanted + LONGEST_SOCKET)) <= SOCKET_PATH_BYTES_MAX:

@@ -20,8 +20,7 @@ from lightrail.telemetry.shard import ShardCounts
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 LISTED_TO_MANAGERS: Final = (
-    "names of queues are not for everybody: ask a gateway for /metrics/detailed, as a user who may manage "
-    "all\n"
+    "names of queues are not public: request /metrics/detailed from a gateway, as a user who may manage all\n"
 )
 Ready = Callable[[], str | None]
 
@@ -39,10 +38,11 @@ async def start(
 ) -> tuple[web.AppRunner, int]:
     """Serve on ``host``:``port`` (0: a free one); returns (runner, bound port). End it: ``runner.cleanup()``.
 
-    ``ready`` says why the process doesn't serve, or None when it does; ``notice`` what is worth knowing of
-    one that serves. With ``running``, all series carry the role and number of the process, and what it says
-    about itself is among them. With ``shard``, /metrics/detailed has a series per queue; ``?queue=PREFIX``
-    chooses among them. It is for those whose header Authorization `may_list`; without that for everybody.
+    ``ready`` returns why the process doesn't serve, or None when it does; ``notice`` a remark on a process
+    that serves, or None. With ``running``, all series carry the role and number of the process, and its
+    metrics about the process itself are included. With ``shard``, /metrics/detailed has a series per queue;
+    ``?queue=PREFIX`` selects queues. `may_list` decides by the header Authorization who may read that page;
+    without `may_list` everybody may.
     """
     app = web.Application()
     if running is not None:
@@ -61,7 +61,7 @@ async def start(
             return _text("")
         selection = QueueSelection(shard.queues, request.query.get("queue", ""))
         labels = running.labels if running is not None else {}
-        # Ten thousand queues are a second of work: a thread gives way every few milliseconds.
+        # Ten thousand queues are a second of work; in a thread it yields to the loop every few milliseconds.
         return _text(await asyncio.to_thread(_series, selection, labels))
 
     async def alive(_: web.Request) -> web.Response:
@@ -71,8 +71,8 @@ async def start(
         reason = ready()
         if reason:
             return web.Response(text=f"{reason}\n", status=503)
-        told = notice()
-        return web.Response(text=f"ready; {told}\n" if told else "ready\n")
+        remark = notice()
+        return web.Response(text=f"ready; {remark}\n" if remark else "ready\n")
 
     app.add_routes(
         [

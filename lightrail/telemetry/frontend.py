@@ -1,4 +1,4 @@
-"""Frontend: what a frontend counts, and the metrics that are read from it.
+"""Frontend: counters of a frontend, and its metrics, which are read from these counters.
 
 Hot code adds to plain integers of FrontendCounts, once per batch. Counters never fall.
 """
@@ -19,7 +19,7 @@ OUTCOMES: Final = ("accepted", "rejected", "released", "modified")
 
 
 class FrontendCounts:
-    """What a frontend counts. Integers; the loop that owns the sockets is the only one to write."""
+    """Counters of a frontend. Integers; only the loop that owns the sockets writes them."""
 
     __slots__ = (
         "authentications_failed",
@@ -106,7 +106,7 @@ class FrontendCounts:
 FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     counter(
         "lightrail_messages_received",
-        "Messages that arrived whole from senders, before any answer.",
+        "Complete messages that arrived from senders, whatever their outcome.",
         "messages_received",
     ),
     counter(
@@ -121,16 +121,16 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     ),
     counters(
         "lightrail_messages_not_accepted",
-        "Messages that senders got back, by the outcome they were told.",
+        "Messages that were not accepted, by the outcome that was sent to their senders.",
         "outcome",
         {"rejected": "messages_refused", "released": "messages_released"},
     ),
     counter(
-        "lightrail_messages_routed", "Messages for queues that routers made of what came.", "messages_routed"
+        "lightrail_messages_routed", "Copies of messages that routers sent to queues.", "messages_routed"
     ),
     counter(
         "lightrail_messages_unroutable",
-        "Messages to routers that nobody gets: rejected or dropped, as the policy says.",
+        "Messages to routers without a matching subscriber: rejected or dropped, by policy.",
         "messages_unroutable",
     ),
     gauge(
@@ -144,7 +144,7 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     ),
     counter(
         "lightrail_transactions_rolled_back",
-        "Transactions that were rolled back, by their clients or for a reason that the client gets.",
+        "Transactions that were rolled back, by their clients or by the broker.",
         "transactions_rolled_back",
     ),
     counter("lightrail_messages_delivered", "Messages written to receivers.", "messages_delivered"),
@@ -172,20 +172,20 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     Family(
         "gauge",
         "lightrail_connections_limit",
-        "Connections that one frontend takes at most.",
+        "Largest number of connections of one frontend.",
         (),
         lambda _: [((), limits.CONNECTIONS_MAX)],
     ),
-    gauge("lightrail_connections_websocket", "Those of them that came over WebSocket.", "websockets"),
+    gauge("lightrail_connections_websocket", "Open AMQP connections over WebSocket.", "websockets"),
     counter("lightrail_connections_opened", "AMQP connections that were opened.", "connections_opened"),
     counter(
         "lightrail_connections_refused",
-        "Sockets that were turned away because a limit was reached.",
+        "Sockets that were refused because a limit was reached.",
         "connections_refused",
     ),
     counter(
         "lightrail_connections_failed",
-        "Connections that ended by an error of theirs: framing, decoding, silence.",
+        "Connections that ended with an error of the client: framing, decoding, silence.",
         "connections_failed",
     ),
     counter(
@@ -202,7 +202,7 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     counter("lightrail_links_opened", "AMQP links that were attached.", "links_opened"),
     counter(
         "lightrail_links_closed",
-        "AMQP links that were detached, or went with their connection.",
+        "AMQP links that were detached, or ended with their connection.",
         "links_closed",
     ),
     counter("lightrail_links_refused", "Attach frames that were refused.", "links_refused"),
@@ -219,17 +219,17 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     ),
     counter(
         "lightrail_batches_repeated",
-        "Batches sent to a shard again after it came back without an answer.",
+        "Batches sent again to a shard that had not answered them.",
         "batches_repeated",
     ),
     counter(
         "lightrail_credit_held",
-        "Accepted messages in whose place senders got credit only when consumers had caught up.",
+        "Accepted messages whose credit was renewed only after consumers had caught up.",
         "credit_held",
     ),
     gauge(
         "lightrail_unanswered_bytes",
-        "Bytes of messages that arrived and that no shard has answered yet, and 1 KiB for each batch.",
+        "Bytes of received messages that no shard has answered yet, and 1 KiB for each batch.",
         "unanswered_bytes",
     ),
     gauge(

@@ -1,4 +1,4 @@
-"""Handshakes: sockets of clients that were accepted where TLS is served, and their TLS handshakes."""
+"""Handshakes: the TLS handshakes of accepted sockets."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ TLS_RECORD: Final = b"\x16"
 """The first byte of every TLS conversation: a record of the handshake (RFC 8446, 5.1)."""
 
 READ_BYTES: Final = 64 * 1024
-"""Of what a client of another protocol has sent; it is not looked at."""
+"""Bytes that are read, and ignored, from a client of another protocol."""
 
 
 async def shake(
@@ -25,9 +25,9 @@ async def shake(
     peer: str,
     now_ms: int,
 ) -> bytes:
-    """Makes a transport of an accepted socket whose client speaks TLS; else gives what the client began with.
+    """Makes a transport of an accepted socket whose client speaks TLS; else returns the client's first bytes.
 
-    Nothing is done with the socket of a client that speaks something else: it is the caller's to close.
+    The socket of a client that speaks another protocol stays open: the caller closes it.
 
     Raises:
         OSError: the client closed, its handshake failed, or its first byte or the handshake took more
@@ -44,7 +44,7 @@ async def shake(
     first = client.recv(protocols.BYTES, socket.MSG_PEEK)
     if first and not first.startswith(TLS_RECORD):
         strangers.heard(first, peer, now_ms)
-        # What stays unread would turn a close into a reset, which takes an answer with it.
+        # Unread bytes would turn a close into a reset, and the client would lose the answer.
         client.recv(READ_BYTES)
         return first
     await loop.connect_accepted_socket(protocol, client, ssl=tls, ssl_handshake_timeout=seconds)

@@ -1,7 +1,7 @@
-"""HTTP connection: one client of a process's HTTP server, and how long it may be without a request.
+"""HTTP connection: one client of a process's HTTP server, and its time-outs.
 
-aiohttp reads requests and writes answers. What is bounded here is what a client can do without a request: how
-long the TLS handshake and the head of a request may take, and how long an answer may wait for a client that
+aiohttp reads requests and writes answers. This module bounds what a client can do without a request: the time
+of the TLS handshake, the time of the head of a request, and the time that an answer waits for a client that
 does not read.
 """
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class HttpConnection(RequestHandler):
-    """One client, from accept to its end."""
+    """The connection of one client, from accept to close."""
 
     __slots__ = (
         "_connections",
@@ -54,14 +54,14 @@ class HttpConnection(RequestHandler):
     ) -> None:
         super().__init__(manager, loop=loop, **options)
         self.source = source
-        """Who it counts for."""
+        """The source that the connection is counted for."""
         self._connections = connections
         self._strangers = strangers
         self._handshake: asyncio.Task[None] | None = None
-        """Makes the transport, as long as there is none."""
+        """The task that makes the transport; None afterwards."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._sent_some = False
-        """Whether a part of a head has come."""
+        """Whether a part of a head has arrived."""
         self._write_timer: asyncio.TimerHandle | None = None
         self._left = 0
         """Bytes of answers that waited for the client when the write timer was set."""
@@ -72,13 +72,13 @@ class HttpConnection(RequestHandler):
         self._handshake = self._loop.create_task(self._open(client, tls))
 
     def idle(self) -> bool:
-        """Whether no request is under way, nor any bytes of an answer."""
+        """Whether no request is in progress and no bytes of an answer are buffered."""
         if self.transport is None:
             return True
         return self._awaits_head() and not self.transport.get_write_buffer_size()
 
     def close_for_another(self) -> None:
-        """Closes it at once."""
+        """Closes the connection at once."""
         self._end_timers()
         if self._handshake is not None:
             self._handshake.cancel()
@@ -102,7 +102,7 @@ class HttpConnection(RequestHandler):
                 self._connections.discard(self)
                 client.close()
 
-    # --- what aiohttp's connection hears ---------------------------------------------------------------
+    # --- callbacks of aiohttp's connection --------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -136,10 +136,10 @@ class HttpConnection(RequestHandler):
             self._write_timer = None
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's own
-        """The process ends; the request under way has so many seconds.
+        """The process ends; the request in progress has `timeout` seconds to end.
 
-        aiohttp 3.14 cancels the future that the end of that request sets. Where both come in one turn of the
-        loop, the request fails after its answer was sent. This waits before, without cancelling.
+        aiohttp 3.14 cancels the future that the end of that request sets. If both happen in one turn of the
+        loop, the request fails after its answer was sent. This method waits first, without cancelling.
         """
         if self._request_in_progress:
             self._force_close = True
@@ -161,8 +161,8 @@ class HttpConnection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to a request that failed. Anybody can send one that can't be read: of these the log has
-        one line a minute, not a traceback each.
+        """The answer to a request that failed. Every client can send malformed requests, so they are logged
+        with one line a minute and without tracebacks.
         """
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)

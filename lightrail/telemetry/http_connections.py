@@ -1,9 +1,10 @@
-"""HTTP connections: how many a listener admits, in all and from one source, and which one ends for a new one.
+"""HTTP connections: how many a listener admits, in all and from one source, and which one it closes for a new
+one.
 
-Anybody can open connections before anybody asks for a password, so they are bounded below the descriptors of
-the process, and one source has at most a part of them. Where no more are admitted, the connection that has
-been without a request for longest is closed in favour of the new one, as nginx does with idle ones: whoever
-sends requests gets in among any number who don't.
+Clients can open connections before they authenticate, so the number is bounded below the descriptors of
+the process, and one source has at most a part of it. At the bound, the connection that has been idle for
+longest is closed for the new one, as nginx does: a client that sends requests gets in among any number of
+idle clients.
 """
 
 import ipaddress
@@ -12,26 +13,26 @@ from typing import Final, Protocol
 from lightrail.model import limits
 
 IPV6_SOURCE_BITS: Final = 64
-"""What one subscriber of a provider has of IPv6; all addresses of it are one source."""
+"""The IPv6 prefix that a provider assigns to one subscriber; all addresses in it are one source."""
 
 
 class Connection(Protocol):
-    """What is admitted."""
+    """A connection that can be admitted."""
 
     source: str
 
     def idle(self) -> bool:
-        """Whether no request is under way, nor any bytes of an answer."""
+        """Whether no request is in progress and no bytes of an answer are buffered."""
 
     def close_for_another(self) -> None:
-        """Closes it at once."""
+        """Closes the connection at once."""
 
 
 class Connections:
     """The connections of one listener.
 
     Args:
-        most: admitted in all.
+        most: largest number of connections.
     """
 
     __slots__ = ("_all", "_by_source", "closed", "most", "most_of_a_source", "refused")
@@ -42,8 +43,8 @@ class Connections:
         self.refused = 0
         """Connections that were not admitted."""
         self.closed = {"idle": 0, "head": 0, "write": 0}
-        """Connections that were closed: in favour of another one, because the head of a request was not there
-        in time, because the client did not read."""
+        """Connections that were closed: for a new one, because the head of a request was late, because the
+        client did not read."""
         self._all: dict[Connection, None] = {}
         self._by_source: dict[str, dict[Connection, None]] = {}
 
@@ -55,7 +56,7 @@ class Connections:
         return len(self._by_source.get(source, ()))
 
     def make_room(self, source: str) -> bool:
-        """Whether one more from this source is admitted; an idle one may be closed for it."""
+        """Whether one more connection from this source is admitted; closes an idle one if necessary."""
         same = self._by_source.get(source, {})
         if len(same) >= self.most_of_a_source and not self._close_idle(same):
             self.refused += 1
@@ -66,16 +67,16 @@ class Connections:
         return True
 
     def close_one(self) -> bool:
-        """Closes the one that has been idle for longest, where there is one."""
+        """Closes the connection that has been idle for longest; whether there was one."""
         return self._close_idle(self._all)
 
     def add(self, connection: Connection) -> None:
-        """An admitted connection; `discard` it when it has ended."""
+        """Adds an admitted connection; `discard` it when it has ended."""
         self._all[connection] = None
         self._by_source.setdefault(connection.source, {})[connection] = None
 
     def discard(self, connection: Connection) -> None:
-        """A connection has ended; again does nothing."""
+        """Removes a connection that has ended; a second call does nothing."""
         if connection not in self._all:
             return
         del self._all[connection]
@@ -85,7 +86,7 @@ class Connections:
             del self._by_source[connection.source]
 
     def _close_idle(self, among: dict[Connection, None]) -> bool:
-        """Looks at the oldest ones; those with a request under way go behind all others."""
+        """Checks the oldest connections; those with a request in progress are moved behind all others."""
         for _ in range(min(len(among), limits.HTTP_IDLE_LOOKS)):
             oldest = next(iter(among))
             if oldest.idle():

@@ -1,7 +1,6 @@
 """HTTP server: how every process accepts connections of HTTP clients.
 
-How many connections there may be is bounded by http_connections.py, how long each may be without a request by
-http_connection.py.
+http_connections.py bounds the number of connections, http_connection.py the time of each without a request.
 """
 
 import asyncio
@@ -23,29 +22,30 @@ from lightrail.telemetry.http_connections import Connections, source_of
 from lightrail.telemetry.strangers import Strangers
 
 SHUTDOWN_S: Final = 1.0
-"""What requests have to end when the process does; those that wait for a message were answered before."""
+"""Time that requests have to end when the process ends; requests that wait for a message are answered
+before."""
 ACCEPTS_AT_ONCE: Final = 64
-"""Connections that are accepted before clients that are connected get their turn."""
+"""Connections that are accepted before connected clients get their turn."""
 ACCEPTED_PART: Final = 16
-"""Where few are admitted, 1 / this of those of one source is accepted at once: a request that has arrived is
-read before its connection counts as idle."""
+"""With a small bound, 1/ACCEPTED_PART of one source's connections are accepted at once, so that a request
+that has arrived is read before its connection counts as idle."""
 ACCEPT_PAUSE_S: Final = 0.1
-"""Before the next attempt where the system has no descriptor or memory for a connection."""
-TOLD_PAUSE_S: Final = 60.0
-"""Between two lines of the log about connections that were not admitted."""
+"""Pause before the next attempt when the system has no descriptor or memory for a connection."""
+LOG_PAUSE_S: Final = 60.0
+"""Pause between two lines of the log about refused connections."""
 TOO_MANY: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
     b"Content-Type: text/plain; charset=utf-8\r\n\r\n"
-    b"Too many connections: all that are admitted have a request under way.\n"
+    b"Too many connections: all that are admitted have a request in progress.\n"
 )
 
 log = logging.getLogger(__name__)
 
 
 class HttpSite(web.BaseSite):
-    """A listening socket of a runner, which accepts what its connections admit."""
+    """A listening socket of a runner; `Connections` decides which clients it accepts."""
 
-    __slots__ = ("_connections", "_loop", "_options", "_pause", "_socket", "_strangers", "_told_s")
+    __slots__ = ("_connections", "_logged_s", "_loop", "_options", "_pause", "_socket", "_strangers")
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class HttpSite(web.BaseSite):
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
-        self._told_s = -TOLD_PAUSE_S
+        self._logged_s = -LOG_PAUSE_S
         self._strangers = Strangers(log, f"{self.name} serves {'HTTPS' if tls else 'HTTP'}")
 
     @property
@@ -71,7 +71,7 @@ class HttpSite(web.BaseSite):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that the site listens on."""
         return int(self._socket.getsockname()[1])
 
     async def start(self) -> None:
@@ -133,8 +133,8 @@ class HttpSite(web.BaseSite):
 
     def _tell(self, what: str) -> None:
         now_s = self._loop.time()
-        if now_s - self._told_s >= TOLD_PAUSE_S:
-            self._told_s = now_s
+        if now_s - self._logged_s >= LOG_PAUSE_S:
+            self._logged_s = now_s
             log.warning("%s: %s", self.name, what)
 
 
@@ -155,15 +155,15 @@ class HttpRunner(web.AppRunner):
             "max_field_size": limits.HTTP_HEADER_BYTES,
             "max_headers": limits.HTTP_HEADERS_MAX,
         }
-        # A request is cancelled when its client goes: what it waited for, or had been given, goes back.
+        # A request is cancelled when its client disconnects: a message that it has received is released.
         super().__init__(app, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S, **self._options)
         self.connections = connections
 
     async def listen(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None, *, shared: bool) -> int:
-        """Serve at an endpoint, too; returns the port. `shared`: other processes may listen there, too.
+        """Serve at a further endpoint; returns its port. `shared`: other processes may listen there, too.
 
         Raises:
-            OSError: another program listens there, or the address is not of this machine.
+            OSError: another program listens there, or the address is not one of this machine.
         """
         found = socket.getaddrinfo(
             endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -209,7 +209,8 @@ async def serve(
     *,
     shared: bool,
 ) -> tuple[HttpRunner, list[int]]:
-    """Serve an application at (endpoint, TLS) pairs; None is nowhere. Returns (runner, bound ports)."""
+    """Serve an application at (endpoint, TLS) pairs; an endpoint None is skipped. Returns (runner, bound
+    ports)."""
     runner = HttpRunner(app, connections)
     await runner.setup()
     try:
@@ -225,10 +226,10 @@ async def serve(
 
 
 def admitted(most: int, part: int) -> int:
-    """How many connections a listener admits: `most`, and no more than fit in this process's descriptors.
+    """Number of connections that a listener admits: at most `most`, and no more than the descriptors allow.
 
-    A reserve is left to everything else that the process opens; where there are few descriptors, `part` of
-    them, such as 2 for a half, are for this listener.
+    HTTP_FILES_RESERVED descriptors are left for other uses of the process. With few descriptors, 1/`part` of
+    them are for this listener.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:

@@ -1,6 +1,6 @@
-"""HTTP requests that can't be read: which status and words answer one, and what the log says of it.
+"""HTTP requests that can't be read: status and text of their answer, and their kind for the log.
 
-Anybody can send them before anybody asks for a password, and as many as a connection carries.
+Clients can send any number of them before they authenticate.
 """
 
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ from lightrail.model import limits
 TOO_LARGE: Final = 431
 """Request Header Fields Too Large (RFC 6585)."""
 TOO_MANY: Final = "Too many headers received"
-"""aiohttp's words, which are all that tells this error from others."""
+"""aiohttp's message of this error; nothing else distinguishes it from other errors."""
 
 
 class Unreadable(NamedTuple):
@@ -21,7 +21,7 @@ class Unreadable(NamedTuple):
     status: int
     text: str
     spoken: str
-    """Kind of the request, one of few, for `Strangers`; empty for what its first bytes have named already."""
+    """Kind of the request, one of few, for `Strangers`; empty if its first bytes were logged already."""
 
 
 def described(error: HttpProcessingError) -> Unreadable:

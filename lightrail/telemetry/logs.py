@@ -1,7 +1,7 @@
 """Logs: one line per record on stderr, plain for people or JSON for collectors.
 
-What is logged never holds a password, a SASL response or the content of a message; text that comes from a
-peer has its control characters escaped, so that nobody can write a line that looks like another one.
+Logs never contain a password, a SASL response or the content of a message. Control characters in text from a
+peer are escaped, so that a peer can't forge a line.
 """
 
 import json
@@ -70,7 +70,7 @@ def configure(process: str, level: str, form: str, stream: TextIO | None = None)
 
 
 def escaped(text: str) -> str:
-    """The text with everything that a terminal would obey, or take as a new line, written as an escape."""
+    """The text with control characters and line breaks written as escapes."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -14,7 +14,7 @@ _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?( [-+.0-9A-
 def merge(sources: Iterable[tuple[Mapping[str, str], str]]) -> str:
     """One text of all ``sources``: (labels that each of its samples gets, its text).
 
-    Of families that several sources have, the HELP and TYPE of the first one stay. Lines that are no samples
+    A family that several sources have keeps the HELP and TYPE of the first source. Lines that are no samples
     are left out.
     """
     heads: dict[str, list[str]] = {}
@@ -43,5 +43,5 @@ def merge(sources: Iterable[tuple[Mapping[str, str], str]]) -> str:
 
 
 def escape(value: str) -> str:
-    """A label value as the text format wants it."""
+    """A label value, escaped as the text format requires."""
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -1,6 +1,6 @@
-"""Metrics: a count is a plain attribute that hot code adds to, a family says how a scrape reads it.
+"""Metrics: a count is a plain attribute that hot code adds to; a family defines how a scrape reads it.
 
-Families stand beside what is counted, as in ``shard.py``; this file holds what they are made of.
+Families are defined beside their counts, as in ``shard.py``; this file has the classes of families.
 """
 
 from bisect import bisect_left

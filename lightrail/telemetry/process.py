@@ -1,11 +1,11 @@
-"""Process: what every role's process does the same, from its settings to its orderly end.
+"""Process: the common parts of every role's process, from its settings to its orderly end.
 
 A role is one coroutine::
 
     async def serve(process: Process) -> None:
         server = await Server.open(process.settings, process.id)
         process.report_ready(metrics="127.0.0.1:9001")
-        await process.until_stop()          # SIGTERM, SIGINT, or the supervisor is gone
+        await process.until_stop()          # SIGTERM, SIGINT, or the supervisor ended
         await server.close()
 
     if __name__ == "__main__":
@@ -37,29 +37,29 @@ from lightrail.telemetry.directories import socket_directory
 from lightrail.telemetry.running import Running
 
 STOP_TIME_MAX_S: Final = 25
-"""From the order to stop to the end; a process that hangs then ends itself with its stack on stderr.
+"""Time for an orderly end; a process that hangs ends itself after it, with its stack on stderr.
 Kubernetes and Docker wait 30 s and 10 s before they kill."""
 
 BOOT_BITS: Final = 31
-"""Producers are known as boot << 32 | link; the highest bit is for those that clients name."""
+"""Producer ids are boot << 32 | link; the highest bit marks producers that clients name."""
 UNNUMBERED: Final = -1
-"""Stands for the number of a process that has none yet."""
+"""The number of a process that has none yet."""
 OPEN_FILES_MAX: Final = limits.CONNECTIONS_MAX + 1_024
-"""Sockets of clients, and some for everything else."""
+"""Sockets of clients, and some files for other uses."""
 
 log = logging.getLogger(__name__)
 
 
 class CannotServeError(Exception):
-    """Why a process ends at once, in words for whoever runs it: what was expected, found, what to do."""
+    """A process can't serve and ends; the message says what was expected, what was found, and what to do."""
 
 
 class StoppedError(Exception):
-    """The process was told to stop before it served: no error."""
+    """The process was stopped before it served, which is no error."""
 
 
 class Process:
-    """One running process of a role: who it is, what it was told, and when it shall stop."""
+    """One running process of a role: its identity, its settings, and whether it has to stop."""
 
     __slots__ = (
         "_channel",
@@ -91,33 +91,33 @@ class Process:
     ) -> None:
         self.role = role
         self.id = id if id is not None else UNNUMBERED
-        """Its number; UNNUMBERED as long as it has none, see `adopt`."""
+        """Its number; UNNUMBERED until `adopt` sets it."""
         self.auto = id is None
-        """Whether it looks for a number by itself."""
+        """Whether the process finds a free number itself."""
         self.boot = secrets.randbits(BOOT_BITS)
-        """Tells this process from others before and after it under the same number."""
+        """Distinguishes this process from earlier and later processes with the same number."""
         self.replaces: int | None = None
-        """The boot of the process of the same supervisor that has died, and that this one stands in for."""
+        """The boot of the dead process that the supervisor replaces by this one."""
         self.settings = settings
         self.sockets = sockets
         """Directory of this installation's sockets: those of shards, and the frontends' control sockets."""
         self.ready: Message | None = None
-        """What report_ready was given, or None as long as the process does not serve."""
+        """The details of report_ready, or None as long as the process does not serve."""
         self.waiting: str | None = None
-        """What it waits for before it can serve."""
+        """The condition that the process waits for before it can serve."""
         self.check: Callable[[], str | None] = lambda: None
-        """Why it doesn't serve although it has once reported ready, or None."""
+        """Why the process no longer serves after it reported ready, or None."""
         self.notice: Callable[[], str | None] = lambda: None
-        """What an operator should know of a process that serves, or None; /readyz tells it with its 200."""
+        """A remark for operators on a process that serves, or None; /readyz adds it to its 200."""
         self.may_list: Callable[[str], Awaitable[bool]] = _nobody
-        """Whether who shows this in its header Authorization may see the names of queues."""
+        """Whether a request with this header Authorization may see the names of queues."""
         self.failure: str | None = None
-        """Why it ends, where that is an error."""
+        """The error that ends the process, or None."""
         self.stopping = asyncio.Event()
         self.on_message: Callable[[Message], None] | None = None
         """Called with every later line from the supervisor."""
         self.running = Running(role, lambda: self.id)
-        """What this process says about itself at its /metrics."""
+        """This process's metrics about itself."""
         self._channel = channel
 
     @property
@@ -125,7 +125,7 @@ class Process:
         return self.role if self.id == UNNUMBERED else f"{self.role}-{self.id}"
 
     def adopt(self, id: int) -> None:
-        """Go by this number from here on."""
+        """Use this number from now on."""
         self.id = id
         logs.configure(self.name, self.settings.log_level, self.settings.log_format)
 
@@ -148,7 +148,7 @@ class Process:
         try:
             self._channel.send(self.ready)
         except ChannelClosedError:
-            self.stop("the supervisor is gone")
+            self.stop("the supervisor has ended")
 
     def not_ready(self) -> str | None:
         """Why /readyz should refuse, or None."""
@@ -190,9 +190,10 @@ class Process:
         if self._channel is None:
             loop.add_signal_handler(signal.SIGINT, self.stop, "SIGINT")
             return
-        # Ctrl-C reaches the whole group of the terminal; the supervisor decides what it means.
+        # Ctrl-C reaches all processes of the terminal's group; the supervisor ends its children in order.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # The kernel sends it to stopped children of a supervisor that died; the channel says the same.
+        # The kernel sends SIGHUP to stopped children of a dead supervisor; the closed channel shows it as
+        # well.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._channel.socket.setblocking(False)
         loop.add_reader(self._channel.socket, self._from_supervisor, loop)
@@ -215,7 +216,7 @@ class Process:
                     self.on_message(message)
         except ChannelClosedError as error:
             loop.remove_reader(self._channel.socket)
-            self.stop(f"the supervisor is gone ({error})")
+            self.stop(f"the supervisor has ended ({error})")
 
 
 async def _nobody(_: str) -> bool:
@@ -245,7 +246,8 @@ def main(role: str, serve: Serve, argv: Sequence[str] | None = None) -> int:
 
 
 def alone(role: str, id: int | None, settings: Settings, serve: Serve) -> int:
-    """Run one process of a role without a supervisor; ``settings`` must be resolved, no ``id`` is any."""
+    """Run one process of a role without a supervisor; ``settings`` must be resolved, ``id`` None: a free
+    one."""
     return run(Process(role, id, settings, socket_directory(settings.data)), serve)
 
 
@@ -291,6 +293,6 @@ def run(process: Process, serve: Serve) -> int:
         log.error("%s has ended: %s", process.name, process.failure)
         return 1
     if not process.stopping.is_set():
-        log.error("%s ended without having been told to", process.name)
+        log.error("%s ended without a request to stop", process.name)
         return 1
     return 0

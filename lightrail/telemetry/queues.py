@@ -1,4 +1,4 @@
-"""Queues: what is counted of each queue, summed over a shard, or one by one on /metrics/detailed."""
+"""Queues: counters of queues, summed over a shard, or one by one on /metrics/detailed."""
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
@@ -8,11 +8,11 @@ from lightrail.model.names import is_dead_letter
 from lightrail.telemetry.metrics import AnyFamily, Family, Labels, gauge
 
 DETAILED_QUEUES_MAX: Final = 10_000
-"""Queues that one scrape of /metrics/detailed lists; ``?queue=PREFIX`` chooses among more."""
+"""Queues that one scrape of /metrics/detailed lists; ``?queue=PREFIX`` selects among more."""
 
 
 class QueueFigures(Protocol):
-    """What one queue counts: the ``stats`` of the queue machine have these attributes."""
+    """Counters and gauges of one queue: the ``stats`` of the queue machine have these attributes."""
 
     @property
     def enqueued(self) -> int: ...
@@ -59,27 +59,27 @@ class QueueFigures(Protocol):
 
 
 QueueReaders = Callable[[str], Sequence[tuple[str, Callable[[], QueueFigures]]]]
-"""Gives (name, function that reads the figures) of every queue whose name begins with a text."""
+"""Returns (name, function that reads the figures) of every queue whose name begins with a prefix."""
 
 QUEUE_COUNTERS: Final = {
     "enqueued": "Messages stored in queues.",
-    "delivered": "Messages handed to consumers.",
-    "redelivered": "Messages handed out again after an earlier delivery did not end in accepted.",
+    "delivered": "Messages delivered to consumers.",
+    "redelivered": "Messages delivered again after an earlier delivery did not end in accepted.",
     "accepted": "Messages that consumers accepted.",
     "rejected": "Messages that consumers rejected.",
-    "released": "Messages that consumers released, or that came back when a consumer went.",
+    "released": "Messages that consumers released, or that returned when a consumer closed.",
     "modified": "Messages that consumers settled as modified.",
-    "expired": "Messages whose time ran out.",
-    "dead_lettered": "Messages that left their queue for its dead-letter queue.",
+    "expired": "Messages that expired.",
+    "dead_lettered": "Messages that moved from their queue to its dead-letter queue.",
     "purged": "Messages that a purge removed.",
-    "duplicates": "Messages dropped because their message-id had come before within the queue's window.",
-    "discarded": "Messages that a full queue dropped: those that came, or the oldest that gave way.",
+    "duplicates": "Messages dropped as duplicates: same message-id within the queue's duplicate_window.",
+    "discarded": "Messages that a full queue dropped: incoming ones, or the oldest ones for them.",
     "refused": "Messages that a queue refused: it was full, or they were too large.",
-    "locks_expired": "Deliveries that came back because their timed lock ran out.",
-    "unannotated": "Messages that came back without their annotations: too large with them, or malformed.",
+    "locks_expired": "Deliveries that returned to their queue because their timed lock expired.",
+    "unannotated": "Messages that returned without their new annotations: too large with them, or malformed.",
 }
 QUEUE_STATES: Final = ("ready", "in_flight", "parked")
-"""Where a message may be; `parked` ones wait for room and are not in the queue yet."""
+"""States of a message; `parked` messages wait for room and are not in the queue yet."""
 QUEUE_FIGURES: Final = (*QUEUE_COUNTERS, *QUEUE_STATES, "locked", "bytes", "consumers")
 """Everything that QueueFigures has."""
 
@@ -96,7 +96,7 @@ class QueueTotals:
         self.unattended_queues = 0
 
     def add(self, name: str, figures: QueueFigures) -> None:
-        """One queue more."""
+        """Adds the figures of one queue."""
         self.queues += 1
         sums = self.figures
         for key in QUEUE_FIGURES:
@@ -109,7 +109,7 @@ class QueueTotals:
 
 
 class QueueSelection:
-    """The queues that one scrape of /metrics/detailed asks for."""
+    """The queues that one scrape of /metrics/detailed selects."""
 
     __slots__ = ("omitted", "queues")
 

@@ -1,4 +1,4 @@
-"""Running: what a process of any role says about itself: its version, whether it serves, how late it is.
+"""Running: metrics of a process of any role: its version, whether it serves, the delay of its event loop.
 
 Every series of a process carries its role and number, at its own /metrics as well as at a gateway's, so that
 one dashboard fits both.
@@ -26,14 +26,14 @@ from lightrail.telemetry.metrics import (
 )
 
 LAG_PERIOD_S: Final = 0.5
-"""Between two looks at how late the loop is."""
+"""Pause between two measurements of the loop's delay."""
 
 
 class Running:
-    """One per process. `watch` and `unwatch` begin and end the look at its loop.
+    """One per process. `watch` and `unwatch` begin and end the measurement of its loop.
 
     Args:
-        id: asked at each scrape, because a process may find its number after it has started.
+        id: called at each scrape, because a process may get its number after it has started.
     """
 
     __slots__ = (
@@ -60,16 +60,16 @@ class Running:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What each series of this process carries."""
+        """Labels of each series of this process."""
         return {"role": self.role, "id": str(self._id())}
 
     @property
     def certificate_ends_s(self) -> float | None:
-        """When the certificate that is served runs out, in seconds since 1970; None without TLS."""
+        """Expiry time of the served certificate, in seconds since 1970; None without TLS."""
         return self._certificate_ends_s
 
     def serves_with(self, certificate: str) -> None:
-        """TLS is served with the certificate of this file, as it is now."""
+        """Notes the expiry time of the certificate in this file, with which TLS is served."""
         self._certificate_ends_s = not_after(certificate)
 
     def show(self, families: Iterable[AnyFamily[Any]], counts: Any) -> None:
@@ -77,7 +77,7 @@ class Running:
         self._collectors.append(FamilyCollector(families, counts))
 
     def text(self, metrics: CollectorRegistry | None = None) -> str:
-        """All of it in the text format of Prometheus, with what `metrics` has."""
+        """All families in the text format of Prometheus, with those of `metrics`."""
         own = CollectorRegistry()
         for collector in self._collectors:
             own.register(collector)
@@ -89,7 +89,7 @@ class Running:
         return merge((self.labels, text) for text in texts)
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to look, twice a second, how late the loop is."""
+        """Begin to measure the loop's delay, twice a second."""
         self._due = loop.time() + LAG_PERIOD_S
         self._timer = loop.call_at(self._due, self._look, loop)
 
@@ -116,14 +116,14 @@ RUNNING_FAMILIES: Final[tuple[AnyFamily[Running], ...]] = (
     Family(
         "gauge",
         "lightrail_build_info",
-        "1; its labels say which version of LightRail and of Python this process is.",
+        "1; its labels are the versions of LightRail and of Python of this process.",
         ("version", "python"),
         _build,
     ),
     Family(
         "gauge",
         "lightrail_ready",
-        "1 when /readyz of this process answers that it serves.",
+        "1 when this process serves, as /readyz reports it.",
         (),
         lambda running: [((), float(running.ready() is None))],
     ),
@@ -137,19 +137,19 @@ RUNNING_FAMILIES: Final[tuple[AnyFamily[Running], ...]] = (
     Family(
         "gauge",
         "lightrail_clock_off_seconds",
-        "How far the wall clock of the machine is before the clock of this process, which follows it slowly.",
+        "Machine's wall clock minus the clock of this process, which follows it slowly.",
         (),
         lambda _: [((), off_ms() / 1000)],
     ),
     HistogramFamily(
         "lightrail_event_loop_lag_seconds",
-        "How late the event loop came to a timer, looked at twice a second.",
+        "Delay of a timer on the event loop, measured twice a second.",
         lambda running: running.lag_seconds,
     ),
     Family(
         "gauge",
         "lightrail_tls_certificate_expiry_seconds",
-        "When the certificate that is served runs out, in seconds since 1970; only where TLS is served.",
+        "Expiry time of the served certificate, in seconds since 1970; only with TLS.",
         (),
         _certificate,
     ),

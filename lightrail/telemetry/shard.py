@@ -1,7 +1,7 @@
-"""Shard: what a shard counts, and the metrics that are read from it and from its queues.
+"""Shard: counters of a shard, and its metrics, which are read from these counters and from its queues.
 
-Hot code adds to plain integers of ShardCounts, once per batch. Counters never fall: what a deleted queue had
-counted is kept by ``ShardCounts.retire``.
+Hot code adds to plain integers of ShardCounts, once per batch. Counters never fall: ``ShardCounts.retire``
+keeps the counters of a deleted queue.
 """
 
 import os
@@ -30,7 +30,7 @@ SUMMED_AT_ONCE: Final = 500
 
 
 class ShardCounts:
-    """What a shard counts itself; figures of its queues are read from them when a scrape asks."""
+    """Counters of a shard itself; figures of its queues are read from the queues at each scrape."""
 
     __slots__ = (
         "batches_duplicate",
@@ -71,7 +71,7 @@ class ShardCounts:
         self.batches_duplicate = 0
         self.dead_lettered: dict[str, int] = {"rejected": 0, "max-delivery-count": 0, "expired": 0}
         self.dead_lettered["queue-full"] = 0
-        """By reason; add to it with every DeadLetter effect."""
+        """Dead letters by reason; every DeadLetter effect adds to it."""
         self.evictions = 0
         self.evicted_bytes = 0
         self.fetched_bytes = 0
@@ -79,9 +79,9 @@ class ShardCounts:
         self.memory_bytes = 0
         self.memory_mark_bytes = memory_mark_bytes
         self.queues: QueueReaders = lambda _: ()
-        """Of the queues of this shard."""
+        """Reads the figures of this shard's queues."""
         self.move_bytes = 0
-        """Of messages that came with queues from other shards."""
+        """Bytes of messages that were copied with queues from other shards."""
         self.move_pause_last = 0.0
         """Seconds from the last freeze of a queue at its former shard to its being served here."""
         self.move_pause_seconds = Histogram(PAUSE_SECONDS)
@@ -90,7 +90,7 @@ class ShardCounts:
         self.moves_out = 0
         self.queues_copying = 0
         self.queues_placed: Callable[[], int] = lambda: self.totals.queues
-        """Queues that are placed on this shard; one that nobody has used yet is nowhere else."""
+        """Number of queues placed on this shard, including queues that were never used."""
         self.queues_frozen = 0
         self.queues_deleted = 0
         self.retired = dict.fromkeys(QUEUE_COUNTERS, 0)
@@ -99,9 +99,9 @@ class ShardCounts:
         self.commit_under_way: Callable[[], float] = lambda: 0.0
         """Seconds since the commit that is being written began; 0 while none is."""
         self.store_directory: str | None = None
-        """Where the store keeps its files; None where it keeps none."""
+        """Directory of the store's files; None if the store has no files."""
         self.store_usage: Callable[[], Mapping[str, int]] = dict
-        """Bytes of the store by what they are, such as live and total."""
+        """Bytes of the store by kind, such as live and total."""
         self.syncs = 0
         self.messages_per_sync = Histogram(BATCH_MESSAGES)
         self.sync_seconds = Histogram(SYNC_SECONDS)
@@ -110,9 +110,9 @@ class ShardCounts:
         self.transaction_prepared_seconds = 0.0
         """Since the oldest of them was prepared; 0 without any."""
         self.wait_seconds = Histogram(WAIT_SECONDS)
-        """From when messages were enqueued to their first delivery; one slice of a queue in a few."""
+        """Time from enqueueing to first delivery; one slice in a few is measured."""
         self.totals = QueueTotals()
-        """As the last `summing` found them."""
+        """The sums of the last `summing`."""
 
     def synced(self, messages: int, seconds: float) -> None:
         """One commit of the store is on disk."""
@@ -121,15 +121,15 @@ class ShardCounts:
         self.sync_seconds.observe(seconds)
 
     def retire(self, figures: QueueFigures) -> None:
-        """Keeps what a queue has counted that is deleted or has moved away."""
+        """Keeps the counters of a queue that is deleted or has moved away."""
         self.queues_deleted += 1
         for name in QUEUE_COUNTERS:
             self.retired[name] += getattr(figures, name)
 
     def summing(self) -> Iterator[None]:
-        """Makes `totals` anew; gives way after every SUMMED_AT_ONCE queues, for there may be very many.
+        """Computes `totals` again; yields after every SUMMED_AT_ONCE queues, because there may be very many.
 
-        A queue that is deleted meanwhile is still among them, and not yet among the retired ones.
+        A queue that is deleted meanwhile still counts as a queue, and not yet as a retired one.
         """
         totals = QueueTotals()
         totals.figures.update(self.retired)
@@ -177,7 +177,7 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     Family(
         "gauge",
         "lightrail_queue_messages",
-        "Messages in queues, by state; parked ones wait for room in theirs.",
+        "Messages in queues, by state; parked messages wait for room in a full queue.",
         ("state",),
         _states,
     ),
@@ -205,19 +205,21 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     Family(
         "gauge",
         "lightrail_queues_unattended",
-        "Queues with messages that are ready and without a consumer; dead-letter queues are not meant.",
+        "Queues with ready messages and without a consumer, except dead-letter queues.",
         (),
         lambda counts: [((), counts.totals.unattended_queues)],
     ),
     Family(
         "gauge",
         "lightrail_queue_messages_unattended",
-        "Messages that are ready in queues without a consumer; dead letters are not meant.",
+        "Ready messages in queues without a consumer, except dead letters.",
         (),
         lambda counts: [((), counts.totals.unattended_messages)],
     ),
     Family("gauge", "lightrail_queue_consumers", "Consumers of queues.", (), _sum("consumers")),
-    counter("lightrail_queues_deleted", "Queues that went: deleted, or moved away.", "queues_deleted"),
+    counter(
+        "lightrail_queues_deleted", "Queues that were deleted or moved to another shard.", "queues_deleted"
+    ),
     counter("lightrail_journal_syncs", "Commits of the store that reached the disk.", "syncs"),
     HistogramFamily(
         "lightrail_journal_messages_per_sync", "Messages in one commit.", lambda c: c.messages_per_sync
@@ -227,36 +229,36 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     ),
     HistogramFamily(
         "lightrail_queue_wait_seconds",
-        "Time that messages waited in a queue for their first delivery; one slice of eight is looked at.",
+        "Time that messages waited in a queue for their first delivery; one slice in eight is measured.",
         lambda c: c.wait_seconds,
     ),
     counters(
         "lightrail_shard_moves_completed",
-        "Queues that came from another shard, or went to one.",
+        "Queues that moved from another shard to this one, or from this one to another.",
         "direction",
         {"in": "moves_in", "out": "moves_out"},
     ),
     counter(
         "lightrail_shard_moves_failed",
-        "Copies of queues that were dropped before they were complete, by whatever cause.",
+        "Copies of queues that were dropped before they were complete, for any reason.",
         "moves_failed",
     ),
     counter("lightrail_shard_move_bytes", "Bytes of messages copied from other shards.", "move_bytes"),
     HistogramFamily(
         "lightrail_shard_move_pause_seconds",
-        "Time from the freeze of a queue at its former shard to its being served by this one.",
+        "Time from the freeze of a queue at its former shard until this shard serves it.",
         lambda c: c.move_pause_seconds,
     ),
     gauge(
         "lightrail_shard_queues_frozen",
-        "Queues that this shard has stopped serving for another one, which has not taken them yet.",
+        "Queues that this shard has frozen for a move and that their destination does not serve yet.",
         "queues_frozen",
     ),
     gauge("lightrail_shard_queues_copying", "Queues that are being copied here.", "queues_copying"),
     Family(
         "gauge",
         "lightrail_commit_under_way_seconds",
-        "How long the commit that is on its way to the disk takes already; 0 while none is.",
+        "Age of the commit that is being written to the disk; 0 while there is none.",
         (),
         lambda counts: [((), counts.commit_under_way())],
     ),
@@ -264,14 +266,14 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     Family(
         "gauge",
         "lightrail_store_full",
-        "1 while the store has no room for messages; what is there is delivered.",
+        "1 while the store has no room for messages; stored messages are still delivered.",
         (),
         lambda counts: [((), float(counts.store_full()))],
     ),
     Family(
         "gauge",
         "lightrail_store_bytes",
-        "Bytes of the store, by what they are.",
+        "Bytes of the store, by kind.",
         ("kind",),
         lambda counts: [((kind,), size) for kind, size in counts.store_usage().items()],
     ),
@@ -291,11 +293,15 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     ),
     gauge(
         "lightrail_memory_bytes",
-        "Bytes of messages in memory, and of what is kept beside them.",
+        "Bytes of messages in memory, with their indexes.",
         "memory_bytes",
     ),
-    gauge("lightrail_memory_mark_bytes", "Bytes past which messages flow to disk.", "memory_mark_bytes"),
-    counter("lightrail_evictions", "Times messages were dropped from memory, kept on disk.", "evictions"),
+    gauge(
+        "lightrail_memory_mark_bytes",
+        "Bytes of messages beyond which they are spilled to disk.",
+        "memory_mark_bytes",
+    ),
+    counter("lightrail_evictions", "Times messages on disk were dropped from memory.", "evictions"),
     counter("lightrail_evicted_bytes", "Bytes of messages dropped from memory.", "evicted_bytes"),
     counter("lightrail_fetched_bytes", "Bytes of messages read back from disk.", "fetched_bytes"),
     counter(

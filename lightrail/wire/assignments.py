@@ -2,8 +2,8 @@
 
 A queue is owned by one shard at a time, and the links of a frontend follow it. Frames in both directions take
 time, so a link must not be opened at the next shard while an answer of the last one is under way: that
-answer, READY or MOVED, would be taken for the answer to the next opening, and deliveries under way would be
-lost. Each link therefore leaves a shard only behind the shard's answer to it. Where the owner changes, its
+answer, READY or MOVED, would be mistaken for the answer to the next opening, and deliveries under way would
+be lost. Each link therefore leaves a shard only behind the shard's answer to it. Where the owner changes, its
 links leave the former shard one by one, as their MOVED arrives; until then they drain there.
 
     UNASSIGNED   open at no shard: none is known, or the known one has just denied that it is the owner
@@ -86,7 +86,7 @@ TRANSITIONS: Final = {
 
 AT_OWNER: Final = frozenset({LinkState.OPENING, LinkState.OPEN})
 BEHIND: Final = frozenset({LinkState.UNANSWERED, LinkState.DRAINING})
-"""The owner has left the link's shard. It may have come back to it since: the answer is due all the same."""
+"""The owner has left the link's shard, and may have returned to it since: the answer is still due."""
 RESUMABLE: Final = frozenset({LinkState.OPEN, LinkState.DRAINING})
 
 

@@ -27,7 +27,8 @@ Operation = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class ControlDownError(Exception):
-    """The process is not there, or did not answer in time: what was asked may or may not have been done."""
+    """The process does not run, or did not answer in time: the request may or may not have been carried
+    out."""
 
 
 class ControlRefusedError(Exception):

@@ -1,4 +1,4 @@
-"""Forwarded: what a gateway adds to a client's request for a WebSocket, which it passes on to a frontend.
+"""Forwarded: the header that a gateway adds to a client's WebSocket request, which it forwards to a frontend.
 
 The header field has the client's address, and whether the client came over TLS. A frontend believes it by a
 code made with a key that only processes of the installation have, over the request's own nonce and the time.
@@ -41,7 +41,7 @@ class Forwarded:
 
     @classmethod
     def read(cls, value: str, secret: bytes, nonce: bytes, now_ms: int) -> "Forwarded":
-        """Raises ValueError: nobody of the installation wrote this, or too long ago."""
+        """Raises ValueError: the header was not written by a process of the installation, or is too old."""
         text, _, code = value.rpartition(" ")
         if not hmac.compare_digest(code.encode(errors="replace"), _code(secret, nonce, text).encode()):
             raise ValueError(f"expected {FIELD} from a gateway of this installation, found another code")

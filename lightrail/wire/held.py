@@ -41,7 +41,7 @@ class HeldFrames:
             # Once: a client settles as often as it likes.
             self._overflowed = True
             log.error(
-                "%d settlements wait for the shard of %s; what is settled beyond them is delivered again",
+                "%d settlements wait for the shard of %s; further ones are dropped, and delivered again",
                 limits.OWNER_HELD_MAX,
                 self._queue,
             )

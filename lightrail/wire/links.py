@@ -1,4 +1,4 @@
-"""Links: what a producer or consumer is to the connection to its shard, and the frames meant for it."""
+"""Links: the interfaces of producers and consumers to the connection to their shard, and frames for them."""
 
 from collections.abc import Callable
 from typing import Final
@@ -55,10 +55,10 @@ class Producer:
         """The outcome of messages `first` to before `first + count` of a batch, by a relay's listener."""
 
     def disconnected(self) -> None:
-        """What is posted from here on reaches no shard, until the producer is reopened."""
+        """Frames that are posted from now on reach no shard, until the producer is reopened."""
 
     def timed_out(self) -> None:
-        """The shard was lost for as long as senders wait: what has no answer gets one now."""
+        """The shard was lost for longer than senders wait: unanswered batches get an answer now."""
 
     def reconnected(self) -> None:
         """The shard serves again and has opened this producer."""

@@ -1,8 +1,8 @@
 """Owner: the shard that owns one queue, as the links of this process see it; links use it as a shard.
 
 Links know their owner, and the owner knows the shard. When the queue moves, the shard sends MOVED: the owner
-leaves the shard and opens the links where the placement says that the queue is, or, as long as the placement
-says nothing new, at the same shard again. Nothing is lost meanwhile: batches without an answer are with their
+leaves the shard and opens the links at the shard that the placement names, or, while the placement
+is unchanged, at the same shard again. Nothing is lost meanwhile: batches without an answer stay with their
 links, within their credit; settlements and closes wait here (held.py) until a shard has confirmed that it
 owns the queue by opening a link, for another shard ignores them. To send one twice is harmless.
 
@@ -68,7 +68,7 @@ class Owner:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody needs this owner."""
+        """Whether this owner is no longer needed."""
         return not self._links and not self._held
 
     @property
@@ -100,7 +100,7 @@ class Owner:
         if peer is not None:
             peer.post(part)
 
-    # --- links come and end ----------------------------------------------------------------------------
+    # --- links open and close --------------------------------------------------------------------------
 
     def open_producer(self, producer: Producer) -> None:
         self._owners.bind(self, producer.number)
@@ -149,7 +149,7 @@ class Owner:
     # --- links and shards ------------------------------------------------------------------------------
 
     def link_ready(self, peer: ShardPeer, number: int) -> None:
-        """A shard opened a link: it owns the queue, and what it got need not be sent again."""
+        """A shard opened a link: it owns the queue, and frames already sent to it need not be resent."""
         link = self._links[number]
         if self.peer is not None and self.peer is not peer:
             link.apply(Event.READY_LATE)
@@ -218,13 +218,13 @@ class Owner:
         self._owners.wake(self)
 
     def leave_removed(self) -> None:
-        """The shard is no part of the installation any more."""
+        """The shard is no longer part of the installation."""
         self._links.withdraw_from(self.peer, Event.LOST)
         self._leave()
         self.look()
 
     def look(self) -> None:
-        """No shard is known: goes where the placement says, or opens everything again in a while."""
+        """No shard is known: changes to the shard of the placement, or opens all links again in a while."""
         placement = self._owners.resolver.placement(self.queue)
         if placement is not None and placement != (self.shard, self.epoch):
             self.timers.placed_anew()
@@ -257,7 +257,7 @@ class Owner:
     # --- a shard is lost or greeted --------------------------------------------------------------------
 
     def lost(self, peer: ShardPeer) -> None:
-        """A shard does not serve; when it does again, what it had delivered is back in the queue."""
+        """A shard does not serve; when it serves again, its unsettled deliveries are back in the queue."""
         if peer is not self.peer:
             for link in self._links.at(peer):
                 self._links.withdraw(link, Event.LOST)
@@ -289,12 +289,13 @@ class Owner:
         for link in self._links:
             link.resumes = False
         if self.peer is not None and self.peer is not former:
-            self.peer.greet_again(f"shard {former.shard}, where {self.queue} was, went away too early")
+            self.peer.greet_again(f"shard {former.shard}, where {self.queue} was, was lost too early")
 
     # --- frames that must not get lost -----------------------------------------------------------------
 
     def _send_held(self) -> None:
-        """Sends held frames behind the links; without links, once the shard is known to own the queue."""
+        """Sends the waiting frames behind the links; without links, once the shard is known to own the
+        queue."""
         if not self._links:
             self._probe()
         elif self.peer is not None:
@@ -381,7 +382,9 @@ class Owner:
                     self._owners.departed(self, peer)
                     self._links.open(link, self.peer)
         elif placement.shard != self.shard:
-            log.warning("shard %d has not said that %s moved away; it is left", self.shard, self.queue)
+            log.warning(
+                "shard %d has not confirmed that %s moved away; its links are moved", self.shard, self.queue
+            )
             if self.peer is not None:
                 # What was settled there meanwhile bounces, or is lost with that shard (see `unsure`).
                 self._owners.departed(self, self.peer)

@@ -265,9 +265,7 @@ class Owners(Watch[ShardPeer]):
             shard, _ = await self.resolver.place(queue)
             peer = self.resolver.peer(shard)
             if peer is None:
-                raise ShardDownError(
-                    f"{queue} is on shard {shard}, and nobody knows where that is; try again"
-                )
+                raise ShardDownError(f"{queue} is on shard {shard}, whose address is unknown; try again")
             left_ms = max(1, int(1000 * (until - self._loop.time())))
             try:
                 return await peer.request(op, {"queue": queue, **fields}, wait_ms=left_ms)

@@ -1,4 +1,4 @@
-"""Pool: connections to shards that are closed when nobody has used them for a while."""
+"""Pool: connections to shards that are closed when they are unused for a while."""
 
 import asyncio
 from collections.abc import Callable

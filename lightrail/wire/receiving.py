@@ -31,12 +31,12 @@ class ReceiveWindow:
         self.next = number + count
 
     def withdraw(self) -> None:
-        """The shard has no credit left: it answered a drain, or the link was opened anew."""
+        """The shard has no credit left: it answered a drain, or the link was opened again."""
         self.limit = self.next
 
 
 class Slice(NamedTuple):
-    """The messages of a DELIVER frame, and what they have in common."""
+    """The messages of a DELIVER frame, and their common fields."""
 
     sequence: int
     """Of the first message; those of the others follow."""

@@ -1,4 +1,4 @@
-"""Requests: what one process has asked a shard and waits to be answered. None is repeated."""
+"""Requests: a process's unanswered requests to a shard. None is repeated."""
 
 import asyncio
 from collections.abc import Callable
@@ -75,4 +75,4 @@ class Requests:
         """The shard was lost before it answered."""
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(ShardDownError(f"shard {self._shard} went away ({why}); try again"))
+                waiting.set_exception(ShardDownError(f"shard {self._shard} was lost ({why}); try again"))

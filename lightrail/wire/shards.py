@@ -147,7 +147,7 @@ class ShardPeer:
         return self.state is State.SERVING and not self._silent
 
     def reach(self, address: str) -> None:
-        """Connects anew: the shard is at another address, or another process has taken its place."""
+        """Connects again: the shard is at another address, or another process has replaced it."""
         self._socket.close()
         self.address = address
         self._socket = self._connected(address)
@@ -159,7 +159,7 @@ class ShardPeer:
     # --- sending ---------------------------------------------------------------------------------------
 
     def post(self, part: bytes) -> None:
-        """Adds a frame to what leaves at the end of this turn; dropped while the shard does not serve.
+        """Adds a frame to be sent at the end of this turn; dropped while the shard does not serve.
 
         Dropping loses nothing: links are reopened after the next greeting.
         """
@@ -176,12 +176,12 @@ class ShardPeer:
         return self._pings
 
     def flush(self) -> bool:
-        """Sends what gathered in this turn as one message; False where the socket was closed."""
+        """Sends the frames of this turn as one message; False if the socket was closed."""
         if self._out:
             out, self._out = self._out, []
             self._said += 1
             if not self._socket.send([HEADER.pack(COUNT, 0, 0, 0, 0, 0, self._said), *out]):
-                self.greet_again("its socket went away")
+                self.greet_again("its socket was closed")
                 return False
         return True
 
@@ -224,7 +224,7 @@ class ShardPeer:
         return True
 
     def close(self) -> None:
-        """Sends GOODBYE, so that the shard requeues at once what our consumers have not settled."""
+        """Sends GOODBYE, so that the shard requeues our consumers' unsettled deliveries at once."""
         if self._timer is not None:
             self._timer.cancel()
         if self.state is State.SERVING:
@@ -245,7 +245,7 @@ class ShardPeer:
             if silent_ms > limits.PEER_SILENCE_MS:
                 # A stopped shard goes on where it stood; greeting it anew would only repeat its work.
                 if not self._silent:
-                    log.warning("shard %d has said nothing for %d ms", self.shard, silent_ms)
+                    log.warning("shard %d has been silent for %d ms", self.shard, silent_ms)
                     self._silent = True
                 self._watch.silent(self, silent_ms)
             elif self._silent:
@@ -274,12 +274,12 @@ class ShardPeer:
         self._beat()
 
     def greet_again(self, why: str) -> None:
-        """The shard was lost, or some frames were: after the next greeting the links open anew.
+        """The shard was lost, or some frames were: after the next greeting the links are opened again.
 
         Unsettled deliveries return to their queues.
         """
         if self.state is State.SERVING:
-            log.warning("shard %d is gone (%s); links wait for it", self.shard, why)
+            log.warning("shard %d is lost (%s); links wait for it", self.shard, why)
             self.state = State.GREETING
             self._silent = False
             self._out.clear()
@@ -326,7 +326,7 @@ class ShardPeer:
                     self._give_up(link)
                 except Exception:
                     log.exception("link %d could not be ended", link)
-                    self.greet_again("nobody knows what of its messages was applied")
+                    self.greet_again("it is unknown which of its messages were applied")
 
     def _apply(self, kind: int, link: int, count: int, number: int, part: bytes) -> None:
         producers = self.producers

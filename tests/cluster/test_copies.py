@@ -55,7 +55,7 @@ def test_a_copy_neither_takes_the_place_of_its_original_nor_serves_after_it(tmp_
         send(frontend.amqp, "queue", "last")
         late = copied(cluster, shard)
         shard.kill()
-        assert "has generation 1: a copy or a restored backup that is behind" in refused(copy)
+        assert "has generation 1: an outdated copy or a restored backup" in refused(copy)
         said = refused(late)
         assert "generations/0 says that shard 0 was last started as generation 2" in said
         assert "did not end in order" in said
@@ -69,7 +69,7 @@ def test_a_copy_neither_takes_the_place_of_its_original_nor_serves_after_it(tmp_
         said = cluster.admin("shard", "accept-disk", "0").stderr
         assert "shards/0 is held by a living process" in said
         assert late.terminate() == 0
-        assert "has generation 2: a copy or a restored backup that is behind" in refused(shard)
+        assert "has generation 2: an outdated copy or a restored backup" in refused(shard)
 
 
 def test_a_directory_that_moves_after_an_orderly_end_starts_without_a_question(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_directory_that_moves_after_an_orderly_end_starts_without_a_question(t
         cluster.start(moved)
         assert receive(frontend.amqp, "queue", 2) == ["one", "two"]
         assert moved.terminate() == 0
-        assert "a copy or a restored backup that is behind" in refused(shard)
+        assert "an outdated copy or a restored backup" in refused(shard)
 
 
 def test_a_volume_that_is_mounted_elsewhere_after_a_crash_starts_after_the_lease(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_data_directory_of_one_machine_is_copied_as_a_whole_and_not_in_parts(t
     refused = Broker(data)
     try:
         assert refused.process.wait(wait.DEADLINE_S) == 1
-        assert "has generation 1: a copy or a restored backup that is behind" in refused.said()
+        assert "has generation 1: an outdated copy or a restored backup" in refused.said()
     finally:
         refused.stop()
     done = admin("shard", "accept-disk", "0")

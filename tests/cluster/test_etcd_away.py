@@ -229,7 +229,7 @@ def test_who_runs_says_that_etcd_has_no_space_serves_on_and_writes_later(tmp_pat
         wait.until(lambda: reported() > before, "what the shard had to write is written")
         for each in nodes:
             wait.until_with(each, lambda each: not full(each), f"{each.name} finds out that there is space")
-            assert each.said().count("etcd takes writes again") == 1
+            assert each.said().count("etcd accepts writes again") == 1
             assert "Traceback" not in each.said()
         make(frontend.amqp, "new")
         assert "no space" not in admin(gateway, "doctor").stdout

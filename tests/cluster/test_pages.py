@@ -142,7 +142,7 @@ def test_a_cluster_is_backed_up_and_restored_as_the_page_says(tmp_path: Path) ->
             shell(untar, node)
         # They were copied before their last start.
         assert nodes[0].start().ended() == 1
-        assert "a copy or a restored backup that is behind" in nodes[0].said()
+        assert "an outdated copy or a restored backup" in nodes[0].said()
         # It is told to etcd: there is no gateway yet.
         done = cluster.admin(*shlex.split(accept.replace("10.0.0.1:2379", etcd.endpoint))[3:])
         assert done.returncode == 0, (accept, done.stderr)

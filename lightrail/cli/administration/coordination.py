@@ -8,10 +8,10 @@ from lightrail.console.results import pairs, show_json
 from lightrail.console.text import printable
 
 PUT_BACK = """
-For an etcd that was restored from an older snapshot while the cluster ran. The gateway that is asked writes
-what it knows and this etcd lacks: names, policies, users, rights, subscriptions, readers, shards and where
-queues are. After that all processes go on with this etcd. Nothing is deleted: what had been
-deleted after the snapshot is there again, and listed.
+For an etcd that was restored from an older snapshot while the cluster ran. The gateway writes the entries
+that it knows and this etcd lacks: names, policies, users, rights, subscriptions, readers, shards and
+placements. After that all processes continue with this etcd. Nothing is deleted: entries that had been
+deleted after the snapshot exist again, and are listed.
 """
 SHOWN = 20
 """Keys of each kind that are printed; with --json all are."""
@@ -35,7 +35,7 @@ def _show(client: Client, parsed: argparse.Namespace) -> int:
     if parsed.json:
         show_json(found)
     elif found is None:
-        print("it continues what this gateway knows of it")
+        print("etcd has all revisions that this gateway knows")
     else:
         pairs({key: found[key] for key in ("known_at", "revision", "reason")})
     return 0 if found is None else 1

@@ -15,7 +15,8 @@ from lightrail.model import limits, units
 
 POLL_S: Final = 0.2
 GATEWAY_WAIT_S: Final = 60.0
-"""How long the command goes on asking a gateway that does not answer. The moves go on without the command."""
+"""How long the command keeps asking a gateway that does not answer. The moves continue without the
+command."""
 RESULT_WAIT_S: Final = 3.0
 """How long the command waits for the results of moves that are no longer under way."""
 MOVES_SHOWN: Final = 20
@@ -60,7 +61,7 @@ def carry_out(
     for each in failed:
         print(printable(f"{each['queue']}: {each.get('error') or 'not moved'}"), file=sys.stderr)
     if left_out:
-        print(f"left out, as gone, moving or there already: {some(left_out)}")
+        print(f"left out, as deleted, moving or there already: {some(left_out)}")
     return 1 if failed else 0
 
 

@@ -117,7 +117,7 @@ def _set(client: Client, parsed: argparse.Namespace) -> int:
             if policy[name] is None:
                 del policy[name]
         if not policy:
-            raise UsageError("say at least role=queue, router, metadata, connection-point or none")
+            raise UsageError("expected at least role=queue, router, metadata, connection-point or none")
     if known:
         client.request("PUT", path, json_body=policy, headers={"If-Match": current.headers.get("etag", "*")})
     else:

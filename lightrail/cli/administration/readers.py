@@ -33,20 +33,21 @@ READER_COLUMNS: Final = (
 POSITION_COLUMNS: Final = ("shard", "journal", "position", "records", "messages", "bytes", "missed", "oldest")
 
 LIST: Final = """examples:
-  lightrail-admin journal list                 one line per journal; its id is what offsets and positions name
+  lightrail-admin journal list                 one line per journal, with its id for offsets and positions
   lightrail-admin journal list 3f2a9c0e…       the segments of one
-  lightrail-admin journal list --json          as GET /!journals says it
+  lightrail-admin journal list --json          the answer of GET /!journals
 
-A journal is a shard on a disk. `away`: its shard does not answer now. Numbers are of what is committed.
+A journal belongs to a shard on a disk. `away`: its shard does not answer now. Only committed records are
+counted.
 """
 SET: Final = """examples:
-  lightrail-admin reader set capture                          a new one, which has read nothing yet
-  lightrail-admin reader set capture --latest                 it begins with what comes from now on
-  lightrail-admin reader set capture --position 3f2a9c=1200   it has read what lies before record 1200
+  lightrail-admin reader set capture                          a new reader, at the earliest records
+  lightrail-admin reader set capture --latest                 a new reader, at the next records
+  lightrail-admin reader set capture --position 3f2a9c=1200   it has read the records before 1200
   lightrail-admin reader set capture --hold-hours 48 --hold-bytes 20GB
   lightrail-admin reader set capture --position 3f2a9c=0 --reset     back to the beginning
 
-Shards keep what a reader has not read, up to its bounds. Positions go forward; only --reset takes them back.
+Shards keep segments that a reader has not read, up to its bounds. Positions go back only with --reset.
 """
 
 
@@ -221,7 +222,7 @@ def _latest(client: Client) -> dict[str, int | None]:
     away = [str(row["shard"]) for row in rows if row.get("away")]
     if away:
         raise UsageError(
-            f"--latest can't be told while shard {', '.join(away)} is away: start it, or say --position"
+            f"--latest is unknown while shard {', '.join(away)} is away: start it, or use --position"
         )
     return {row["journal"]: row["segments"][-1]["next_lsn"] for row in rows if row["segments"]}
 

@@ -14,17 +14,17 @@ from lightrail.console.results import show_json, table
 from lightrail.console.text import counted, printable
 
 REBALANCE: Final = """examples:
-  lightrail-admin rebalance --dry-run          what would move, and the load of each shard before and after
-  lightrail-admin rebalance                    do it, with progress; Ctrl-C leaves the moves going on
-  lightrail-admin rebalance                    run again: shows the moves that are still under way
-  lightrail-admin rebalance --cancel           call off every move that has not frozen its queue
+  lightrail-admin rebalance --dry-run          the moves, and the load of each shard before and after
+  lightrail-admin rebalance                    make the moves, with progress; they continue after Ctrl-C
+  lightrail-admin rebalance                    run again: shows the unfinished moves
+  lightrail-admin rebalance --cancel           cancel every move that has not frozen its queue
   lightrail-admin rebalance --throttle 20MB --max-moves 50
   lightrail-admin rebalance --dry-run --json > plan.json
   lightrail-admin rebalance --plan plan.json   a plan that was saved, or that another tool made
-  lightrail-admin rebalance --verify           is every queue where it should be, once?
+  lightrail-admin rebalance --verify           is every queue at its shard, and only there?
 
 The load of a queue is 1 and its messages per second, in and out. Exit status: 0 done, or nothing to do;
-1 a move failed, or --verify found something; 2 wrong use; 3 nobody answers.
+1 a move failed, or --verify found a problem; 2 wrong use; 3 no gateway answers.
 """
 
 

@@ -11,24 +11,24 @@ from lightrail.console.text import counted, printable
 
 LOST_SHOWN: Final = 1_000
 DRAIN: Final = """Its queues move to the other shards while their clients stay attached. When it is empty,
-stop its process and `lightrail-admin shard remove` it. Ctrl-C leaves the moves going on; run it again to
-watch them.
+stop its process and run `lightrail-admin shard remove`. The moves continue after Ctrl-C; run the command
+again to watch them.
 """
 ACCEPT_DISK: Final = """let a directory that was refused as a copy or as outdated serve
 
-Asks etcd (--etcd), or the file in the data directory (--data), not a gateway. The next directory that is
-started with the disk of this shard serves what it has; messages that were stored elsewhere later are lost,
-and messages that were consumed later are delivered again. For a restored backup of a running cluster, and for
-a copy of a machine that is lost for good.
+Works on etcd (--etcd), or on the file in the data directory (--data), not through a gateway. The next
+directory that is started with the disk of this shard serves its messages; messages that were stored elsewhere
+later are lost, and messages that were consumed later are delivered again. For a restored backup of a running
+cluster, and for a copy of the directory of a lost machine.
 
 examples:
   lightrail-admin --etcd 10.0.0.1:2379 shard accept-disk 3
   lightrail-admin --etcd 10.0.0.1:2379 shard accept-disk 0 1 2      after the restore of all of them
 """
 REMOVE: Final = """examples:
-  lightrail-admin shard remove 3                        it was drained and stopped
-  lightrail-admin shard remove 3 --lose-queues          its disk is lost for good: shows what goes with it
-  lightrail-admin shard remove 3 --lose-queues --yes    gives that up
+  lightrail-admin shard remove 3                        a drained, stopped shard
+  lightrail-admin shard remove 3 --lose-queues          its disk is lost: shows its queues
+  lightrail-admin shard remove 3 --lose-queues --yes    gives up their messages
 
 Such queues keep their names, policies and subscriptions; at its next use each is empty and on another shard.
 """

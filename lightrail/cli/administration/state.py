@@ -19,14 +19,14 @@ FULL = 0.9
 """Part of a queue's limit from which the doctor warns."""
 SILENT: Final = (
     "start it again where its directory is; the last lines of its log say why it ended. Is the directory "
-    "lost for good: restore a copy, or give up its messages with lightrail-admin shard forget-disk {id}"
+    "lost: restore a copy, or give up its messages with lightrail-admin shard forget-disk {id}"
 )
 """What to do about a shard that does not answer."""
 NO_ANSWER = "the disk has not answered"
 """In the reason of a shard whose disk hangs."""
 HANGS = (
     "look at the disk under the data directory, its controller or the network behind it, and the kernel's "
-    "log; nothing that was accepted is lost, and the shard goes on when the disk answers"
+    "log; no accepted message is lost, and the shard continues when the disk answers"
 )
 
 
@@ -127,8 +127,8 @@ def _about_coordinator(coordinator: dict[str, Any]) -> Iterable[Finding]:
             "error",
             f"etcd was set back to revision {set_back['revision']}, and revision "
             f"{set_back['known_at']} was known: "
-            f"{set_back['reason']}. What was known goes on, and nothing can be changed",
-            "bring back the etcd that has it, or write what this one has lost: "
+            f"{set_back['reason']}. The known state is used, and nothing can be changed",
+            "bring back the etcd that has it, or write the lost entries: "
             "lightrail-admin coordinator put-back",
         )
     full = coordinator.get("full")
@@ -136,7 +136,7 @@ def _about_coordinator(coordinator: dict[str, Any]) -> Iterable[Finding]:
         whose = ", ".join(coordinator.get("full_for", ())) or "the gateway"
         yield Finding(
             "error",
-            f"{full}; found by {whose}. What is known goes on; names, policies, users and moves wait",
+            f"{full}; found by {whose}. The known state is used; names, policies, users and moves wait",
             "see LightRailCoordinatorFull in docs/operate/alerts.md for the commands of etcdctl",
         )
 
@@ -147,14 +147,14 @@ def _about_store(shard: dict[str, Any]) -> Iterable[Finding]:
         yield Finding(
             "error",
             f"shard {shard['id']} refuses messages: its disk has no room",
-            "free space on the disk that holds the data directory, or let consumers take messages; "
-            "sending goes on by itself",
+            "free space on the disk of the data directory, or let consumers settle messages; "
+            "then messages are accepted again",
         )
     elif shard.get("store_failures"):
         yield Finding(
             "error",
             f"shard {shard['id']} could not write {shard['store_failures']} times",
-            "free space on the disk that holds the data directory, or look for its errors in the log",
+            "free space on the disk of the data directory, or look for its errors in the log",
         )
 
 
@@ -180,12 +180,12 @@ def _kept(shard: dict[str, Any]) -> list[Finding]:
             what = f"shard {shard['id']} keeps {messages} of {name}, which has role {row['role']}"
             do = (
                 f"to have them served: lightrail-admin names set {name} role=queue; "
-                "to be rid of them, delete it after that"
+                "to delete them, delete it after that"
             )
         elif row["shard"] != shard["id"]:
             where = "nowhere" if row["shard"] is None else f"at shard {row['shard']}"
             what = f"shard {shard['id']} keeps {messages} of {name}, which is {where} now without them"
-            do = "nobody gets them: see docs/operate/cluster.md, Messages that are kept"
+            do = "they are not delivered: see docs/operate/cluster.md, Messages that are kept"
         else:
             continue
         found.append(Finding("warning", what, do))
@@ -199,24 +199,24 @@ def _kept(shard: dict[str, Any]) -> list[Finding]:
 
 def _about(queue: dict[str, Any]) -> list[Finding]:
     name, ready = queue["name"], int(queue["ready"])
-    held = ready + int(queue.get("delayed", 0)) + int(queue["in_flight"])
+    messages = ready + int(queue.get("delayed", 0)) + int(queue["in_flight"])
     found = []
     if is_dead_letter(name):
-        if held:
+        if messages:
             source = owner(name)
             found.append(
                 Finding(
                     "warning",
-                    f"{held:,} dead letters of {source}",
+                    f"{messages:,} dead letters of {source}",
                     f"see why: lightrail-admin dlq list {source}; then dlq redrive {source}, or purge {name}",
                 )
             )
         return found
     if ready >= BACKLOG and not queue["consumers"]:
         found.append(
-            Finding("warning", f"{name} holds {ready:,} messages and nobody consumes", "start its consumers")
+            Finding("warning", f"{name} has {ready:,} messages and no consumer", "start its consumers")
         )
-    for limit, now in (("max_length", held), ("max_bytes", int(queue["bytes"]))):
+    for limit, now in (("max_length", messages), ("max_bytes", int(queue["bytes"]))):
         most = queue.get(limit)
         if most and now >= FULL * most:
             found.append(

@@ -1,4 +1,4 @@
-"""Calls: threads in which this process asks etcd, what is counted of that, and whether etcd has space."""
+"""Calls: the threads of this process's calls to etcd, their counters, and whether etcd has space."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ from lightrail.model import limits
 log = logging.getLogger("lightrail.cluster.etcd.calls")
 
 _NO_REVISION: Final = 1
-"""Of an entry: etcd is at this revision before anything is written to it."""
+"""Etcd's revision before anything is written to it, so that no entry has it."""
 Answer = TypeVar("Answer")
 
 
@@ -42,12 +42,12 @@ class Calls:
         self._loop = loop
         self._counts = counts
         self._threads = ThreadPoolExecutor(limits.ETCD_THREADS, thread_name_prefix="etcd-write")
-        # Of its own: a registration must not wait behind writes.
+        # A thread of its own: a registration must not wait behind writes.
         self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix="etcd-lease")
         self._waiting = 0
 
     async def run(self, work: Callable[[], Answer]) -> Answer:
-        """Raises CoordinatorError also where limits.ETCD_CALLS_WAITING calls wait already."""
+        """Runs a call. Raises CoordinatorError, also if limits.ETCD_CALLS_WAITING calls wait already."""
         if self._waiting >= limits.ETCD_CALLS_WAITING:
             raise CoordinatorError(f"{self._waiting} writes wait for etcd already: nothing was written")
         self._waiting += 1
@@ -57,21 +57,21 @@ class Calls:
             self._waiting -= 1
 
     async def run_for_lease(self, work: Callable[[], Answer]) -> Answer:
-        """The same in the thread that keeps the lease."""
+        """Runs a call in the thread that keeps the lease."""
         return await self._counted(self._lease_thread, work)
 
     async def entry(self, key: str) -> Entry | None:
-        """As etcd has it now, whatever the view has seen."""
+        """An entry as etcd has it now, whatever the view has seen."""
         until = time.monotonic() + self.times.call
         return await self.run(lambda: self.client.get(key, until))
 
     async def revoke(self, lease: int) -> None:
-        """Ends a lease, for the process ends; nothing is counted of it."""
+        """Ends a lease because the process ends; this call is not counted."""
         until = time.monotonic() + self.times.attempt
         await self._loop.run_in_executor(self._lease_thread, lambda: self.client.revoke(lease, until))
 
     def stop(self) -> None:
-        """Waits for the threads."""
+        """Waits for the threads to end."""
         self._threads.shutdown()
         self._lease_thread.shutdown()
 
@@ -86,7 +86,7 @@ class Calls:
             self._has_no_space(str(error))
             raise
         except (ConflictError, CoordinatorRefusedError, LeaseLostError):
-            # These are answers.
+            # These errors are answers of etcd.
             self._counts.heard()
             raise
         except CoordinatorError:
@@ -99,21 +99,21 @@ class Calls:
 
     def _has_no_space(self, reason: str) -> None:
         if self.full is None:
-            log.error("%s; what is known goes on, and what this process has to write waits", reason)
+            log.error("%s; the known state is used, and writes of this process wait", reason)
         self.full = reason
         self._counts.full = 1
 
     def has_space(self) -> None:
-        """A write went through."""
+        """Notes that a write succeeded."""
         if self.full is not None:
-            log.info("etcd takes writes again")
+            log.info("etcd accepts writes again")
         self.full = None
         self._counts.full = 0
 
     async def look_for_space(self, within_s: float) -> None:
-        """Asks etcd for a write that changes nothing, which is refused until there is space again."""
+        """Sends etcd a write that changes nothing, which is refused until there is space again."""
         until = time.monotonic() + within_s
-        # No entry has the revision 1, at which etcd begins: the answer is a conflict, or no space.
+        # No entry has revision 1, at which etcd begins: the answer is a conflict, or that there is no space.
         never = Write(IDENTITY, "", _NO_REVISION)
         with suppress(ConflictError):
             await self.run_for_lease(lambda: self.client.transact([never], until, 0))

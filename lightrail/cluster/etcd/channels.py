@@ -1,9 +1,9 @@
 """EtcdChannels: one channel at a time to one of etcd's endpoints; after a failure, one to the next.
 
-The only module that imports the etcd3 package (0.12.0) and gRPC. Of the package we use the protocol, the
-channel with its certificates, and the login. Not its watcher, which starts a thread per attempt without pause
-once etcd is away, and delivers nothing afterwards (measured: 11,700 threads in 5 s). Nor one channel to
-several addresses: so each server is checked against its own name in its certificate.
+The only module that imports the etcd3 package (0.12.0) and gRPC. We use the package's protocol, its channel
+with certificates, and its login. We don't use its watcher: while etcd is away it starts a thread per attempt
+without pause, and it delivers nothing afterwards (measured: 11,700 threads in 5 s). We don't use one channel
+for several addresses either, so that each server's certificate is checked against its own name.
 """
 
 import os
@@ -17,12 +17,12 @@ from typing import Any, Final, TypeVar
 from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError, CoordinatorRefusedError
 from lightrail.model import limits
 
-# The code that etcd3 brings was generated for an older protobuf and works with its Python implementation
-# only, which is chosen when protobuf is imported. Processes that this one starts need not know.
+# The package's generated code is for an older protobuf and works with the pure Python implementation only,
+# which is chosen when protobuf is imported. Child processes do not inherit this setting.
 _IMPLEMENTATION: Final = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 _before = os.environ.get(_IMPLEMENTATION)
 os.environ[_IMPLEMENTATION] = "python"
-# What gRPC's core prints on the standard error output does not belong into a log of lines.
+# gRPC's core prints to standard error, which would break the log's format of lines.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 try:
     with warnings.catch_warnings():
@@ -58,11 +58,11 @@ _ELSEWHERE: Final = frozenset(
         grpc.StatusCode.CANCELLED,
         grpc.StatusCode.INTERNAL,
         grpc.StatusCode.UNKNOWN,
-        # A token that ran out, or that a server which was started again does not know: log in anew.
+        # The token expired, or a restarted server does not know it: log in again.
         grpc.StatusCode.UNAUTHENTICATED,
     }
 )
-"""Failures after which another endpoint, or a new channel to the same one, may do it."""
+"""Failures after which another endpoint, or a new channel to the same endpoint, may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,11 @@ class EtcdSettings:
     """Endpoints of etcd, and the credentials of this process. Files are paths."""
 
     endpoints: tuple[str, ...]
-    """``HOST:PORT`` each."""
+    """Endpoints as ``HOST:PORT``."""
     cluster: str = "lightrail"
-    """Keys are below ``/lightrail/CLUSTER/``."""
+    """Name of the cluster: keys are below ``/lightrail/CLUSTER/``."""
     ca: str = ""
-    """Certificates that servers are checked against; without it TLS is not used."""
+    """Authorities for the servers' certificates; empty: no TLS."""
     certificate: str = ""
     key: str = ""
     user: str = ""
@@ -87,7 +87,7 @@ class EtcdSettings:
 
 @dataclass(frozen=True, slots=True)
 class EtcdTimes:
-    """Times in seconds; others than these are for tests."""
+    """Times in seconds; only tests set other values."""
 
     call: float = limits.ETCD_CALL_MS / 1000
     attempt: float = limits.ETCD_ATTEMPT_MS / 1000
@@ -96,20 +96,20 @@ class EtcdTimes:
     pause: float = limits.ETCD_PAUSE_MS / 1000
     pause_max: float = limits.ETCD_PAUSE_MS_MAX / 1000
     ping: float = limits.ETCD_PING_MS / 1000
-    """Silence of the watch after which its server is asked for a sign of life."""
+    """Silence of the watch after which its server is pinged."""
     ping_answer: float = limits.ETCD_PING_ANSWER_MS / 1000
 
 
 class LeaseLostError(CoordinatorError):
-    """The lease that an entry was to hang on is not there any more."""
+    """The lease for an entry no longer exists."""
 
 
 class NotAskedError(CoordinatorError):
-    """A call waited for its turn until its time was over; etcd never heard of it."""
+    """A call waited until its time was over; it was never sent to etcd."""
 
 
 class EtcdChannels:
-    """Its methods block; safe to be used by several threads. A channel is etcd3's client."""
+    """Its methods block and are thread-safe. A channel is a client object of etcd3."""
 
     def __init__(self, settings: EtcdSettings, times: EtcdTimes) -> None:
         self._settings = settings
@@ -120,7 +120,7 @@ class EtcdChannels:
         self._closed = False
 
     def close(self) -> None:
-        """Ends calls that are under way, with an error."""
+        """Ends calls in progress with an error."""
         with self._lock:
             self._closed = True
             if self._channel is not None:
@@ -150,7 +150,7 @@ class EtcdChannels:
             ("grpc.initial_reconnect_backoff_ms", int(times.pause * 1000)),
             ("grpc.min_reconnect_backoff_ms", int(times.attempt * 1000)),
             ("grpc.max_reconnect_backoff_ms", int(times.pause_max * 1000)),
-            # A new channel tries anew at once; gRPC would wait as long as an older channel had to.
+            # A new channel connects at once; an older channel would first wait for gRPC's back-off.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", limits.ETCD_ANSWER_BYTES),
         )
@@ -218,22 +218,22 @@ class EtcdChannels:
 
     def away(self, problem: Any) -> str:
         where = ", ".join(self._settings.endpoints)
-        return f"etcd at {where} does not answer ({problem.details()}): look whether it runs"
+        return f"etcd at {where} does not answer ({problem.details()}): check whether it runs"
 
 
 class _LeftError(grpc.RpcError):  # type: ignore[misc]
-    """Another thread has closed the channel before the call began."""
+    """Another thread closed the channel before the call began."""
 
     def details(self) -> str:
         return _NOT_SENT[0]
 
 
 def _full(error: Any) -> str:
-    said = str(error.details())
-    if "space" not in said:
-        return f"etcd can't take more now: {said}"
+    details = str(error.details())
+    if "space" not in details:
+        return f"etcd can't accept more requests now: {details}"
     return (
-        f"etcd has no space left and takes no writes ({said}): compact and defragment it, or raise its "
+        f"etcd has no space left and takes no writes ({details}): compact and defragment it, or raise its "
         "--quota-backend-bytes, then `etcdctl alarm disarm`"
     )
 
@@ -249,9 +249,9 @@ def _login_is_old(error: Any) -> bool:
 
 
 def channel_closed(error: ValueError) -> bool:
-    """Whether another thread has left the channel; gRPC raises ValueError then."""
-    said = str(error).lower()
-    return "channel" in said and "closed" in said
+    """Whether another thread has closed the channel; gRPC then raises ValueError."""
+    text = str(error).lower()
+    return "channel" in text and "closed" in text
 
 
 def not_sent(problem: Any) -> bool:

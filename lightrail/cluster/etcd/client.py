@@ -1,6 +1,6 @@
 """EtcdClient: the calls to etcd that the coordinator makes: transactions, leases, list and watch.
 
-Its methods block and belong into threads. Times are points of the monotonic clock, in seconds.
+Its methods block: call them in threads. Times are readings of the monotonic clock, in seconds.
 """
 
 import threading
@@ -29,15 +29,15 @@ _PAGE: Final = 1_000
 
 
 class WatchEndedError(Exception):
-    """Nothing more is heard; the text says why. Begin again, after a pause, with a new list."""
+    """The watch has ended; the text says why. Begin again, after a pause, with a new list."""
 
 
 class WatchLostError(WatchEndedError):
-    """Nobody is there any more who could say something."""
+    """The watch has ended because etcd can't be reached."""
 
 
 class EtcdClient:
-    """Calls under one prefix; safe to be used by several threads."""
+    """Calls under one prefix; thread-safe."""
 
     def __init__(self, settings: EtcdSettings, times: EtcdTimes) -> None:
         self._times = times
@@ -45,16 +45,16 @@ class EtcdClient:
         self._channels = EtcdChannels(settings, times)
 
     def close(self) -> None:
-        """Ends calls that are under way, with an error."""
+        """Ends calls in progress with an error."""
         self._channels.close()
 
     # --- calls --------------------------------------------------------------------------------------------
 
     def transact(self, writes: Sequence[Write], until: float, lease: int = 0) -> tuple[int, bool]:
-        """All writes or none, see `Coordinator.write`; with a lease the entries hang on it.
+        """All writes or none, see `Coordinator.write`; with a lease the entries end with it.
 
         Returns:
-            The revision, and whether anything was changed.
+            The revision, and whether an entry changed.
 
         Raises:
             ConflictError, CoordinatorError.
@@ -87,12 +87,13 @@ class EtcdClient:
                     found = self._found_out(writes, until)
                     if found:
                         return found, True
-                # Not written so far. Should it still be under way, only one of the two can succeed.
+                # Not written so far. If the former attempt is still in progress, only one of them can
+                # succeed.
                 if time.monotonic() + pause >= until:
                     raise CoordinatorError(self._channels.away(problem))
             except CoordinatorError as error:
-                said = "it is not known whether this was written" if lost else "nothing was written"
-                raise CoordinatorError(f"{error}; {said}") from None
+                result = "it is not known whether this was written" if lost else "nothing was written"
+                raise CoordinatorError(f"{error}; {result}") from None
             time.sleep(pause)
             pause = min(2 * pause, self._times.pause_max)
 
@@ -121,10 +122,10 @@ class EtcdClient:
         raise AssertionError("etcd refused a transaction whose guards hold")
 
     def _found_out(self, writes: Sequence[Write], until: float) -> int:
-        """Whether a transaction without an answer was done: its revision, or 0.
+        """The revision of a transaction without an answer, or 0 if it was not carried out.
 
-        It did when all its entries are there with one revision, newer than their guards, and nothing is left
-        of what it deleted. Entries that somebody has written since then hide it: the next attempt conflicts.
+        It was carried out if all its entries have one revision, newer than their guards, and all entries that
+        it deletes are absent. A later write to one of them hides this, and the next attempt conflicts.
         """
         request = rpc.TxnRequest()
         for each in writes:
@@ -162,9 +163,7 @@ class EtcdClient:
         return int(self._range("", until).header.revision)
 
     def remaining_ms(self, key: str, until: float) -> int | None:
-        """How much longer the lease of an entry lives; None for an entry without one, 0 where there is
-        none.
-        """
+        """Remaining time of an entry's lease; None for an entry without a lease, 0 without an entry."""
         answer = self._range(key, until)
         if not answer.kvs:
             return 0
@@ -177,7 +176,7 @@ class EtcdClient:
             ),
             until,
         )
-        # -1 of a lease that has just run out: its entries are about to be deleted.
+        # -1 for a lease that has just expired: its entries are about to be deleted.
         return max(0, int(found.TTL)) * 1000
 
     def _range(self, key: str, until: float) -> Any:
@@ -189,7 +188,7 @@ class EtcdClient:
     # --- leases -------------------------------------------------------------------------------------------
 
     def grant(self, seconds: float, until: float) -> int:
-        """A new lease; its number."""
+        """Makes a lease; returns its number."""
         request = rpc.LeaseGrantRequest(TTL=max(1, round(seconds)), ID=0)
         answer = self._channels.read(
             lambda channel, timeout: channel.leasestub.LeaseGrant(
@@ -210,7 +209,7 @@ class EtcdClient:
                 raise CoordinatorError("etcd ended the call without an answer")
             return answer
 
-        # Of an unknown lease etcd answers that it has no time left, and raises nothing.
+        # For an unknown lease etcd answers that it has no time left, without an error.
         return bool(self._channels.read(ask, until).TTL > 0)
 
     def revoke(self, lease: int, until: float) -> None:
@@ -231,7 +230,7 @@ class EtcdClient:
         changed: Callable[[list[Change], int], None],
         ended: threading.Event,
     ) -> None:
-        """List all entries at a revision, then watch what changes after it, until `ended`.
+        """List all entries at a revision, then watch the changes after it, until `ended`.
 
         Raises:
             WatchEndedError, WatchLostError, CoordinatorError.
@@ -253,7 +252,7 @@ class EtcdClient:
             self._channels.leave(channel)
 
     def versions(self, revision: int) -> list[Version] | None:
-        """All entries at a revision; None where etcd has forgotten that revision, or has never had it.
+        """All entries at a revision; None if etcd has compacted that revision, or never had it.
 
         Raises:
             WatchEndedError, WatchLostError, CoordinatorError.
@@ -270,11 +269,11 @@ class EtcdClient:
         return [(each.key, each.created, each.revision) for each in entries]
 
     def everything(self, until: float) -> tuple[list[Entry], int]:
-        """All entries, and the revision of that."""
+        """All entries, and the revision that they belong to."""
         return self._channels.read(lambda channel, _: self._list(channel), until)
 
     def _list(self, channel: Any, revision: int = 0, *, keys_only: bool = False) -> tuple[list[Entry], int]:
-        """Page by page, all as they were at a revision, or when the first page was asked for."""
+        """Reads page by page, all at one revision: `revision`, or that of the first page."""
         entries: list[Entry] = []
         start = self._prefix.encode()
         end = start[:-1] + bytes([start[-1] + 1])
@@ -295,7 +294,7 @@ class EtcdClient:
         )
 
     def _key(self, pair: Any) -> str:
-        # An entry of others in another encoding is shown, and must not end the watch.
+        # An entry of another program in another encoding must not end the watch.
         return str(pair.key.decode(errors="replace")).removeprefix(self._prefix)
 
     def _watch(
@@ -312,7 +311,7 @@ class EtcdClient:
             # The stream is open for as long as this generator runs, in a thread of gRPC.
             over.wait()
 
-        # A member that has lost the others would be silent; with this it ends the stream.
+        # A member without a leader would be silent; with this option it ends the stream.
         metadata = (*(channel.metadata or ()), ("hasleader", "true"))
         stub = rpc.WatchStub(channel.channel)
         try:

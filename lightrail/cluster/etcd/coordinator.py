@@ -1,13 +1,13 @@
 """EtcdCoordinator: the key space of a cluster in etcd, below ``/lightrail/CLUSTER/``.
 
-Imported only where etcd is used: the etcd3 package, gRPC and protobuf cost memory. Never fork after it was
+Imported only if etcd is used: the etcd3 package, gRPC and protobuf cost memory. Never fork after it was
 opened.
 
-A thread lists and watches (following.py) and hands what it finds to the loop, where the view is (view.py):
-`news`, `entry` and `entries` are answered from it, also while etcd cannot be reached. Writes run in a few
-threads (calls.py), and end when the view has seen them (waits.py). A task keeps the lease of this process's
-registrations (leases.py), and asks etcd for a sign of life where there are none: so `counts` shows soon that
-etcd cannot be reached.
+A thread lists and watches entries (following.py) and passes them to the loop, which has the view (view.py):
+`news`, `entry` and `entries` are answered from the view, also while etcd cannot be reached. Writes run in a
+few threads (calls.py), and end when the view has seen them (waits.py). A task keeps the lease of this
+process's registrations (leases.py), or pings etcd if there are none, so that `counts` soon shows that etcd
+cannot be reached.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class EtcdCoordinator(KeyedCoordinator):
         return coordinator
 
     async def close(self) -> None:
-        """Takes the registrations away where etcd answers; else their lease runs out."""
+        """Deletes the registrations if etcd answers; else their lease expires."""
         await self._leases.close()
         self._follower.end()
         self._client.close()
@@ -121,7 +121,7 @@ class EtcdCoordinator(KeyedCoordinator):
         try:
             revision, changed = await self._calls.run(lambda: self._client.transact(writes, until, lease))
         except ConflictError as conflict:
-            # Who looks again shall see what it conflicted with.
+            # A caller that reads again must see the entry that it conflicted with.
             guard = next(each.guard for each in writes if each.key == conflict.key)
             await self._waits.seen_another(conflict.key, guard or 0)
             raise
@@ -157,8 +157,8 @@ class EtcdCoordinator(KeyedCoordinator):
     async def put_back(self) -> PutBack:
         if self._set_back is None:
             raise NotSetBackError(
-                "nothing is to be put back: etcd continues what this process knows of it. A process that was "
-                "started after etcd was set back does not know what was lost"
+                "nothing has to be put back: etcd has all revisions that this process knows. A process that "
+                "was started after etcd was set back does not know the lost entries"
             )
         known = dict(self._view.entries)
         follows = History.decode(known.get(HISTORY))
@@ -176,14 +176,14 @@ class EtcdCoordinator(KeyedCoordinator):
                     batch = plan.writes[start : start + WRITES_MAX]
                     await self._transact(batch, 0, putting_back=True)
                     written |= {each.key: each for each in batch}
-                # The last one tells everybody to go on with it.
+                # The last write makes all processes continue with this etcd.
                 await self._transact([last], 0, putting_back=True)
             except ConflictError as conflict:
-                # Processes that were started since write as well.
-                log.info("etcd is looked at again: %s", conflict)
+                # Processes that were started since then write as well.
+                log.info("etcd is read again: %s", conflict)
                 continue
             again = [key for key in plan.again if key not in written]
-            log.warning("etcd was given back %d entries that it had lost", len(written))
+            log.warning("%d entries that etcd had lost were written again", len(written))
             return PutBack(list(written.values()), plan.kept, again)
 
     def doubted(self, found: SetBack) -> None:
@@ -196,7 +196,7 @@ class EtcdCoordinator(KeyedCoordinator):
 
     def _believe(self) -> None:
         if self._set_back is not None:
-            log.warning("etcd is believed again")
+            log.warning("etcd is no longer set back; its entries are followed again")
         self._set_back = None
         self.counts.set_back = 0
 

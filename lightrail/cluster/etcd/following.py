@@ -1,6 +1,6 @@
-"""Following: the thread that lists and watches etcd, and hands what it finds to the loop.
+"""Following: the thread that lists and watches etcd, and passes entries to the loop.
 
-A list that does not continue what is known (history.py) is not believed; etcd is asked again when its
+A list that does not continue the known history (history.py) is not used; etcd is listed again when its
 revision has changed.
 """
 
@@ -26,10 +26,10 @@ _ANOTHER: Final = "holds another cluster"
 
 
 class Listener(Protocol):
-    """Learns on the loop what the thread has found."""
+    """Called on the loop with the thread's results."""
 
     def listed(self, entries: list[Entry], revision: int, new_history: bool) -> None:
-        """All entries at a revision; they begin a new history, or continue what is known."""
+        """All entries at a revision; they begin a new history, or continue the known one."""
         ...
 
     def changed(self, changes: list[Change], revision: int) -> None:
@@ -37,11 +37,11 @@ class Listener(Protocol):
         ...
 
     def unfollowed(self, lost: bool) -> None:
-        """Changes do not arrive now; `lost` where etcd could not be reached."""
+        """Changes do not arrive now; `lost`: etcd can't be reached."""
         ...
 
     def doubted(self, found: SetBack) -> None:
-        """What etcd lists is not believed."""
+        """Etcd's list is not used, because etcd was set back."""
         ...
 
 
@@ -62,23 +62,23 @@ class Follower:
         self._times = times
         self._loop = loop
         self._view = view
-        """Of the loop; the thread reads it only behind `_wait_for_loop`."""
+        """The loop's view; the thread reads it only after `_wait_for_loop`."""
         self._listener = listener
         self._identity = Identity("", b"")
         self._client = EtcdClient(settings, times)
         self._has_listed = False
         self._doubted_at = 0
-        """Revision of the last list that was not believed."""
+        """Revision of the last list that was not used."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="etcd-watch", daemon=True)
 
     def start(self, identity: Identity) -> None:
-        """Begins; entries count only where etcd has this identity."""
+        """Starts the thread; entries are used only if etcd has this identity."""
         self._identity = identity
         self._thread.start()
 
     def end(self) -> None:
-        """Breaks off what is under way; `join` waits for the thread."""
+        """Interrupts calls in progress; `join` waits for the thread."""
         self._ended.set()
         self._client.close()
 
@@ -101,13 +101,13 @@ class Follower:
                 problem = str(error)
                 lost = isinstance(error, WatchLostError)
             except Exception as error:
-                # This thread must not end: without it the process would never hear of anything again.
-                log.exception("following etcd failed; it begins anew")
+                # This thread must not end: without it the process would never see changes again.
+                log.exception("following etcd failed; it starts again")
                 problem = repr(error)
             if self._ended.is_set():
                 return
             if not self.problem or (_ANOTHER in problem and _ANOTHER not in self.problem):
-                log.warning("etcd is not followed now, what is known goes on: %s", problem)
+                log.warning("etcd is not followed now, the known state is used: %s", problem)
             self.problem = problem
             self._hand(partial(self._listener.unfollowed, lost))
             if time.monotonic() - began > self._times.pause_max:
@@ -118,10 +118,10 @@ class Follower:
     def _found_list(self, entries: list[Entry], revision: int) -> None:
         identity = next((each for each in entries if each.key == IDENTITY), None)
         if identity is None or Identity.decode(identity, self._prefix) != self._identity:
-            # Its entries would say that all our queues are gone.
+            # By its entries all our queues would be deleted.
             raise CoordinatorError(
                 f"etcd {_ANOTHER} below {self._prefix} than {self._identity.cluster}, which "
-                "was there when this process started: bring that one back, or start all processes anew"
+                "was there when this process started: bring that one back, or restart all processes"
             )
         there = [each for each in entries if each.key != IDENTITY]
         new_history = self._check(there, revision)
@@ -159,7 +159,7 @@ class Follower:
         raise CoordinatorError(explained(found))
 
     def _wait_for_loop(self) -> None:
-        """Until the loop has applied all that it was handed: then nobody else changes the view."""
+        """Waits until the loop has applied all entries: until the next ones the view does not change."""
         reached = threading.Event()
         self._hand(reached.set)
         while not reached.wait(self._times.pause):
@@ -167,7 +167,7 @@ class Follower:
                 raise WatchEndedError("the coordinator is closed")
 
     def _is_doubted_still(self) -> bool:
-        """Whether etcd is as it was when it was not believed: then nothing is listed again."""
+        """Whether etcd still has the revision of the unused list: then it is not listed again."""
         if not self._doubted_at:
             return False
         return self._client.revision(time.monotonic() + self._times.attempt) == self._doubted_at
@@ -176,14 +176,14 @@ class Follower:
         try:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError:
-            # The loop was closed without `close`: nobody listens any more.
+            # The loop was closed without `close`: there is no listener any more.
             self._ended.set()
 
 
 def explained(found: SetBack) -> str:
-    """What was found, and what to do, for a person."""
+    """The evidence and the remedy, for people."""
     return (
-        f"etcd was set back, as by a restored snapshot: {found.reason}. What was known at revision "
-        f"{found.known_at} goes on, and nothing is deleted or written. Bring back the etcd that has it, or "
-        "have `lightrail-admin coordinator put-back` write what this one has lost (docs/operate/backup.md)"
+        f"etcd was set back, as by a restored snapshot: {found.reason}. The state of revision "
+        f"{found.known_at} is used, and nothing is deleted or written. Bring back the etcd that has it, "
+        "or write the lost entries with `lightrail-admin coordinator put-back` (docs/operate/backup.md)"
     )

@@ -1,4 +1,4 @@
-"""Identity: the id and the secret of a cluster, the entry ``identity``, which its first process writes."""
+"""Identity: id and secret of a cluster, in the entry ``identity`` that its first process writes."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ class Identity(NamedTuple):
 
     @classmethod
     def decode(cls, found: Entry | None, prefix: str) -> "Identity":
-        """From its entry below `prefix`. Raises CoordinatorError."""
+        """Decodes the entry below `prefix`. Raises CoordinatorError."""
         try:
             fields = json.loads(found.value or "" if found is not None else "")
             return cls(str(fields["cluster"]), base64.b64decode(fields["secret"], validate=True))
@@ -32,7 +32,7 @@ class Identity(NamedTuple):
 
 
 def identify(client: EtcdClient, prefix: str, until: float) -> Identity:
-    """The identity that etcd has, made where it has none. Blocks. Raises CoordinatorError."""
+    """Reads the identity, or makes one if etcd has none. Blocks. Raises CoordinatorError."""
     found = client.get(IDENTITY, until)
     if found is None:
         secret = base64.b64encode(secrets.token_bytes(32)).decode()

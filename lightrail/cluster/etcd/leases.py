@@ -1,4 +1,4 @@
-"""Leases: registrations of this process that hang on its lease in etcd, which a task refreshes."""
+"""Leases: registrations of this process under its lease in etcd, which a task refreshes."""
 
 import asyncio
 import logging
@@ -17,10 +17,10 @@ log = logging.getLogger("lightrail.cluster.etcd.leases")
 
 
 class LeasedRegistrations(Registrations):
-    """Written again when the lease was lost.
+    """Registrations that are written again when the lease was lost.
 
     Args:
-        transact: writes entries that hang on a lease, and returns the revision.
+        transact: writes entries under a lease, and returns the revision.
     """
 
     def __init__(
@@ -32,20 +32,18 @@ class LeasedRegistrations(Registrations):
         self._transact = transact
         self._lease = 0
         self._began = 0
-        """Revision at which the history began that was accepted last: older registrations are of former
-        times.
-        """
+        """Revision at which the last accepted history began: older registrations are outdated."""
         self._is_missing = False
-        """The lease was lost, and not all that hung on it is registered again."""
+        """The lease was lost, and not all of its registrations are written again."""
         self._lock = asyncio.Lock()
         self._keeper: asyncio.Task[None] | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to refresh the lease."""
+        """Starts to refresh the lease."""
         self._keeper = loop.create_task(self._keep())
 
     async def close(self) -> None:
-        """Takes the registrations away where etcd answers; else their lease runs out."""
+        """Deletes the registrations if etcd answers; else their lease expires."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -55,7 +53,7 @@ class LeasedRegistrations(Registrations):
             try:
                 await self._calls.revoke(lease)
             except CoordinatorError as error:
-                log.info("the lease of this process runs out by itself: %s", error)
+                log.info("the lease of this process is left to expire: %s", error)
 
     async def register(
         self, key: str, value: str, displaced: Callable[[str], None], guard: int | None = None
@@ -73,7 +71,7 @@ class LeasedRegistrations(Registrations):
         try:
             return await self._transact([Write(key, value, guard)], self._lease)
         except LeaseLostError:
-            # What else hangs on it is registered again at the next refresh.
+            # Other registrations under this lease are written again at the next refresh.
             self._is_missing = True
             self._lease = await self._grant()
             return await self._transact([Write(key, value, guard)], self._lease)
@@ -81,17 +79,17 @@ class LeasedRegistrations(Registrations):
     # --- from the view ------------------------------------------------------------------------------------
 
     def changed(self, entries: Sequence[Entry]) -> None:
-        """Entries have changed in the view."""
+        """Handles changed entries of the view."""
         for entry in entries if self.held else ():
             self.look_for_another(entry)
             if entry.value is None and entry.key in self.held:
-                # The lease may live all the same, where etcd has lost the entry alone.
+                # The lease may still exist, if etcd has lost the entry alone.
                 self._is_missing = True
 
     def new_history(self, revision: int) -> None:
         """A new history was accepted at a revision.
 
-        What stands under our keys is older than we are; only what comes from here on may take our place.
+        Entries under our keys are older than this process; only later ones may displace it.
         """
         for key, registration in self.held.items():
             self.held[key] = registration._replace(revision=revision)
@@ -105,7 +103,8 @@ class LeasedRegistrations(Registrations):
         return await self._calls.run_for_lease(lambda: self._calls.client.grant(self._times.lease, until))
 
     async def _refresh(self, within_s: float) -> bool:
-        """False where the lease was lost. A process without a lease asks for something small instead."""
+        """Refreshes the lease; False if it was lost. A process without a lease makes a small request
+        instead."""
         lease, until = self._lease, time.monotonic() + within_s
         client = self._calls.client
         if not lease:
@@ -134,7 +133,7 @@ class LeasedRegistrations(Registrations):
                         await self._calls.look_for_space(third)
             except CoordinatorError as error:
                 if reached and self._lease:
-                    log.warning("the registration of this process can't be kept: %s", error)
+                    log.warning("the registration of this process can't be refreshed: %s", error)
                 reached = False
             else:
                 if not reached and self._lease:

@@ -1,9 +1,9 @@
 """View: all entries of a cluster as one process knows them, and recent changes. Pure.
 
-Entries come as a whole list at a revision, or as changes after it. A list that continues what is known says
-by its gaps what was deleted meanwhile: who follows hears of these deletions as of any others. A list that
-does not (history.py) is not taken in, unless an operator has accepted it: then it begins a new history, and
-revisions that followers are given go on rising all the same.
+Entries arrive as a whole list at a revision, or as changes after it. In a list that continues the known
+history, a missing entry was deleted meanwhile, and followers get that deletion like any other. A list that
+does not continue it (history.py) is refused, unless an operator has accepted it: then it begins a new
+history, and the revisions in `News` keep rising.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from lightrail.cluster.entries import Entry, News
 from lightrail.model import limits
 
 Change = tuple[str, str | None, int, int]
-"""Key, value or None when it was deleted, revision that made the key, revision that changed it."""
+"""Key, value (None: deleted), revision that made the key, revision that changed it."""
 
 
 class View:
@@ -26,21 +26,21 @@ class View:
         self.revision = 0
         """The newest revision that etcd has reported."""
         self.known_at = 0
-        """The newest revision at which `entries` were exactly all that etcd had."""
+        """The newest revision at which `entries` were exactly those of etcd."""
         self._offset = 0
-        """What is added to etcd's revisions in the news for followers."""
+        """Number that is added to etcd's revisions in the news for followers."""
         self.forgotten = 0
         """Changes up to this revision are no longer in the log."""
 
     def take_list(self, entries: Sequence[Entry], revision: int, *, new_history: bool = False) -> list[Entry]:
-        """All entries as they are at a revision; the caller has checked that they continue what is known.
+        """Applies all entries of a revision; the caller has checked that they continue the known history.
 
         Args:
-            new_history: they do not, and take its place all the same.
+            new_history: they don't continue it, and replace it.
 
         Returns:
-            What changed since the revision before, deletions among it. Nothing where the list is older than
-            what is known: what an older list lacks was not deleted.
+            Changes since the known revision, deletions included. None of them if the list is older than the
+            known revision, because entries that an older list lacks were not deleted.
         """
         if revision < self.revision and not new_history:
             return []
@@ -64,10 +64,10 @@ class View:
         return changed
 
     def take_changes(self, changes: Iterable[Change], revision: int) -> list[Entry]:
-        """Changes after the revision that is known, up to another one.
+        """Applies changes after the known revision, up to `revision`.
 
         Returns:
-            They as entries.
+            The changed entries.
         """
         changed = []
         for key, value, created, at in changes:
@@ -84,7 +84,7 @@ class View:
         return changed
 
     def news(self, since: int) -> News | None:
-        """As the port has it."""
+        """See the port."""
         newest = self.revision + self._offset
         if since == newest:
             return None

@@ -1,4 +1,5 @@
-"""Waits: writers that wait until the view of this process has what they wrote, or what stood in their way."""
+"""Waits: writers that wait until the view of this process has their write, or the write that they conflicted
+with."""
 
 import asyncio
 import heapq
@@ -12,10 +13,10 @@ log = logging.getLogger("lightrail.cluster.etcd.waits")
 
 
 class ViewWaits:
-    """At most `times.behind` seconds each.
+    """Waits of at most `times.behind` seconds each.
 
     Args:
-        problem: why the view does not follow etcd now, or an empty text; for the log.
+        problem: returns why the view does not follow etcd now, or an empty text; for the log.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class ViewWaits:
         self._stale: list[tuple[str, int, asyncio.Future[None]]] = []
 
     def wake(self) -> None:
-        """The view has changed."""
+        """Ends the waits whose revision the view has reached."""
         while self._behind and self._behind[0][0] <= self._view.revision:
             _, _, future = heapq.heappop(self._behind)
             if not future.done():
@@ -41,7 +42,7 @@ class ViewWaits:
                 future.set_result(None)
 
     async def seen(self, revision: int) -> None:
-        """Until the view has reached a revision."""
+        """Waits until the view has reached a revision."""
         if self._view.revision >= revision:
             return
         future = self._loop.create_future()
@@ -50,7 +51,7 @@ class ViewWaits:
         await self._wait(future)
 
     async def seen_another(self, key: str, guard: int) -> None:
-        """Until the view has another revision of a key than the one that the writer took for the newest."""
+        """Waits until the view has another revision of a key than the writer's guard."""
         if self._revision_of(key) != guard:
             return
         waiting = (key, guard, self._loop.create_future())
@@ -70,4 +71,4 @@ class ViewWaits:
                 await future
         except TimeoutError:
             why = self._problem() or "etcd is slow"
-            log.warning("what was written to etcd is not seen here yet: %s", why)
+            log.warning("a write to etcd is not in this process's view yet: %s", why)

@@ -48,37 +48,37 @@ FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     Family(
         "counter",
         "lightrail_transfers_ended",
-        "Transfers that ended, by how.",
+        "Transfers that ended, by final state.",
         ("state",),
         lambda counts: [((state,), count) for state, count in counts.transfers_ended.items()],
     ),
     Family(
         "counter",
         "lightrail_transfer_messages",
-        "Messages that transfers brought to their target.",
+        "Messages that transfers sent to their target.",
         ("mode",),
         lambda counts: [((mode,), count) for mode, count in counts.transferred.items()],
     ),
     counter(
         "lightrail_transfer_messages_refused",
-        "Messages of transfers that their target did not take.",
+        "Messages of transfers that their target refused.",
         "transfers_refused",
     ),
     gauge("lightrail_forwarders", "Queues whose dead letters are forwarded to another name.", "forwarders"),
-    counter("lightrail_dead_letters_forwarded", "Dead letters brought to another name.", "forwarded"),
+    counter(
+        "lightrail_dead_letters_forwarded", "Dead letters that were forwarded to another name.", "forwarded"
+    ),
     counter(
         "lightrail_dead_letters_refused",
-        "Attempts to forward a dead letter that the other name did not take.",
+        "Attempts to forward a dead letter that the target refused.",
         "forwards_refused",
     ),
     gauge("lightrail_pushers", "Subscriptions that are pushed to a URL.", "pushers"),
-    gauge(
-        "lightrail_pushes_under_way", "Requests to such URLs that wait for their answer.", "pushes_under_way"
-    ),
+    gauge("lightrail_pushes_under_way", "Push requests that wait for their answer.", "pushes_under_way"),
     counter(
         "lightrail_pushes_accepted", "Pushes that were answered with a status of 2xx.", "pushes_accepted"
     ),
-    counter("lightrail_pushes_failed", "Pushes that were not; most are tried again.", "pushes_failed"),
+    counter("lightrail_pushes_failed", "Pushes without a status of 2xx; most are retried.", "pushes_failed"),
     counter(
         "lightrail_pushes_dead_lettered",
         "Messages that became dead letters after the last attempt to push them.",

@@ -115,14 +115,14 @@ FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     Family(
         "gauge",
         "lightrail_process_ready",
-        "1 for a process that serves.",
+        "1 for a process that serves, else 0.",
         ("of", "number"),
         _each("ready"),
     ),
     Family(
         "counter",
         "lightrail_process_restarts",
-        "Times the supervisor of this machine has started a process again.",
+        "Times the supervisor of this machine has restarted a process.",
         ("of", "number"),
         lambda members: [
             ((one.role, str(one.id)), float(one.restarts)) for one in members.list() if one.supervised
@@ -130,7 +130,7 @@ FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     ),
     counter(
         "lightrail_scrapes_failed",
-        "Processes that did not answer a /metrics in time.",
+        "Processes that did not answer a scrape in time.",
         "scrapes_failed",
     ),
 )

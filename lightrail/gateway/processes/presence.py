@@ -61,7 +61,7 @@ PRESENCE_FAMILIES: Final[tuple[AnyFamily[Presence], ...]] = (
     Family(
         "gauge",
         "lightrail_placement_serving",
-        "1 for a shard that answers this gateway, 0 for one that does not, registered or not.",
+        "1 for a shard that answers this gateway, else 0, registered or not.",
         ("shard",),
         _serving,
     ),

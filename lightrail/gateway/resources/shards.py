@@ -63,7 +63,7 @@ async def _forget_disk(request: Request, value: dict[str, Any]) -> web.Response:
     """The disk of the next process that registers with this number becomes the shard's, without messages.
 
     Each queue of the shard gets an epoch that gives up the messages on the old disk, the last queues together
-    with the disk: whoever knows the new epochs is not served by the old process any more.
+    with the disk: processes that know the new epochs no longer use the old process.
     """
     if value != {"disk": ""}:
         raise ProblemError(422, 'expected {"disk": ""} alone: shards write their disks down', field="disk")
@@ -192,7 +192,7 @@ async def _cancel(coordinator: Coordinator, move: Move, placed: Placed) -> None:
     try:
         await moves.give_up(coordinator, move, placed)
     except ConflictError:
-        raise ProblemError(409, f"the move of {move.queue} went on just now: look again") from None
+        raise ProblemError(409, f"the move of {move.queue} changed just now: read it again") from None
 
 
 def _found(request: Request) -> ShardRecord:

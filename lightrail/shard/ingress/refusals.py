@@ -10,7 +10,7 @@ from lightrail.wire.bodies import Refusal
 def queue_full(queue: Queue) -> Refusal:
     """Why a batch does not fit into a queue."""
     contents = queue.machine.contents
-    description = bounds.said(contents.policy, queue.name, contents.held, contents.held_bytes)
+    description = bounds.refusal_text(contents.policy, queue.name, contents.held, contents.held_bytes)
     return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description)
 
 

@@ -1,4 +1,4 @@
-"""The extent of a journal: a small file beside the segments that has how far the journal reaches at least.
+"""The extent of a journal: a small file beside the segments with the least position that the journal reaches.
 
 The newest segment can be deleted, or lose its end, without any other segment showing it. So the commit that
 begins a segment writes down that it did, after its sync and before anybody is answered; later commits add

@@ -113,7 +113,7 @@ def copy(source: DiskFile, to: Files, name: str, goes_on: Callable[[], bool] = l
     """Copies a file whole or not at all: under another name, synced, then renamed, replacing an older one.
 
     Raises:
-        OSError: the disk refused, or `goes_on` said no (ECANCELED); nothing is left of it.
+        OSError: the disk refused, or `goes_on` returned False (ECANCELED); the copy was deleted.
     """
     partial = name + COPY_SUFFIX
     if partial in to.names():

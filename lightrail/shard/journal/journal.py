@@ -240,7 +240,7 @@ class Journal:
     def _refuse(self, error: BaseException) -> None:
         self.failure = f"writing to the disk failed ({error}); restart the shard when the disk is well"
 
-    # --- how far it has come -----------------------------------------------------------------------------
+    # --- its extent --------------------------------------------------------------------------------------
 
     @property
     def extent(self) -> Extent:

@@ -131,20 +131,20 @@ def take_out(
         "AND first >= coalesce((SELECT max(first) FROM live WHERE queue = ?1 AND first <= ?2), ?2)",
         (queue, first, last),
     ).fetchall()
-    taken = []
+    pieces = []
     for start, stop, attempts, record in rows:
         run("DELETE FROM live WHERE queue = ? AND first = ?", (queue, start))
         if start < first:
             run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, start, first, attempts, record))
         if stop > last:
             run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, last, stop, attempts, record))
-        taken.append((max(start, first), min(stop, last), attempts, record))
+        pieces.append((max(start, first), min(stop, last), attempts, record))
         if not keep:
             run(
                 "DELETE FROM record WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM live WHERE record = ?1)",
                 (record,),
             )
-    return taken
+    return pieces
 
 
 def append_job(record: Append, number: int, entry: Entry, producer: int, lsn: int, size: int) -> Job:

@@ -47,7 +47,7 @@ class JournalDamagedError(StoreError):
         super().__init__(
             f"journal segment {segment} is damaged at offset {offset}: {found}. Messages may be lost, so "
             "the shard does not start by itself. Restore the segment from a copy, or run `lightrail-admin "
-            "journal repair DIRECTORY`: it sets the damaged bytes aside in a file, says what they held, and "
+            "journal repair DIRECTORY`: it sets the damaged bytes aside in a file, describes them, and "
             "lets the shard start with the rest"
         )
         self.segment = segment
@@ -80,7 +80,7 @@ class Recovered:
     lsn: int = 0
     """Number of the last record."""
     sealed: bool = False
-    """Whether the last record of this store is a Seal: another owner goes on with its queues."""
+    """Whether the last record of this store is a Seal: another owner serves its queues."""
     cut_bytes: int = 0
     """Bytes of a half-written end that were cut off; never of anything that had been committed."""
     lost: list[tuple[int, int]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The tail of a journal: records get their number and their location, and gather until a commit takes them.
+"""The tail of a journal: records get their number and their location, and wait there for a commit.
 
 Only references to their bytes are kept; checksums, writes and syncs are those of the commit (commit.py). The
 loop's thread is the only one here, but for `waiting`.
@@ -100,7 +100,7 @@ class Tail:
         self.lsn = lsn
         """Of the last record."""
         self.synced_lsn = lsn
-        """Of the last one that is known to be on disk."""
+        """Number of the last record that is known to be on disk."""
         self.sync_wanted = False
         self.drops: list[Segment] = []
         """Whose files go with the next commit."""

@@ -1,6 +1,6 @@
-"""Arrangement: how the messages of a queue lie, by its policy and by what its consumers select.
+"""Arrangement: the data structures of a queue's messages, by its policy and the selectors of its consumers.
 
-It is made anew after a restart, when a queue has moved here, and when the policy changes.
+The arrangement is made again after a restart, when a queue has moved here, and when the policy changes.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class Arrangement:
         self._selecting = 0
         """Consumers that select."""
         self.effects: list[Effect] = []
-        """Of messages that left the queue under its last policy, for the next dispatch."""
+        """Effects of messages that left the queue under its last policy, for the next dispatch."""
 
     def restore(self, command: Restore, now_ms: int) -> None:
         """Adds the messages that a store recovered to a new queue."""
@@ -70,7 +70,7 @@ class Arrangement:
         ]
         special = contents.special
         if command.joins and (special is None or not special.singles):
-            # Joined messages share the earliest time of arrival: delays count from each one's own.
+            # Joined messages share the earliest time of arrival, but delays count from each message's own.
             runs = join_neighbours(runs)
         for run in merge_evicted(runs, {}):
             contents.ready.add(run)
@@ -138,7 +138,7 @@ class Arrangement:
             contents.duplicates = Duplicates(self._look)
 
     def _arrange(self, policy: Policy, now_ms: int, past: Past | None) -> None:
-        """Puts the messages that wait where this policy wants them."""
+        """Arranges the waiting messages for this policy."""
         contents = self._contents
         runs = contents.waiting()
         if contents.special is not None:
@@ -203,7 +203,7 @@ class Arrangement:
 
     @property
     def may_keep(self) -> bool:
-        """Whether messages may be ready that no consumer takes, whatever its credit."""
+        """Whether messages may be ready that no consumer can get, whatever its credit."""
         contents = self._contents
         return bool(self._selecting or contents.policy.groups or contents.ready.barred_runs)
 

@@ -1,4 +1,4 @@
-"""Bounds: how much a queue may hold by its policy, and how much of a batch still fits."""
+"""Bounds: how many messages and bytes a queue may have by its policy, and how much of a batch still fits."""
 
 from bisect import bisect_right
 from typing import Final
@@ -35,14 +35,14 @@ def room(policy: Policy, held: int, held_bytes: int, batch: Batch, first: int) -
 
 
 def excess(policy: Policy, held: int, held_bytes: int) -> tuple[int, int]:
-    """By how many messages and bytes a queue is beyond its bounds; not positive where it is not."""
+    """By how many messages and bytes a queue exceeds its bounds; not positive if it does not."""
     messages = 0 if policy.max_length is None else held - policy.max_length
     size = 0 if policy.max_bytes is None else held_bytes - policy.max_bytes
     return messages, size
 
 
 def is_full(policy: Policy, held: int, held_bytes: int) -> bool:
-    """Whether not even a message without a byte fits, by the bounds alone."""
+    """Whether not even an empty message fits, by the bounds alone."""
     if policy.max_length is not None and held >= policy.max_length:
         return True
     return policy.max_bytes is not None and held_bytes > policy.max_bytes
@@ -70,14 +70,14 @@ def too_large(policy: Policy, batch: Batch, first: int) -> int | None:
     return None
 
 
-def said(policy: Policy, name: str, held: int, held_bytes: int) -> str:
-    """The description of a refusal: the queue, its limit, and how much it holds."""
+def refusal_text(policy: Policy, name: str, held: int, held_bytes: int) -> str:
+    """The description of a refusal: the queue, its limits, and its present size."""
     limits = []
     if policy.max_length is not None:
         limits.append(f"at most {policy.max_length} messages")
     if policy.max_bytes is not None:
         limits.append(f"at most {policy.max_bytes} bytes")
     return (
-        f"queue {name} is full: it may hold {' and '.join(limits)}, it holds {held} messages of {held_bytes} "
-        "bytes; send again when receivers have taken some"
+        f"queue {name} is full: it may have {' and '.join(limits)}, it has {held} messages of {held_bytes} "
+        "bytes; send again when receivers have settled some"
     )

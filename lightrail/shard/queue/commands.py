@@ -12,7 +12,7 @@ from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Batch, Run
 
 UNBOUNDED: Final = 1 << 62
-"""Bytes of a credit that counts messages alone."""
+"""Bytes of a credit that is only a number of messages."""
 
 
 class OutcomeKind(IntEnum):
@@ -29,15 +29,15 @@ class Outcome(NamedTuple):
 
     kind: OutcomeKind
     condition: str = ""
-    """Of rejected: the error condition, or empty."""
+    """rejected: the error condition, or empty."""
     description: str = ""
     delivery_failed: bool = False
-    """Of modified: counts as an attempt."""
+    """modified: counts as an attempt."""
     undeliverable_here: bool = False
-    """Of modified: this consumer must not get the message again."""
+    """modified: this consumer must not get the message again."""
     annotations: Any = None
-    """What the machine's `annotate` merges into the messages of modified, or what goes on the dead letters of
-    rejected; None or empty for nothing."""
+    """modified: annotations that the machine's `annotate` merges into the messages; rejected: annotations of
+    the dead letters; None or empty for none."""
 
 
 ACCEPTED: Final = Outcome(OutcomeKind.ACCEPTED)
@@ -55,21 +55,22 @@ class ConsumerOptions:
     presettled: bool = False
     """Its deliveries are accepted at once."""
     exclusive: bool = False
-    """Refused beside other consumers, and refuses them; browsers don't count."""
+    """It is refused if there are other consumers, and others are refused beside it; browsers don't count."""
     priority: int = 0
     """A consumer of a higher priority gets all messages as long as it has credit."""
     default_outcome: Outcome = FAILED
-    """Of deliveries that are in flight when the consumer detaches."""
+    """Outcome of deliveries that are in flight when the consumer detaches."""
     first: int = 0
-    """Its first delivery number: not 0 for one that goes on after a restart of the shard."""
+    """Its first delivery number; not 0 for a consumer that continues after a restart of the shard."""
     selects: Callable[[bytes], bool | None] | None = None
-    """Selects the messages that it gets; must not raise. None for all of them.
+    """Selects its messages; must not raise. None: it gets all messages.
 
     It returns None if no more messages may be read in this step: the next dispatch calls it again."""
     lock_ms: int = 0
     """How long a delivery is locked before it returns as failed; 0 for the policy's time."""
     lock_key: str = ""
-    """Names its locks: then they outlive it, and anybody settles or renews them by key and number."""
+    """Name of its locks: with a key they outlive the consumer and are settled or renewed by key and
+    number."""
 
 
 class Enqueue(NamedTuple):
@@ -93,8 +94,8 @@ class Lose(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """The consumer may be sent the delivery numbers below `limit`, and no more turns once it was sent `size`
-    bytes; where `exact`, no message that is larger than what is left of them either."""
+    """The consumer may be sent the delivery numbers below `limit`, and gets no more turns once it was sent
+    `size` bytes; with `exact`, also no message that is larger than the rest of them."""
 
     consumer: int
     limit: int
@@ -111,7 +112,7 @@ class Settle(NamedTuple):
 
 
 class Reserve(NamedTuple):
-    """Deliveries of a consumer, all of which are there, belong to a prepared transaction from now on.
+    """Deliveries of a consumer, all of which exist, belong to a prepared transaction from now on.
 
     Neither a settlement, nor the end of a lock or of the consumer changes them.
     """
@@ -137,7 +138,7 @@ class SettleLocked(NamedTuple):
     number: int
     outcome: Outcome = ACCEPTED
     sequence: int | None = None
-    """Of the message, if the request has it: then no other message is found."""
+    """Sequence of the message, if the request has it; then only this message is found."""
 
 
 class RenewLock(NamedTuple):
@@ -171,12 +172,13 @@ class Cancel(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What a special queue knew at its former owner and can't read from its messages."""
+    """State of a special queue at its former owner that can't be read from its messages."""
 
     owners: Mapping[int, int] | None = None
-    """Of a queue of groups: by the sequence of one message of each group that has an owner, the consumer."""
+    """Queue of groups: the owner of each group that has one, by the sequence of one message of the group."""
     newest: Mapping[int, int] | None = None
-    """Of a queue of last values: the newest sequence of its key, by that of each held-back message."""
+    """Queue of last values: the newest sequence of the key of each in-flight or delayed message, by the
+    message's sequence."""
 
 
 class Change(NamedTuple):
@@ -194,16 +196,16 @@ class Holder:
     next: int
     """Its next delivery number."""
     deliveries: Sequence[tuple[int, int, int]] = ()
-    """(delivery number, sequence, how many follow each other in both), by number."""
+    """(delivery number, sequence, length of the run that is consecutive in both), by number."""
     lock_ms: int = 0
     lock_ms_before: int = 0
     renewed: dict[int, int] = field(default_factory=dict)
     """The ends of locks that were renewed, by delivery number."""
     cursor: int = 0
-    """Of a browser: it has seen messages with lower sequences."""
+    """Browsers: copies of messages with lower sequences were sent."""
     departed: bool = False
     active: bool = False
-    """The single active one."""
+    """Whether it is the single active consumer."""
 
 
 class Open(NamedTuple):
@@ -216,7 +218,7 @@ class Open(NamedTuple):
     """(milliseconds since the epoch, consumer, first and last delivery number)."""
     past: Past = Past()
     seen_to: int = 0
-    """Sequences below were delivered at least once."""
+    """Lower sequences were delivered at least once."""
     ids: Sequence[tuple[int, bytes]] = ()
     """As in Restore."""
 
@@ -232,8 +234,8 @@ class Peek:
 class Fetched(NamedTuple):
     """The answer to a Fetch: the messages of the run that begins at `sequence`, in memory.
 
-    `runs` may reach further than asked. What is missing is asked for again a little later, unless `damaged`
-    says that nothing better will come: then it is given up as lost.
+    `runs` may have more messages than requested. Missing messages are requested again a little later, unless
+    `damaged`: then they are lost.
     """
 
     sequence: int
@@ -242,12 +244,12 @@ class Fetched(NamedTuple):
 
 
 class Restore(NamedTuple):
-    """What recovery found, into an empty machine: sequences rising, some of the runs evicted."""
+    """Adds recovered messages to an empty machine: sequences rising, some of the runs evicted."""
 
     runs: Sequence[Run]
     next_sequence: int
     ids: Sequence[tuple[int, bytes]] = ()
-    """Message-ids inside the window of duplicates: until when, and their digests one after another."""
+    """Message-ids inside the window of duplicates: (end of their window, concatenated digests)."""
     reserved: Mapping[int, Sequence[tuple[int, int]]] = {}
     """Sequences (first, before last) of messages of prepared transactions, by holder; see Reserve."""
     joins: bool = True

@@ -1,4 +1,4 @@
-"""Consumers: who gets the next slice, by priority and then in turn."""
+"""Consumers: the order in which consumers get the next slice, by priority and then in turn."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -53,24 +53,23 @@ class Consumer:
         self.ring = ring
         """None for a browser, which does not compete."""
         self.limit = options.first
-        """It may be sent the delivery numbers below."""
+        """It may be sent delivery numbers below this."""
         self.next = options.first
         """The next delivery number."""
         self.room = UNBOUNDED
-        """Bytes that it may still be sent by its latest credit; without any its limit is `next`."""
+        """Bytes that it may still be sent by its latest credit; with none left its limit is `next`."""
         self.exact = 0
-        """Half of its latest credit in bytes, where no message may be larger than what is left of `room`;
-        else 0."""
+        """Half of its latest credit in bytes, if no message may be larger than the rest of `room`; else 0."""
         self.larger = 0
         """Bytes of the message that was too large for its exact credit, until that is reported."""
         self.draining = False
         self.waits = False
-        """Whether it stands in the ring of its priority: it has credit and competes."""
+        """Whether it is in the ring of its priority: it has credit and competes."""
         self.cursor = 0
-        """Lower sequences are not for it: a browser has seen them, another consumer is barred from them."""
+        """It gets no lower sequences: a browser has seen them, another consumer is barred from them."""
         self.in_flight = InFlight()
         self.lock_ms = lock_ms
-        """How long its deliveries are locked from now on; 0 for as long as it is attached."""
+        """Lock time of its next deliveries; 0: they are locked as long as it is attached."""
         self.lock_ms_before = 0
         """The longest lock time of its unsettled deliveries, if that was longer."""
         self.plain = not (options.presettled or lock_ms)
@@ -80,7 +79,7 @@ class Consumer:
         self.departed = False
         """Whether it is detached and only its locked deliveries are left."""
         self.standby = False
-        """Whether it gets no messages as another one is the single active consumer."""
+        """Whether it gets no messages because another one is the single active consumer."""
 
     @property
     def turn_bytes(self) -> int:
@@ -88,9 +87,9 @@ class Consumer:
         return min(limits.DELIVERY_SLICE_BYTES, self.room) if self.exact else limits.DELIVERY_SLICE_BYTES
 
     def fits(self, run: Run, gathered: int = 0) -> bool:
-        """Whether the first message of a run may be sent; one that is too large for the credit is noted.
+        """Whether the first message of a run may be sent; notes a message that is too large for the credit.
 
-        A run that is only on disk fits where its size is not known.
+        A run that is only on disk fits if its size is unknown.
 
         Args:
             gathered: bytes that are about to be sent before it.
@@ -111,14 +110,14 @@ class Consumer:
         return False
 
     def locks(self, lock_ms: int) -> None:
-        """From the next delivery on, locks last so long."""
+        """Sets the lock time of the next deliveries."""
         self.lock_ms_before = max(self.lock_ms_before, self.lock_ms)
         self.lock_ms = lock_ms
         self.plain = not (self.options.presettled or lock_ms)
 
 
 class Consumers:
-    """All consumers of a queue, in the order of their attaches, and the rings of those that wait."""
+    """All consumers of a queue, in the order of their attaches, and the rings of waiting ones."""
 
     __slots__ = (
         "browsers",
@@ -138,7 +137,7 @@ class Consumers:
         self.departed: dict[int, Consumer] = {}
         """Detached consumers with deliveries that are still locked."""
         self.deferred: Consumer | None = None
-        """Holds deliveries that wait for their outcome (deferred.py)."""
+        """Has the deliveries that wait for their outcome (deferred.py)."""
         self.single_active = False
         self.browsers: list[Consumer] = []
         self.competing = 0
@@ -150,7 +149,7 @@ class Consumers:
         """Whether a consumer that competes has a cursor above 0."""
 
     def __iter__(self) -> Iterator[Consumer]:
-        """All that may have something in flight."""
+        """All consumers that may have messages in flight."""
         yield from self.by_id.values()
         yield from self.departed.values()
         if self.deferred is not None:
@@ -196,7 +195,7 @@ class Consumers:
         self.exclusive = consumer.options.exclusive
 
     def activate(self, chosen: Consumer) -> None:
-        """Of a queue where one is active: it is this one."""
+        """Makes this consumer the single active one."""
         if not self.single_active:
             return
         for consumer in self.by_id.values():
@@ -255,7 +254,7 @@ class Consumers:
             self._update_ring(chosen)
 
     def _update_ring(self, consumer: Consumer) -> None:
-        """It is in the ring of its priority while it has credit and may get something."""
+        """Puts it into the ring of its priority while it has credit and may get messages, else removes it."""
         ring = consumer.ring
         wanted = ring is not None and consumer.limit > consumer.next and not consumer.standby
         if ring is None or wanted == consumer.waits:
@@ -290,7 +289,7 @@ class Consumers:
         return consumer
 
     def credit(self, consumer: Consumer, limit: int, drain: bool, size: int, exact: bool) -> None:
-        """Sets the limit; one below the number of deliveries takes the credit back."""
+        """Sets the limit; a limit below the number of deliveries withdraws the credit."""
         consumer.room = size
         consumer.exact = size >> 1 if exact else 0
         consumer.larger = 0
@@ -313,7 +312,7 @@ class Consumers:
             consumer.waits = True
 
     def look_again(self, sequence: int) -> None:
-        """Messages returned: cursors of consumers that compete may not be behind them."""
+        """Messages returned: cursors of competing consumers must not be behind them."""
         self.passed_over = False
         for consumer in self.by_id.values():
             if consumer.ring is not None and consumer.cursor:

@@ -1,4 +1,4 @@
-"""Contents: the messages of one queue, where they are, and how many they are.
+"""Contents: the messages of one queue, their places, and their numbers.
 
 They are ready, delayed, or in flight at a consumer; in memory or on disk. Messages enter in machine.py, and
 leave in outcomes.py and removals.py.
@@ -50,7 +50,7 @@ class Contents:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        """What is left of this turn's work."""
+        """The rest of this turn's budget of work."""
         self.policy = Policy()
         self.next_sequence = 0
         """The sequence of the next message that is enqueued."""
@@ -67,7 +67,7 @@ class Contents:
         self.duplicates: Duplicates | None = None
         """The message-ids of the window of duplicates, if the policy has one."""
         self.special: Special | None = None
-        """What a queue that delivers in another order than that of sequences does with new messages."""
+        """Handles new messages of a queue that delivers in another order than that of sequences."""
 
     # --- every message ----------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class Contents:
         ]
 
     def surrender(self) -> list[Run]:
-        """Takes out everything, as the queue ends."""
+        """Removes and returns everything, because the queue ends."""
         runs = self.ready.clear() if self.special is None else self.special.clear()
         for consumer in self.consumers:
             runs += consumer.in_flight.everything()
@@ -122,8 +122,8 @@ class Contents:
         return Peeked(found, states)
 
     def due_ms(self, run: Run) -> int | None:
-        """When a delayed message in memory may be delivered, in milliseconds since the epoch; None if it is
-        not delayed.
+        """The due time of a delayed message in memory, in milliseconds since the epoch; None if it is not
+        delayed.
         """
         special = self.special
         if special is None or special.delays is None or not special.delays.line.has(run.sequence):
@@ -135,7 +135,7 @@ class Contents:
     def evict(self, bytes_wanted: int, batch_bytes: int = 0) -> int:
         """Drops messages that are on disk from memory; returns the bytes that were freed.
 
-        Those that wait first, from the tail, then those in flight.
+        Waiting messages first, from the tail, then those in flight.
         """
         freed = self.eviction.evict(bytes_wanted, batch_bytes)
         deliveries = self.deliveries
@@ -150,7 +150,7 @@ class Contents:
         found = self.eviction.spill_candidates(bytes_wanted, batch_bytes)
         deliveries = self.deliveries
         if deliveries.bytes > deliveries.evicted_bytes:
-            # Messages that wait first; the window at the head stays.
+            # Waiting messages first; the window at the head stays.
             waiting = self.ready.bytes - self.ready.evicted_bytes
             waiting += self.delayed.bytes - self.delayed.evicted_bytes
             bytes_wanted -= max(0, waiting - self.eviction.head_bytes)
@@ -161,7 +161,7 @@ class Contents:
         """Sets the new location of the messages of `run` that are still in the queue.
 
         `run` has the old one. It is a run of `runs_in`, or a part of it as it was read from disk; messages
-        that were settled meanwhile are passed over.
+        that were settled meanwhile are skipped.
         """
         old = run.batch.location
         moved = self.eviction.relocate(run, location)
@@ -251,7 +251,7 @@ class Contents:
 
     @property
     def gauges(self) -> Gauges:
-        """How much is in the queue now."""
+        """The present gauges of the queue."""
         return Gauges(
             self.ready.count,
             self.in_flight_count,
@@ -268,7 +268,7 @@ class Contents:
 
     @property
     def delayed(self) -> Ready:
-        """The line of what is delayed."""
+        """The line of delayed messages."""
         special = self.special
         return _NOTHING if special is None or special.delays is None else special.delays.line
 

@@ -1,7 +1,8 @@
 """Copying: builds the contents of a queue from those of the same queue in another shard.
 
 A copy is a machine without a policy, which is not dispatched: all its messages are in the ready line, in
-memory or on disk, with the sequences and the past that they have at the source. `Open` makes it the queue.
+memory or on disk, with the sequences, attempts and bars that they have at the source. `Open` makes it the
+queue.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ class IncompleteCopyError(Exception):
 
 
 class Stretch(NamedTuple):
-    """Messages with these sequences are there, and share their past."""
+    """Messages with these sequences exist, and have equal attempts and bars."""
 
     first: int
     last: int
@@ -35,13 +36,13 @@ class Reconciled(NamedTuple):
     """The corrections of a copy."""
 
     removed: list[Run]
-    """They are not there any more."""
+    """Messages that were removed."""
     changed: list[Run]
-    """They have other attempts."""
+    """Messages with a new number of attempts."""
 
 
 def add(copy: Contents, run: Run) -> None:
-    """Messages behind all that is there."""
+    """Appends messages behind all others."""
     ready = copy.ready
     assert not len(ready) or ready.runs[-1].end <= run.sequence, "a copy grows at its end"
     ready.add(run)
@@ -50,7 +51,7 @@ def add(copy: Contents, run: Run) -> None:
 
 
 def drop_below(copy: Contents, first: int) -> list[Run]:
-    """Takes out the messages below a sequence."""
+    """Removes the messages below a sequence."""
     ready = copy.ready
     index = ready.head
     gone: list[Run] = []
@@ -99,7 +100,7 @@ def put_over(copy: Contents, run: Run) -> tuple[list[Run], list[Run]]:
 
 
 def reconcile(copy: Contents, stretches: Iterable[Stretch], next_sequence: int) -> Reconciled:
-    """Makes a copy hold exactly these messages, which rise, with this past.
+    """Corrects a copy to exactly these messages, in rising order.
 
     Raises:
         IncompleteCopyError: some of them are missing; nothing has changed.
@@ -140,13 +141,13 @@ def reconcile(copy: Contents, stretches: Iterable[Stretch], next_sequence: int) 
 
 
 def holders_of(holders: Sequence[Holder], ready: Ready) -> Iterator[tuple[Holder, Consumer]]:
-    """The consumers with their deliveries, which are taken out of the ready line, in memory or on disk."""
+    """The consumers with their deliveries, which are removed from the ready line, in memory or on disk."""
     wanted = sorted(
         (sequence, count, number, index)
         for index, holder in enumerate(holders)
         for number, sequence, count in holder.deliveries
     )
-    taken: list[list[tuple[int, Run]]] = [[] for _ in holders]
+    collected: list[list[tuple[int, Run]]] = [[] for _ in holders]
     runs = iter(ready.waiting())
     run = next(runs, None)
     kept: list[Run] = []
@@ -165,12 +166,12 @@ def holders_of(holders: Sequence[Holder], ready: Ready) -> Iterator[tuple[Holder
                 part, run = parts_of(run, end - run.sequence)
             else:
                 part, run = run, next(runs, None)
-            taken[index].append((part.sequence + shift, part))
+            collected[index].append((part.sequence + shift, part))
     if run is not None:
         kept += [run, *runs]
     if wanted:
         ready.swap(ready.head, len(ready.runs), kept)
-    for holder, mine in zip(holders, taken, strict=True):
+    for holder, mine in zip(holders, collected, strict=True):
         yield holder, _consumer(holder, sorted(mine, key=_number))
 
 

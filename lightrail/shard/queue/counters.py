@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 @dataclass(slots=True)
 class Counters:
-    """Messages since the machine was made."""
+    """Numbers of messages since the machine was made."""
 
     enqueued: int = 0
     duplicates: int = 0
@@ -29,9 +29,9 @@ class Counters:
     expired: int = 0
     purged: int = 0
     replaced: int = 0
-    """By a newer message with the same key."""
+    """Replaced by a newer message with the same key."""
     cancelled: int = 0
-    """While they were delayed."""
+    """Cancelled while they were delayed."""
     locks_expired: int = 0
     """Returned because a timed lock expired; counted as failed deliveries, not as `modified`."""
     unannotated: int = 0
@@ -40,23 +40,23 @@ class Counters:
     dead_lettered: dict[str, int] = field(default_factory=dict)
     """By reason; rejected and expired messages are counted here too, if they were dead-lettered."""
     discarded: dict[str, int] = field(default_factory=dict)
-    """By reason: what would have been dead-lettered, but the queue has no dead-letter queue, and what gave
-    way to newer messages."""
+    """By reason: messages that would be dead letters if the queue had a dead-letter queue, and messages that
+    were dropped for newer ones."""
 
     @property
     def arrived(self) -> int:
-        """Everything that ever was in the queue."""
+        """Number of messages that were ever in the queue."""
         return self.enqueued + self.restored
 
     @property
     def left(self) -> int:
-        """Everything that is not in the queue any more."""
+        """Number of messages that have left the queue."""
         gone = sum(self.dead_lettered.values()) + sum(self.discarded.values())
         return self.accepted + self.purged + self.replaced + self.cancelled + self.lost + gone
 
 
 class Gauges(NamedTuple):
-    """How much is in a queue now."""
+    """The present numbers of messages of a queue."""
 
     ready: int
     in_flight: int

@@ -1,7 +1,7 @@
-"""Deferred: outcomes of deliveries that are only on disk, whose messages have to be read for them.
+"""Deferred: outcomes of deliveries that are only on disk, and whose messages have to be read for the outcome.
 
 A dead letter is written with its reason, annotations are merged into the message: both need its bytes. Until
-those were read the messages stay in flight, as those of a consumer that nobody can settle for, and their
+these were read the messages stay in flight at a consumer of their own, which can't be settled, and their
 outcome is not in the journal: after a crash they are ready again, as if they had not been settled.
 """
 
@@ -18,28 +18,28 @@ from lightrail.shard.queue.in_flight import InFlight
 from lightrail.shard.queue.runs import Run
 
 NOBODY = -1
-"""The number of the consumer that has them."""
+"""The number of the consumer that has the deferred deliveries."""
 
 
 @dataclass(slots=True)
 class Deferral:
-    """One outcome of messages that follow each other."""
+    """One outcome of consecutive messages."""
 
     consumer: Consumer
-    """The one that the messages were delivered to."""
+    """The consumer that the messages were delivered to."""
     holder: Consumer
-    """The one that has them in flight, as the queue's order counts them."""
+    """The consumer that has them in flight for the queue's order."""
     outcome: Outcome
     left: int
     """Messages."""
     unlocked: bool
     """Whether their lock expired before they were settled."""
     number: int
-    """They count from 1 over the life of the queue."""
+    """Numbers from 1 over the life of the queue."""
 
 
 class Resumed(NamedTuple):
-    """Messages that may have their outcome now."""
+    """Messages that were read and can get their outcome now."""
 
     consumer: Consumer
     holder: Consumer

@@ -1,7 +1,7 @@
-"""Delays: messages that are not ready before their time, by sequence and by time.
+"""Delays: messages that are not ready before their due time, by sequence and by time.
 
-A message has that time in the annotations `x-opt-delivery-time` (milliseconds since the epoch, a timestamp or
-an integer), for which clients of Azure Service Bus write `x-opt-scheduled-enqueue-time`, or
+A message has its due time in the annotations `x-opt-delivery-time` (milliseconds since the epoch, a timestamp
+or an integer), for which clients of Azure Service Bus write `x-opt-scheduled-enqueue-time`, or
 `x-opt-delivery-delay` (milliseconds from when it was enqueued); with both, the later counts. They are read
 from the message again after a restart.
 """
@@ -70,7 +70,7 @@ class Delays:
         return True
 
     def take(self, sequence: int) -> Run | None:
-        """Takes a message out, None if it is not delayed."""
+        """Removes and returns a message; None if it is not delayed."""
         index = self.line.find(sequence, sequence + 1)
         if index < 0:
             return None
@@ -81,12 +81,12 @@ class Delays:
         return run
 
     def clear(self) -> None:
-        """Takes out everything."""
+        """Removes and returns all messages."""
         self.line.clear()
         self._due = []
 
     def take_due(self, now_ms: int, work: Work) -> list[Run]:
-        """Takes out messages that are due, the earliest first, while there is work left in this turn."""
+        """Removes and returns due messages, the earliest first, within this turn's budget of work."""
         due: list[Run] = []
         while self._due and self._due[0][0] <= now_ms and work.left > 0:
             work.left -= 2 * RUN

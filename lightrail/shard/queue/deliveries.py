@@ -1,4 +1,4 @@
-"""Deliveries: which consumer gets which ready runs in a step, and how much is in flight."""
+"""Deliveries: assigns ready runs to consumers in each step, and counts messages in flight."""
 
 from lightrail.model import limits
 from lightrail.shard.queue.consumers import Consumer, Consumers
@@ -14,7 +14,7 @@ from lightrail.shard.queue.work import Work
 
 
 class Deliveries:
-    """Hands out the ready runs of one queue to its consumers."""
+    """Delivers the ready runs of one queue to its consumers."""
 
     __slots__ = (
         "_consumers",
@@ -50,26 +50,26 @@ class Deliveries:
         self._work = work
         self._now_ms = 0
         self.order: Order | None = None
-        """Which message is next for whom, if it is not the head for all."""
+        """Decides the next message of each consumer, if it is not the head for all."""
         self.seen_to = 0
-        """Sequences below were delivered at least once: delivering them again is a redelivery."""
+        """Lower sequences were delivered at least once: delivering them again is a redelivery."""
         self.count = 0
         """Messages in flight."""
         self.bytes = 0
-        """Of the messages in flight."""
+        """Bytes of the messages in flight."""
         self.evicted_count = 0
-        """Of the messages in flight, those that are only on disk."""
+        """Messages in flight that are only on disk."""
         self.evicted_bytes = 0
         self.unfinished = False
-        """Whether this turn's work for deliveries was used up: the next step goes on."""
+        """Whether this turn's budget for deliveries was used up: the next step continues."""
 
     # --- memory and disk --------------------------------------------------------------------------------
 
     def evict(self, bytes_wanted: int, memory: Remembering | None) -> int:
         """Drops messages in flight that are on disk from memory; returns the bytes that were freed.
 
-        An accepted one is never read again. One that returns is ready again as one on disk; one that has to
-        be read for its outcome is fetched before that (`outcomes.py`).
+        An accepted message is never read again. A returned message is ready and on disk; a message whose
+        outcome needs its bytes is fetched before it (`outcomes.py`).
         """
         freed = 0
         left = limits.LOADING_LOOKS
@@ -127,7 +127,7 @@ class Deliveries:
     # --- handing out ------------------------------------------------------------------------------------
 
     def hand_out(self, effects: list[Effect], now_ms: int) -> bool:
-        """Gives every consumer with credit a share, in turns, until no credit or no ready message is left.
+        """Delivers to all consumers with credit in turns, until no credit or no ready message is left.
 
         Returns:
             Whether a consumer waits for a head that is only on disk.
@@ -204,7 +204,7 @@ class Deliveries:
         return got, False
 
     def deliver_around(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """The same if some runs are barred for some consumers: those are passed over."""
+        """The same if some runs are barred for some consumers: those are skipped."""
         ready = self.ready
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
         room = consumer.turn_bytes
@@ -236,7 +236,7 @@ class Deliveries:
         return got, False
 
     def hand_over(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
-        """Sends a run that was taken from the ready line."""
+        """Sends a run that was removed from the ready line."""
         number = consumer.next
         count = run.last - run.first
         end = run.sequence + count
@@ -321,7 +321,7 @@ class Deliveries:
         consumer.larger = 0
 
     def drain(self, effects: list[Effect]) -> None:
-        """Takes the credit of draining consumers; one whose next run is being fetched waits."""
+        """Uses up the credit of draining consumers; a consumer whose next run is being fetched waits."""
         waiting: list[Consumer] = []
         for consumer in self._consumers.draining:
             if consumer.next < consumer.limit and not consumer.standby and self._expects(consumer):

@@ -1,7 +1,7 @@
 """Duplicates: the message-ids of the window, so that a message that is sent again is not stored again.
 
-Kept are digests of 16 bytes, each until its own time; the oldest go early when there are more than
-`limits.DUPLICATE_IDS_MAX`. A message without an id is never a duplicate.
+The queue keeps digests of 16 bytes, each until the end of its window; the oldest are dropped early if there
+are more than `limits.DUPLICATE_IDS_MAX`. A message without an id is never a duplicate.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ DIGEST_BYTES: Final = 16
 
 
 class Fresh(NamedTuple):
-    """A message that is no duplicate: where it is in the batch, and the digest of its id if it has one."""
+    """A message that is no duplicate: its index in the batch, and the digest of its id if it has one."""
 
     at: int
     digest: bytes | None
@@ -32,15 +32,15 @@ class Duplicates:
     def __init__(self, look: Look) -> None:
         self._read = look("message-id")
         self._known: dict[bytes, int] = {}
-        """Until when, by digest."""
+        """End of the window, by digest."""
         self._groups: deque[tuple[int, list[bytes]]] = deque()
-        """(until when, digests) in the order of their arrival."""
+        """(end of the window, digests) in the order of their arrival."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     def groups(self) -> Iterator[tuple[int, bytes]]:
-        """(until when, digests one after another), as in Restore."""
+        """(end of the window, concatenated digests), as in Restore."""
         for until_ms, digests in self._groups:
             yield until_ms, b"".join(digests)
 

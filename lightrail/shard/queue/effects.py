@@ -23,15 +23,15 @@ class Reason(StrEnum):
     CANCELLED = "cancelled"
     """It was delayed, and called off before its time."""
     QUEUE_FULL = "queue-full"
-    """The oldest messages gave way to new ones, and the policy dead-letters them."""
+    """The oldest messages were removed for new ones, and the policy dead-letters them."""
     DISCARDED = "discarded"
-    """The same where it names none."""
+    """The same, if the policy does not dead-letter them."""
     LOST = "lost"
-    """The journal gave back less than was written to it."""
+    """The messages could not be read back from the journal."""
 
 
 class State(StrEnum):
-    """Where a message is that a Peek saw."""
+    """The state of a message in the answer to a Peek."""
 
     READY = "ready"
     DELAYED = "delayed"
@@ -62,7 +62,7 @@ class Drained(NamedTuple):
 
 
 class Larger(NamedTuple):
-    """The consumer's next message has `size` bytes, more than is left of its exact credit.
+    """The consumer's next message has `size` bytes, more than the rest of its exact credit.
 
     Its credit is used up by that: its limit is now `number`, its next delivery number.
     """
@@ -73,8 +73,7 @@ class Larger(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """Messages left for good: release the location of those that have one, settle durable ones in the
-    journal."""
+    """Messages were removed: release their locations, and settle durable ones in the journal."""
 
     batch: Batch
     first_sequence: int
@@ -90,7 +89,7 @@ class Purged(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """Runs that went back to the queue with one more attempt; recovery has to know the new number.
+    """Runs that returned to the queue with one more attempt; recovery needs the new number.
 
     A captured queue has this effect for every modified message, also if the number is the same.
     """
@@ -143,17 +142,17 @@ class LockAnswer(NamedTuple):
     """The answer to a SettleLocked or RenewLock."""
 
     found: bool
-    """False when the lock ran out, the delivery was settled, or the key is not known here."""
+    """False when the lock expired, the delivery was settled, or the key is not known here."""
     until_ms: int
-    """Of a renewed lock: when it runs out now; else 0."""
+    """The new end of a renewed lock; else 0."""
 
 
 class Renewed(NamedTuple):
     """The answer to a RenewDeliveries, delivery by delivery."""
 
     locked_ms: list[int | None]
-    """Milliseconds for which each is locked from now on; 0 where its lock ran out or it was settled, None
-    where no time ends its lock."""
+    """Milliseconds for which each is locked from now on; 0 if its lock expired or it was settled, None if its
+    lock has no time limit."""
 
 
 class Peeked(NamedTuple):

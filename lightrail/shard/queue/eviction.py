@@ -72,7 +72,7 @@ class Eviction:
         self.retries: list[tuple[int, int]] = []
         """(milliseconds, sequence): when a failed fetch may be repeated; a heap."""
         self.unseen_bytes = 0
-        """Bytes that were taken from the head since the window was last searched."""
+        """Bytes that were removed from the head since the window was last searched."""
         self.taken_bytes = 0
         """Bytes that were delivered since the queue last looked for batches of which little is left."""
         self.evicted = 0
@@ -296,7 +296,7 @@ class Eviction:
             missing: messages that do not wait have to be fetched again.
 
         Returns:
-            The runs that are in memory now, and those that are lost and were taken out.
+            The runs that are in memory now, and the lost ones, which were removed.
         """
         asked = self.fetching.get(answer.sequence)
         end = max([run.end for run in answer.runs] + [asked or 0])

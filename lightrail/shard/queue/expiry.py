@@ -1,6 +1,6 @@
 """Deadlines: when which sequences expire, found without looking at any message.
 
-One entry per batch with a time to live, in a heap. Entries are not taken out when their messages are
+One entry per batch with a time to live, in a heap. Entries are not removed when their messages are
 delivered: they fall out at the head of the heap as soon as everything up to them was delivered, when they
 are due, or when the heap has grown far beyond the runs that wait. Messages that return get a new entry.
 """

@@ -20,10 +20,8 @@ class Group:
         self.in_flight = 0
         """Messages in flight at the owner."""
         self.foreign = 0
-        """Messages in flight at others: from before the queue had groups, or from before the owner gave it
-        up."""
+        """Messages in flight at other consumers: from before the queue had groups, or from a former owner."""
         self.offered = NOTHING
-        """The first ready sequence, once it is in the heap of those who may take it."""
+        """The first ready sequence, once it is in the heap of the consumers that may get it."""
         self.refused = False
-        """Whether the owner can't take the first message; it gives the group up when it has nothing in
-        flight."""
+        """Whether the owner can't get the first message; it loses the group when none of it is in flight."""

@@ -1,9 +1,9 @@
 """Groups: the order of a queue whose messages of one group-id are with one consumer at a time.
 
-A group without an owner is offered to all by its first ready message; the consumer that takes it owns the
-group, and gets the next messages. It owns the group until it detaches, or until the group has nothing ready
-and nothing in flight. An owner that is barred from the first message, or does not select it, gives the group
-up when nothing of it is in flight (and it has credit, if it has to read the message). Messages without a
+The first ready message of a group without an owner is offered to all; the consumer that gets it owns the
+group, and gets the next messages. It owns the group until it detaches, or until no message of the group is
+ready or in flight. An owner that is barred from the first message, or does not select it, loses the group
+when no message of it is in flight (and it has credit, if it has to read the message). Messages without a
 group-id are offered to all consumers one by one.
 
 Messages that left the queue without a delivery (expired, purged) are dropped when they get to the top of a
@@ -54,7 +54,7 @@ class Groups(Order):
         self._owned: dict[int, dict[Group, None]] = {}
         """By consumer."""
         self._touched: dict[Group, None] = {}
-        """Groups to look at before the next messages are handed out: settled in this step."""
+        """Groups with settlements in this step, which are examined before the next deliveries."""
         self._stale = 0
         """Number of messages in `ready` of the groups that have left the queue without a delivery."""
 
@@ -90,7 +90,7 @@ class Groups(Order):
     def held(self, consumer: Consumer, run: Run, stays: bool) -> None:
         """A consumer has this message in flight from before the queue had groups.
 
-        One that `stays`, for it is attached, owns the group unless another does. A `begin` has to follow.
+        If it `stays` (is attached), it owns the group unless another consumer does. A `begin` has to follow.
         """
         key = self._group_of(run)
         if key is None:
@@ -174,7 +174,8 @@ class Groups(Order):
         return super().begin()
 
     def turn(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """Takes the first message of its own groups and of those that are offered to all, again and again.
+        """Delivers first messages of the consumer's own groups and of groups that are offered to all,
+        repeatedly.
 
         Groups are spread like messages: in its turn a consumer claims as many as make its groups
         `ceil(groups / consumers with credit)`, but always one.
@@ -273,7 +274,7 @@ class Groups(Order):
         self._owned.setdefault(consumer, {})[group] = None
 
     def _leave(self, group: Group) -> None:
-        """Takes the group from its owner, whose deliveries are foreign to the next one."""
+        """Removes the owner of a group; its deliveries are foreign to the next owner."""
         if group.owner is not None:
             self._owned.get(group.owner, {}).pop(group, None)
         group.owner = None
@@ -319,7 +320,7 @@ class Groups(Order):
             view.thin(self._line)
 
     def _review(self, group: Group) -> None:
-        """Finds out the owner of a group and its offer again, after messages of it have left."""
+        """Determines the owner of a group and its offer again, after messages of it have left."""
         ready = group.ready
         self._forget_stale(group)
         if not (ready or group.in_flight or group.foreign):
@@ -395,6 +396,6 @@ class Groups(Order):
         return NOTHING
 
     def _forget_first(self, group: Group) -> None:
-        """The first ready message of a group is not there any more."""
+        """The first ready message of a group was removed."""
         group.offered = NOTHING
         self._review(group)

@@ -23,8 +23,7 @@ class Remembering(Protocol):
 class InFlight(Line):
     """Runs under the delivery number of their first message.
 
-    Each is locked by the link it went to, until that settles or detaches; locks by a timer would be a
-    deadline beside the key.
+    Each is locked by its link, until the link settles it or detaches; locks by time are in locks.py.
     """
 
     __slots__ = ("evicted_to",)

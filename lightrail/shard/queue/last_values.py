@@ -7,10 +7,11 @@ from lightrail.shard.queue.keys import Key
 
 
 class LastValues:
-    """The highest sequence of each key that is here, or was here while an older one was in flight or delayed.
+    """The highest sequence of each key in the queue, or formerly in it while an older message was in flight
+    or delayed.
 
-    So an older message that returns, or is not delayed any more, is replaced even if the newer one has been
-    delivered already: no old value is delivered after a new one.
+    So an older message that returns, or becomes ready after its delay, is replaced even if the newer message
+    was delivered already: no old value is delivered after a new one.
     """
 
     __slots__ = ("_newest", "_thin_at")
@@ -40,10 +41,10 @@ class LastValues:
         return len(self._newest) >= self._thin_at
 
     def thin(self, held: set[Key], looked: int, present: Callable[[int], bool]) -> None:
-        """Forgets keys without a message that is `present` (by sequence) or `held` back.
+        """Forgets keys without a message that is `present` (by sequence), in flight or delayed (`held`).
 
-        `looked` messages were read to find out which are held: as many keys may be added until the next
-        time, so that reading costs every message as little as one key.
+        `looked` messages were read to find the held keys: the same number of keys may be added until the next
+        call, so that reading costs every message as little as one key.
         """
         self._newest = {
             key: sequence for key, sequence in self._newest.items() if present(sequence) or key in held

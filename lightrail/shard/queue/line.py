@@ -1,4 +1,4 @@
-"""A line: runs under rising keys, mostly taken from the head, found by bisection.
+"""A line: runs under rising keys, mostly removed from the head, found by bisection.
 
 Both the ready runs (keys: sequences) and the deliveries in flight (keys: delivery numbers) are one. A list
 with a moving head does what a deque does, and can be searched; keys are a list of their own because bisect
@@ -13,11 +13,11 @@ from lightrail.shard.queue.merging import slim
 from lightrail.shard.queue.runs import Batch, Run
 
 GONE: Final = Run(Batch(b"", None, 0, 0), 0, 0, -1)
-"""The placeholder of a taken run, so that its batch can be freed before the list is shortened."""
+"""The placeholder of a removed run, so that its batch can be freed before the list is shortened."""
 
 
 class Line:
-    """Keys and runs; those before index `head` are taken."""
+    """Keys and runs; those before index `head` are removed."""
 
     __slots__ = ("head", "keys", "runs")
 
@@ -70,7 +70,7 @@ class Line:
         self.runs[start:stop] = runs
 
     def put_first(self, key: int, run: Run) -> None:
-        """Puts a run before the head, over the entry that was taken last when there is one."""
+        """Puts a run before the head, over the entry that was removed last, if there is one."""
         if self.head:
             self.head -= 1
             self.keys[self.head] = key
@@ -80,7 +80,7 @@ class Line:
             self.runs.insert(0, run)
 
     def between(self, first: int, last: int) -> list[Run]:
-        """The runs under the keys from `first` to before `last`, which stay; holes are passed over."""
+        """The runs under the keys from `first` to before `last`, which stay; holes are skipped."""
         found: list[Run] = []
         index = self.index(first)
         while index < len(self.runs) and self.keys[index] < last:
@@ -91,22 +91,22 @@ class Line:
         return found
 
     def take(self, first: int, last: int) -> list[Run]:
-        """Takes out the runs under the keys from `first` to before `last`; holes are passed over.
+        """Removes and returns the runs under the keys from `first` to before `last`; holes are skipped.
 
         The common case, whole runs from the head on, moves nothing.
         """
         keys, runs = self.keys, self.runs
-        taken: list[Run] = []
+        removed: list[Run] = []
         while runs and keys[self.head] == first:
             run = runs[self.head]
             next_key = first + run.last - run.first
             if next_key > last:
                 break
             first = next_key
-            taken.append(run)
+            removed.append(run)
             self.drop_first()
         if first >= last or not runs:
-            return taken
+            return removed
         start = stop = self.index(first)
         kept_keys: list[int] = []
         kept: list[Run] = []
@@ -120,9 +120,9 @@ class Line:
             low = first - key if first > key else 0
             high = last - key if last < key + count else count
             if low == 0 and high == count:
-                taken.append(run)
+                removed.append(run)
                 continue
-            taken.append(run.cut(low, high))
+            removed.append(run.cut(low, high))
             if low:
                 kept_keys.append(key)
                 kept.append(slim(run.cut(0, low)))
@@ -131,4 +131,4 @@ class Line:
                 kept.append(slim(run.cut(high, count)))
         if stop > start:
             self.replace(start, stop, kept_keys, kept)
-        return taken
+        return removed

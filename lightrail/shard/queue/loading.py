@@ -1,7 +1,7 @@
-"""Loading: builds the order of a special queue anew, after a restart or a change of policy.
+"""Loading: builds the order of a special queue again, after a restart or a change of policy.
 
-Messages are read one by one in the order of their sequences, as they come from disk, those in flight before
-all that wait. Until all have been read, nothing is delivered.
+Messages are read one by one in the order of their sequences, as they arrive from disk, messages in flight
+before waiting ones. Until all have been read, nothing is delivered.
 """
 
 from collections.abc import Iterator, Mapping
@@ -68,7 +68,7 @@ class Loading:
         self._eviction = eviction
         self._deliveries = deliveries
         self._past = Past()
-        """What was known at a former owner and the order does not know yet."""
+        """State from a former owner that the order does not have yet."""
         self.is_active = False
         """Whether there are messages that have not been read, perhaps because they are on disk."""
         self.read_to = 0
@@ -177,7 +177,7 @@ class Loading:
                             self._replacing.outdate(key, newest.get(piece.sequence, piece.sequence))
 
     def known(self, held_back: Iterator[Run]) -> Past:
-        """What the next owner can't read from the messages; `held_back` are in flight or delayed."""
+        """State that the next owner can't read from the messages; `held_back` are in flight or delayed."""
         order, values = self._order, self._replacing.values
         if self.is_active and self.read_to < _EVERYTHING:
             # The order does not know all of this yet.
@@ -205,7 +205,7 @@ class Loading:
         """Reads deliveries that were fetched; their messages stay on disk.
 
         Returns:
-            Those that are lost and were taken out, and whether something has to be fetched again.
+            The lost ones, which were removed, and whether something has to be fetched again.
         """
         wanted = self._eviction.fetching.get(answer.sequence)
         lost: list[Run] = []

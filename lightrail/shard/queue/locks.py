@@ -1,10 +1,10 @@
-"""Locks: deliveries that belong to their consumer for a time only, by when they run out.
+"""Locks: deliveries that are locked for their consumer for a limited time, by the end of that time.
 
-One entry per run that was delivered, in a heap. Entries are not taken out when deliveries are settled: they
-fall out at the head, or when the heap has grown far beyond what is locked. A renewal is a note beside the
-entry, so that renewing a lock a thousand times costs one number.
+A heap has one entry per delivered run. Entries are not removed when deliveries are settled: they
+are dropped at the head, or when the heap has grown far beyond the number of locks. A renewal is noted beside
+the entry, so that renewing a lock a thousand times costs one number.
 
-Locks are in memory only: after a restart of the shard everything that was locked is ready again.
+Locks are in memory only: after a restart of the shard all locked messages are ready again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class Locks:
         self._thin_at = limits.STALE_ENTRIES_MIN
 
     def add(self, consumer: Consumer, first: int, last: int, until_ms: int) -> None:
-        """Deliveries, which are in flight by now, are locked until then."""
+        """Locks deliveries, which are in flight, until a time."""
         heappush(self.heap, (until_ms, consumer.id, first, last))
         if len(self.heap) > self._thin_at:
             self._thin()
@@ -44,7 +44,7 @@ class Locks:
 
     @property
     def next_ms(self) -> int | None:
-        """When the next lock may expire, or None; settled deliveries are passed over."""
+        """When the next lock may expire, or None; settled deliveries are skipped."""
         heap = self.heap
         while heap and not self._held(heap[0]):
             self._drop(heappop(heap))
@@ -91,8 +91,8 @@ class Locks:
     def renew_deliveries(self, consumer: Consumer, numbers: Sequence[int], now_ms: int) -> list[int | None]:
         """Renews the locks of deliveries of a consumer; see effects.Renewed for the answer.
 
-        Where the policy has no lock time any more, those that were delivered while it had one are locked for
-        as long as they were, and so are the others: nobody has noted which are which.
+        If the policy no longer has a lock time, deliveries from the time when it had one are locked for that
+        time, and so are later ones, because the two are not distinguished.
         """
         lock_ms = consumer.lock_ms or consumer.lock_ms_before
         locked: list[int | None] = []

@@ -61,7 +61,7 @@ class Machine:
         work: what may be done in a turn, which the caller begins; without it everything is done at once.
 
     Raises:
-        ValueError: the policy asks for what does not go together.
+        ValueError: the policy has features that do not combine.
     """
 
     __slots__ = ("_arrangement", "_joining", "_removals", "contents", "outcomes")
@@ -240,7 +240,7 @@ class Machine:
 
     @property
     def may_keep(self) -> bool:
-        """Whether messages may be ready that no consumer takes, whatever its credit."""
+        """Whether messages may be ready that no consumer can get, whatever its credit."""
         return self._arrangement.may_keep
 
     # --- time -----------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Machine:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the next turn may deliver more: this one's work did not suffice for all consumers."""
+        """Whether the next turn may deliver more, because this turn's budget was used up."""
         deliveries = self.contents.deliveries
         return deliveries.unfinished or (deliveries.order is not None and deliveries.order.unfinished)
 
@@ -293,7 +293,7 @@ class Machine:
         self._forget_deadlines(now_ms)
 
     def _forget_deadlines(self, now_ms: int) -> None:
-        """Drops entries of messages that do not wait any more, before they are due."""
+        """Drops entries of messages that no longer wait, before they are due."""
         contents = self.contents
         deadlines = contents.deadlines
         if contents.special is None:

@@ -65,14 +65,14 @@ class Order:
         """The views know of the sequences below."""
         self._next = next_sequence
         self._gathered: Run | None = None
-        """A run that was taken in this turn and not delivered, as the next one may continue it."""
+        """A run that was removed in this turn and not delivered yet, because the next one may continue it."""
         self._gathered_bytes = 0
         self._looks = 0
-        """Messages that selectors may still look at in this step."""
+        """Messages that selectors may still examine in this step."""
         self.loading = False
         """Whether messages have to be read from disk before the next one is known."""
         self.unfinished = False
-        """Whether the selectors had to stop before they had read all messages: the next step goes on."""
+        """Whether the selectors had to stop before they had read all messages: the next step continues."""
 
     # --- memory -----------------------------------------------------------------------------------------
 
@@ -293,11 +293,11 @@ class Order:
                     break
             view.advance(position)
             if high > low:
-                taken, size = ready.take_part(index, low, high)
+                part, size = ready.take_part(index, low, high)
                 wanted -= high - low
                 room -= size
                 got = True
-                self._gather(consumer, taken, size, effects)
+                self._gather(consumer, part, size, effects)
             if self.unfinished:
                 break
         self._hand_over(consumer, effects)

@@ -1,4 +1,4 @@
-"""Outcomes: what becomes of delivered messages.
+"""Outcomes: how delivered messages are settled.
 
 They are accepted, rejected, released or modified (messaging 3.4), or their lock expires.
 """
@@ -49,7 +49,7 @@ class Outcomes:
     # --- delivered messages -----------------------------------------------------------------------------
 
     def settle(self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]) -> None:
-        """Gives runs that were taken out of flight their outcome."""
+        """Applies an outcome to runs that were removed from flight."""
         contents = self._contents
         deliveries, counters = contents.deliveries, contents.counters
         if deliveries.evicted_count:
@@ -97,7 +97,7 @@ class Outcomes:
         *,
         unlocked: bool = False,
     ) -> list[Run]:
-        """Of runs that were taken out of flight, those whose outcome needs no bytes; the others are
+        """Of runs that were removed from flight, those whose outcome needs no bytes; the others are
         fetched."""
         now: list[Run] = []
         special = self._contents.special

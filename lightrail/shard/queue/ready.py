@@ -73,18 +73,18 @@ class Ready(Line):
         """Like `take_first`, from the run at an index."""
         run = self.runs[index]
         wanted = fitting(run, min(run.count, count_max), bytes_max)
-        taken, rest = run.split(wanted)
+        part, rest = run.split(wanted)
         self.swap(index, index + 1, [rest] if rest.count else [])
-        return taken, taken.size
+        return part, part.size
 
     def take_part(self, index: int, first: int, last: int) -> tuple[Run, int]:
         """Takes the messages with sequences from `first` to before `last` out of the run at an index."""
         run = self.runs[index]
         low, high = first - run.sequence, last - run.sequence
-        taken = run.cut(low, high)
+        part = run.cut(low, high)
         rests = [run.cut(0, low), run.cut(high, run.count)]
         self.swap(index, index + 1, [rest for rest in rests if rest.count])
-        return taken, taken.size
+        return part, part.size
 
     def find(self, first: int, last: int) -> int:
         """The index of the first run with messages from `first` to before `last`, or -1."""

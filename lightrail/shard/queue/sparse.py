@@ -1,4 +1,4 @@
-"""Sparse: a ready line whose runs are taken from anywhere, at the cost of a hole and not of a move.
+"""Sparse: a ready line from which any run can be removed, at the cost of a hole and not of a move.
 
 Where the next message is any of a million, taking it out of a list would move half of the others. A hole
 stays under its key until every second entry is one; a run that returns fills it.
@@ -24,7 +24,7 @@ class Sparse(Ready):
     def __init__(self) -> None:
         super().__init__()
         self.holes = 0
-        """From the head on."""
+        """Number of holes from the head on."""
         self.batch_bytes = 0
         """Bytes around the messages of batches in memory: each run counts its share."""
 

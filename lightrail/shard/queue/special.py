@@ -1,9 +1,9 @@
-"""Special: what a queue with priorities, keys, groups or delays does with a message before it is ready.
+"""Special: handles the messages of a queue with priorities, keys, groups or delays before they are ready.
 
-It cuts batches into single messages where the queue reads them, holds back delayed ones, and lets newer
-messages replace older ones. What the order needs to know of a message is read once and kept as long as the
-message is in the queue, so that its bytes may leave memory at any time (eviction.py). After a restart or a
-change of policy the order is built anew (loading.py).
+It cuts batches into single messages if the queue reads them, keeps delayed ones until they are due, and lets
+newer messages replace older ones. The fields that the order needs are read once and kept as long as the
+message is in the queue, so that its bytes may be evicted at any time (eviction.py). After a restart or a
+change of policy the order is built again (loading.py).
 """
 
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ class Special:
             self.order.attach(consumer)
 
     def build(self, past: Past, now_ms: int) -> None:
-        """Puts the messages of the ready line into the order; `past` is what a former owner knew of them."""
+        """Puts the messages of the ready line into the order; `past` is the state of a former owner."""
         if self.singles:
             self.loading.begin(past, now_ms)
         else:
@@ -128,7 +128,7 @@ class Special:
         )
 
     def sweep(self) -> None:
-        """Frees batches of which few messages are left: a part of the line at a time, round and round."""
+        """Frees batches with few remaining messages: a part of the line at a time, in turns."""
         ready = self.ready
         start = ready.index(self._swept_to)
         if start >= len(ready.runs):
@@ -195,7 +195,7 @@ class Special:
             self.order.returned(piece)
 
     def put_off(self, run: Run) -> list[Run]:
-        """Delays messages that come back with annotations that ask for it; returns the others of the run.
+        """Delays messages that return with annotations of a delay; returns the others of the run.
 
         A time that has passed delays a message until the next wake, which is at once.
         """

@@ -1,7 +1,7 @@
 """Spilling: which waiting messages are written to disk so that they can be evicted.
 
-All are taken from the tail of a line. Only whole batches are named, or runs that have a batch of their own
-from now on, so that one location holds for all of a batch.
+They are chosen from the tail of a line. Only whole batches are chosen, or runs that get a batch of their own,
+so that one location is valid for all of a batch.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Messages as columns: every step through a message is taken in all messages of a batch together.
+"""Messages as columns: every step through a message is made in all messages of a batch together.
 
 Theory. A message is a chain: the constructor and size of a value give the offset of the next one. Following
 it in Python costs microseconds per message; here a step is a few operations on whole columns of positions

@@ -64,7 +64,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "--rate", metavar="N", type=float, default=RATE, help=f"messages per second (default {RATE:g})"
     )
     group.add_argument(
-        "--id", metavar="NAME", help="of the run: started again under it, it goes on and stores nothing twice"
+        "--id", metavar="NAME", help="of the run: started again under it, it continues, storing nothing twice"
     )
     group.add_argument(
         "--state", metavar="DIR", default=".", help="where NAME.replay.json says what the run is about"

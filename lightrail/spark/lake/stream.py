@@ -69,20 +69,20 @@ class PartsReader(StreamReader):
             SourceError: an archive, a gateway, or the shard that has them, does not answer.
         """
         bounds = {disk: (start[disk], after) for disk, after in end.items() if start.get(disk, after) < after}
-        losses, self._losses = self._losses, (said := _Said(self._losses))
+        losses, self._losses = self._losses, (recorded := _Recorded(self._losses))
         try:
             planned = super().partitions(start, end)
         finally:
             self._losses = losses
-        return [InputPartition(Outline(bounds, said.losses)), *planned] if bounds else []
+        return [InputPartition(Outline(bounds, recorded.losses)), *planned] if bounds else []
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The plan of one task, or the outline."""
         yield (pickle.dumps(partition.pieces if isinstance(partition, Task) else partition.value),)
 
 
-class _Said(Losses):
-    """Losses, collected as well."""
+class _Recorded(Losses):
+    """Losses that are passed on and recorded."""
 
     def __init__(self, further: Losses) -> None:
         self._further = further

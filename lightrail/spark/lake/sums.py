@@ -19,7 +19,7 @@ _SHIFT: Final = np.uint64(29)
 
 
 def marks(table: pa.Table | pa.RecordBatch) -> Any:
-    """A number of 64 bits for each row, as an array of numpy; sums are taken modulo 2^64."""
+    """A number of 64 bits for each row, as an array of numpy; sums are modulo 2^64."""
     mixed = (
         _numbers(table["lsn"]) * _FACTORS[0]
         ^ _numbers(table["sequence"]) * _FACTORS[1]

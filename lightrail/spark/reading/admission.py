@@ -22,23 +22,23 @@ def admitted(
     """
     if messages_max is None and bytes_max is None:
         return {disk: next_lsn for disk, (_, _, next_lsn) in ranges.items()}
-    taken: Offsets = {}
+    offsets: Offsets = {}
     messages = size = 0
     for disk, cut in heapq.merge(
         *(_cuts(disk, *range_) for disk, range_ in ranges.items()), key=lambda each: each[1].timestamp
     ):
         messages += cut.messages
         size += cut.size
-        if taken and (
+        if offsets and (
             (messages_max is not None and messages > messages_max)
             or (bytes_max is not None and size > bytes_max)
         ):
             break
-        taken[disk] = cut.next_lsn
-    if not taken:
+        offsets[disk] = cut.next_lsn
+    if not offsets:
         # Records of the ranges are missing: planning reports which.
         return {disk: next_lsn for disk, (_, _, next_lsn) in ranges.items()}
-    return taken
+    return offsets
 
 
 def _cuts(disk: str, journal: Journal, first_lsn: int, next_lsn: int) -> Iterator[tuple[str, Cut]]:

@@ -173,8 +173,8 @@ def selected(
             found = found.where(where)
             found.schema  # noqa: B018 - analysed now, and not in the middle of a run
         except (AnalysisException, ParseException) as error:
-            said = str(error).strip().splitlines()[0]
-            raise UsageError(f"--where {where!a} is no condition on these columns: {said}") from None
+            reason = str(error).strip().splitlines()[0]
+            raise UsageError(f"--where {where!a} is no condition on these columns: {reason}") from None
     return found
 
 

@@ -98,7 +98,7 @@ def test_list_password_and_remove(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("user", "add", "alice"), "there already"),
+        (("user", "add", "alice"), "exists already"),
         (("user", "remove", "carol"), "no user 'carol'"),
         (("user", "password", "carol"), "no user 'carol'"),
         (("user", "add", "a\nb"), "without control characters"),

@@ -95,7 +95,7 @@ def test_a_second_instance_is_refused(tmp_path: Path) -> None:
         second = broker(data)
         try:
             assert second.process.wait(wait.DEADLINE_S) == 1
-            assert f"held by another instance (pid {first.process.pid})" in second.said()
+            assert f"in use by another instance (pid {first.process.pid})" in second.said()
         finally:
             second.stop()
         assert all(not wait.gone(one["pid"]) for one in first.ready["processes"])

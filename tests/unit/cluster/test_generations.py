@@ -41,7 +41,7 @@ def test_a_directory_whose_process_died_before_the_coordinator_heard_may_serve()
 def test_a_directory_from_before_the_last_start_is_behind() -> None:
     for mark in (Mark(4, "d", ("c",)), Mark(5, "x", ("d",))):
         for last in (LAST, CLOSED):
-            with pytest.raises(MemberRefusedError, match=r"generation 5; this.*behind.*accept-disk 3"):
+            with pytest.raises(MemberRefusedError, match=r"generation 5; this.*outdated.*accept-disk 3"):
                 check(last, mark)
     with pytest.raises(MemberRefusedError, match="before generations were kept"):
         check(LAST, None)

@@ -30,10 +30,13 @@ def test_pairs_show_each_kind_of_value_as_a_person_reads_it(capsys: Output) -> N
 def test_a_name_does_not_move_the_terminal(capsys: Output) -> None:
     table([{"queue": "\x1b[2Jq\n"}], ("queue",))
     pairs({"queue": "\x1b[2Jq\n"})
-    assert capsys.readouterr().out == r"""QUEUE
+    assert (
+        capsys.readouterr().out
+        == r"""QUEUE
 \x1b[2Jq\n
 queue  \x1b[2Jq\n
 """
+    )
 
 
 def test_json_is_one_document_with_times_as_text(capsys: Output) -> None:

@@ -162,5 +162,3 @@ def test_a_view_counts_what_it_costs() -> None:
         matches(view)
     assert light.spent < 20
     assert heavy.spent > 10_000
-
-

@@ -21,7 +21,7 @@ from lightrail.model.protocols import described, name_of
         (b"\x16", "TLS"),
         (b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n", "the PROXY protocol of a load balancer"),
         (b"CONNECT\naccept-version:1.2\n", "STOMP"),
-        (b"CONNECT {\"verbose\":false}", "NATS"),
+        (b'CONNECT {"verbose":false}', "NATS"),
         (b"\x00\x00\x01\x2f\x01ActiveMQ\x00", "OpenWire"),
         (b"hello", None),
         (b"", None),

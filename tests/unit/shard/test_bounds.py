@@ -67,7 +67,7 @@ def test_reject_takes_the_first_that_fit_and_says_so(durable: bool) -> None:
     ]
     ((_, _, refusal),) = peer.refusals
     assert (refusal.accepted, refusal.condition) == (2, conditions.RESOURCE_LIMIT_EXCEEDED)
-    assert "queue q is full: it may hold at most 5 messages, it holds 5 messages of 30 bytes" in (
+    assert "queue q is full: it may have at most 5 messages, it has 5 messages of 30 bytes" in (
         refusal.description
     )
     assert everything(peer) == "abcde"

@@ -175,7 +175,9 @@ def test_a_copy_of_a_running_owner_is_refused_after_a_crash_and_the_owner_starts
         assert "did not end in order" in await refused(coordinator, tmp_path / "copy")
         async with one(coordinator, tmp_path / "a") as owner:
             await owner.end()
-        assert "generation 1: a copy or a restored backup" in await refused(coordinator, tmp_path / "copy")
+        assert "generation 1: an outdated copy or a restored backup" in await refused(
+            coordinator, tmp_path / "copy"
+        )
 
     run(story)
 
@@ -218,7 +220,9 @@ def test_after_an_orderly_end_a_copy_starts_without_a_question_and_the_original_
         assert "its journal had come to record" in await refused(coordinator, tmp_path / "early")
         async with one(coordinator, tmp_path / "late") as owner:
             await owner.end()
-        assert "generation 1: a copy or a restored backup" in await refused(coordinator, tmp_path / "a")
+        assert "generation 1: an outdated copy or a restored backup" in await refused(
+            coordinator, tmp_path / "a"
+        )
 
     run(story)
 
@@ -236,7 +240,7 @@ def test_an_operator_accepts_a_copy_and_its_original_is_old_then(tmp_path: Path)
         await accept_disk(coordinator, 0)
         async with one(coordinator, tmp_path / "copy") as copy:
             await copy.end()
-        assert "behind" in await refused(coordinator, tmp_path / "a")
+        assert "outdated" in await refused(coordinator, tmp_path / "a")
 
     run(story)
 
@@ -269,7 +273,7 @@ def test_a_kill_between_directory_and_coordinator_changes_nothing(tmp_path: Path
         run(begin)
 
     async def after() -> None:
-        assert "behind" in await refused(coordinator, tmp_path / "copy")
+        assert "outdated" in await refused(coordinator, tmp_path / "copy")
 
     run(after)
 

@@ -14,7 +14,7 @@ import pytest
 
 from lightrail.spark import main as frame
 from lightrail.spark.command import CommandError, UnreachableError, UsageError, source_options
-from lightrail.spark.failures import named, told
+from lightrail.spark.failures import named, user_error
 from lightrail.spark.jobs import capture
 from lightrail.spark.journals.sources import NoArchiveError, SourceError
 from lightrail.spark.lake.stream import Capture
@@ -243,7 +243,7 @@ def test_what_spark_says_of_an_error_becomes_its_own_words(text: str, kind: type
     ],
 )
 def test_an_error_that_never_was_in_spark_is_of_the_same_kind(error: Exception, kind: type) -> None:
-    found = told(error)
+    found = user_error(error)
     assert type(found) is kind
     assert str(found) == str(error)
 

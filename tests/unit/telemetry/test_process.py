@@ -59,7 +59,7 @@ def test_it_ends_when_the_supervisor_is_gone(tmp_path: Path) -> None:
         channel.close()
         _, log = child.communicate(timeout=wait.DEADLINE_S)
         assert child.returncode == 0
-        assert b"the supervisor is gone" in log
+        assert b"the supervisor has ended" in log
 
 
 def test_an_error_ends_it_with_status_1_and_its_traceback(tmp_path: Path) -> None:

@@ -124,9 +124,7 @@ def test_closing_tells_who_waits(tmp_path: Path) -> None:
     with_client(tmp_path, check)
 
 
-def test_at_most_so_many_requests_wait_for_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_most_so_many_requests_wait_for_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CONTROL_REQUESTS_MAX", 3)
 
     async def check(client: ControlClient, *_: Any) -> None:

@@ -286,7 +286,7 @@ def test_silence_is_only_said(rig: Rig, caplog: pytest.LogCaptureFixture) -> Non
     rig.serving()
     rig.now_ms += 20_000
     rig.loop.ring()
-    assert "has said nothing for 20000 ms" in caplog.text
+    assert "has been silent for 20000 ms" in caplog.text
     assert rig.peer.state is State.SERVING
 
 

@@ -385,7 +385,7 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(gateway: FakeGateway, caps
         "warning: shard-0 was started again 2 times",
         "error: etcd was set back to revision 3, and revision 9 was known: it is behind",
         "lightrail-admin coordinator put-back",
-        "error: etcd has no space left and takes no writes; found by shard-0. What is known goes on",
+        "error: etcd has no space left and takes no writes; found by shard-0. The known state is used",
         "LightRailCoordinatorFull in docs/operate/alerts.md",
         "shard 0 keeps 3 messages of lost, which has role none",
         "lightrail-admin names set lost role=queue",
@@ -393,7 +393,7 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(gateway: FakeGateway, caps
         "shard 0 keeps 3 further queues",
         "4 dead letters of q",
         "dlq redrive q",
-        "idle holds 5,000 messages and nobody consumes",
+        "idle has 5,000 messages and no consumer",
         "full is full by 95%",
         "max_length=200",
     ):

@@ -68,6 +68,6 @@ def test_a_message_is_too_large_by_its_own_limit_or_where_an_empty_queue_would_r
 
 
 def test_a_refusal_names_the_queue_its_bounds_and_what_it_holds() -> None:
-    text = bounds.said(Policy(max_length=3, max_bytes=10), "shop", 3, 9)
-    assert "queue shop is full: it may hold at most 3 messages and at most 10 bytes" in text
-    assert "it holds 3 messages of 9 bytes" in text
+    text = bounds.refusal_text(Policy(max_length=3, max_bytes=10), "shop", 3, 9)
+    assert "queue shop is full: it may have at most 3 messages and at most 10 bytes" in text
+    assert "it has 3 messages of 9 bytes" in text

@@ -98,6 +98,15 @@ TERMINI_MAX: Final = 20_000
 """Links that may be resumed, attached or suspended, of a shard; others are attached without that."""
 TERMINI_TAGS_MAX: Final = 1_000_000
 """Delivery-tags of all of them; then the link that is suspended the longest is forgotten."""
+SUSPENDED_DELIVERIES_MAX: Final = 10_000
+"""Unsettled deliveries of a link that receives from us and may be resumed; its credit ends before."""
+SUSPENDED_CONSUMERS_MAX: Final = 20_000
+"""Such links of a shard that are suspended; beyond, the one that is suspended the longest is released."""
+SUSPENDED_DELIVERIES_SUM_MAX: Final = 1_000_000
+"""Unsettled deliveries of all of them; the same holds."""
+RESENT_BYTES: Final = 1024 * 1024
+"""Bytes of deliveries that a shard sends again at once to a link that was resumed: then the link asks for
+more, when its client has read them."""
 TERMINUS_TIMEOUT_S_MAX: Final = 3_600
 """Longest time for which a link is suspended, also where the client asks for ever; the answer says it."""
 LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024

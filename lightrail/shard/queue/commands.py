@@ -92,6 +92,18 @@ class Lose(NamedTuple):
     consumer: int
 
 
+class Suspend(NamedTuple):
+    """The consumer's link has ended and may be resumed: it keeps its deliveries, and gets no others."""
+
+    consumer: int
+
+
+class Resume(NamedTuple):
+    """The consumer has a link again, without credit."""
+
+    consumer: int
+
+
 class Credit(NamedTuple):
     """The consumer may be sent the delivery numbers below `limit`, and no more turns once it was sent `size`
     bytes; where `exact`, no message that is larger than what is left of them either."""
@@ -259,6 +271,8 @@ Command = (
     | Attach
     | Detach
     | Lose
+    | Suspend
+    | Resume
     | Credit
     | Settle
     | Reserve

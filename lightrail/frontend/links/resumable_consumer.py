@@ -202,7 +202,7 @@ class ResumableConsumer(ConsumerLink):
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._left or self._concluding)
+        return bool(self._left or self._concluding) or self._asked
 
     def closed_for_good(self) -> None:
         """See Bound."""

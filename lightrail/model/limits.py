@@ -107,6 +107,8 @@ SUSPENDED_DELIVERIES_SUM_MAX: Final = 1_000_000
 RESENT_BYTES: Final = 1024 * 1024
 """Bytes of deliveries that a shard sends again at once to a link that was resumed: then the link asks for
 more, when its client has read them."""
+RESENT_MESSAGES: Final = 500
+"""The same in messages: the frontend writes each by itself, in 15 us."""
 TERMINUS_TIMEOUT_S_MAX: Final = 3_600
 """Longest time for which a link is suspended, also where the client asks for ever; the answer says it."""
 LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024

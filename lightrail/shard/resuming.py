@@ -80,20 +80,26 @@ class Resending:
             self._send(consumer, decode_ranges(memoryview(part)[HEADER_SIZE:]), now_ms)
 
     def _send(self, consumer: Consumer, ranges: Iterable[Range], now_ms: int) -> None:
-        """Sends what is in memory up to limits.RESENT_BYTES, and up to the first message that is not."""
+        """Sends what is in memory within the limits, and up to the first message that is not."""
         end = size = 0
+        left = limits.RESENT_MESSAGES
         for first, count in ranges:
             for number, run in _in_flight(consumer, first, first + count):
-                if size >= limits.RESENT_BYTES:
+                if size >= limits.RESENT_BYTES or not left:
                     self._answer(consumer, number)
                     return
                 if run.batch.data is None:
                     # As many as may be sent at once, of the size that is known.
-                    few = max(1, run.count * limits.RESENT_BYTES // max(1, run.size))
+                    few = max(1, min(left, run.count * limits.RESENT_BYTES // max(1, run.size)))
                     self._read(consumer, number, run.cut(0, min(run.count, few)), now_ms)
                     return
-                _deliver(consumer, number, run, now_ms)
-                size += run.size
+                part = run.cut(0, min(run.count, left))
+                _deliver(consumer, number, part, now_ms)
+                size += part.size
+                left -= part.count
+                if part.count < run.count:
+                    self._answer(consumer, number + part.count)
+                    return
             end = first + count
         self._answer(consumer, end)
 

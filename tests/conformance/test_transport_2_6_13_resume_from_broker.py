@@ -31,6 +31,7 @@ from lightrail.model import conditions, limits
 from tests.support import wait
 from tests.support.amqp.frame_peer import Peer, receiver, value
 from tests.support.broker import Broker
+from tests.support.moves import move
 
 SECOND = 1
 WINDOW = 100_000
@@ -455,6 +456,28 @@ def test_another_source_is_another_link(broker: Broker, queue: str) -> None:
     with connected(broker) as peer:
         source = Source(address=queue, timeout=60, default_outcome=Released())
         assert attach(peer, queue, source=source, unsettled={tags[0]: None}).unsettled == {}
+
+
+def test_a_link_is_resumed_where_its_queue_has_moved_to(broker: Broker, queue: str) -> None:
+    """While it was suspended, and while it was attached."""
+    former, tags = lose(broker, queue, "a", "b", "c")
+    former.socket.close()
+    move(broker.data, queue)
+    with connected(broker) as peer:
+        assert attach(peer, queue, unsettled=dict.fromkeys(tags[:2])).unsettled == dict.fromkeys(tags)
+        flow(peer, 1)
+        assert tags_of(receive(peer, 1)) == tags[:1]
+        move(broker.data, queue)
+        flow(peer, 10, 1, next_incoming_id=1)
+        found = receive(peer, 2)
+        assert tags_of(found) == tags[1:]
+        assert [transfer.resume for transfer, _ in found] == [True, False]
+        peer.write(Disposition(role=True, first=0, last=1, settled=True, state=Accepted()))
+        peer.nothing_before_echo()
+    with connected(broker) as peer:
+        assert attach(peer, queue, unsettled={tags[2]: None}).unsettled == {tags[2]: None}
+        flow(peer, 10)
+        assert receive(peer, 1)[0][1] == value("c")
 
 
 def test_a_frontend_that_is_killed_loses_nothing(tmp_path: Any, queue: str) -> None:

@@ -129,7 +129,8 @@ class Rig:
 
 
 def test_the_opening_says_how_long_and_whether_the_client_has_a_map() -> None:
-    for unsettled in (None, {}):
+    maps: list[dict[bytes, Any] | None] = [None, {}]
+    for unsettled in maps:
         (said,) = Rig(unsettled).take()
         opening = ConsumerOpen.decode(said.body)
         assert (opening.steals, opening.suspended_ms) == (True, 60_000)

@@ -263,7 +263,7 @@ def test_beyond_the_limits_of_a_shard_the_longest_suspended_is_released(
 # --- sent again ------------------------------------------------------------------------------------------
 
 
-def test_no_more_is_sent_again_at_once_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_bytes_are_sent_again_at_once_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RESENT_BYTES", 2)
     scene = scene_of()
     sender = scene.peer("sender-2", boot=4)
@@ -282,6 +282,19 @@ def test_no_more_is_sent_again_at_once_than_the_limit(monkeypatch: pytest.Monkey
     peer.resend(5, (5, 1))
     assert messages(peer, 5) == [b"ff"]
     assert [each.number for each in peer.take(Kind.RESENT)] == [6]
+
+
+def test_no_more_messages_are_sent_again_at_once_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RESENT_MESSAGES", 3)
+    scene = scene_of()
+    peer = suspended(scene, 4)
+    attach(peer, 5)
+    peer.resend(5, (0, 4))
+    assert messages(peer, 5) == BODIES[:3]
+    assert [each.number for each in peer.take(Kind.RESENT)] == [3]
+    peer.resend(5, (3, 1))
+    assert messages(peer, 5) == BODIES[3:]
+    assert [each.number for each in peer.take(Kind.RESENT)] == [4]
 
 
 def test_what_is_only_on_disk_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

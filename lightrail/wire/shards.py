@@ -366,17 +366,12 @@ class ShardPeer:
                 consumer.ready()
         elif kind == Kind.RESPONSE:
             self._requests.answered(number, part)
-        elif kind in TO_PRODUCERS or kind in TO_CONSUMERS:
-            self._apply_rare(kind, link, part)
+        elif kind in TO_PRODUCERS and (producer := producers.get(link)) is not None:
+            TO_PRODUCERS[kind](producer, part)
+        elif kind in TO_CONSUMERS and (consumer := consumers.get(link)) is not None:
+            TO_CONSUMERS[kind](consumer, part)
         else:
             self._apply_end(kind, link, part)
-
-    def _apply_rare(self, kind: int, link: int, part: bytes) -> None:
-        """Less frequent frames of links; some kinds are for both roles."""
-        if kind in TO_PRODUCERS and (producer := self.producers.get(link)) is not None:
-            TO_PRODUCERS[kind](producer, part)
-        elif kind in TO_CONSUMERS and (consumer := self.consumers.get(link)) is not None:
-            TO_CONSUMERS[kind](consumer, part)
 
     def _apply_end(self, kind: int, link: int, part: bytes) -> None:
         """Frames that end a link here, or that a former link's frame has led to."""

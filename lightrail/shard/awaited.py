@@ -106,6 +106,8 @@ class AwaitedConsumers:
             for part in self._expected.pop(key, ()):
                 self._said(key, part, now_ms)
 
+    # --- they are suspended ----------------------------------------------------------------------------
+
     def suspend(self, consumer: Consumer, now_ms: int, *, lost: bool) -> bool:
         """The link of a consumer, which is still in its machine, has ended.
 

@@ -252,3 +252,40 @@ class Link:
     def unsettled_number(self, tag: bytes) -> int | None:
         """Outgoing: the link's own number of the delivery with this delivery-tag, while it is unsettled."""
         raise LocalError(f"{self!r} is a receiver: its delivery-tags are the peer's")
+
+    # --- outgoing links that are resumed (2.6.13) --------------------------------------------------------
+
+    def number_tags(self, prefix: bytes, first: int) -> None:
+        """Outgoing, before `accept`: deliveries are numbered from `first` on, and are known by that number.
+
+        Delivery-tags are `prefix`, of at most 28 bytes, and the number in four bytes (`tag_of`).
+        """
+        raise LocalError(f"{self!r} is a receiver: its delivery-tags are the peer's")
+
+    def tag_of(self, number: int) -> bytes:
+        """Outgoing, where tags are numbered: the delivery-tag of a delivery."""
+        raise LocalError(f"{self!r} is a receiver: its delivery-tags are the peer's")
+
+    def send_again(
+        self,
+        number: int,
+        payload: bytes | memoryview = b"",
+        message_format: int = 0,
+        *,
+        resume: bool,
+        settled: bool = False,
+        aborted: bool = False,
+        state: Any = None,
+    ) -> None:
+        """Outgoing: send a delivery of a former attach, which uses credit and goes ahead of new ones.
+
+        Args:
+            number: below that of every new delivery; rising, but for settled and aborted ones.
+            resume: the peer has the delivery in its map; it ignores a resumed one that it does not know.
+        """
+        raise LocalError(f"{self!r} is a receiver and can't send")
+
+    @property
+    def waiting_again(self) -> int:
+        """Outgoing: deliveries handed to send_again() that are not sent completely."""
+        return 0

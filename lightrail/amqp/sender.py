@@ -9,49 +9,33 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lightrail.amqp import frames
+from lightrail.amqp.again import AgainSender
 from lightrail.amqp.backlog import Backlog
 from lightrail.amqp.errors import LinkProtocolError, LocalError
 from lightrail.amqp.events import Credit
 from lightrail.amqp.link import ATTACHED, DETACHING, SETTLE_MIXED, SETTLE_SETTLED
-from lightrail.amqp.link_endpoint import LinkEndpoint, LinkSession, encode_state, errant
+from lightrail.amqp.link_endpoint import LinkSession, encode_state, errant
 from lightrail.amqp.performatives import Transfer, encode_performative
 from lightrail.amqp.serial import WIRE, unwrap
-from lightrail.amqp.templates import Template
+from lightrail.amqp.templates import NumberedTemplate, Template
 from lightrail.model import conditions, limits
 
 CONTINUATION_OVERHEAD: Final = 8 + 4 + 2 + 5 + 5
 """Frame header, descriptor, list head, handle, and up to `more` of a transfer that continues a delivery."""
-TAG_SIZE: Final = 4
-"""Bytes of our delivery-tags: the delivery-id as on the wire."""
 
 
-class SendingLink(LinkEndpoint):
+class SendingLink(AgainSender):
     """A link on which we send."""
 
     __slots__ = (
-        "_backlog",
         "_continuation",
         "_continuation_last",
         "_drain_due",
-        "_limit_max",
-        "_template",
-        "sent",
-        "tag_prefix",
-        "transmitted",
     )
 
     def __init__(self, session: LinkSession, name: str) -> None:
-        super().__init__(session, name, True)
-        self.sent = 0
-        """Messages handed to send()."""
-        self.tag_prefix = b""
-        """Bytes of each delivery-tag before the delivery-id."""
-        self.transmitted = 0
-        """Messages whose first frame is in the output."""
-        self._limit_max = 0
-        self._backlog: list[Backlog] | None = None
+        super().__init__(session, name)
         self._drain_due = False
-        self._template: Template | None = None
         self._continuation = b""
         """The transfer that continues a delivery; each but the last is the same."""
         self._continuation_last = b""
@@ -59,6 +43,8 @@ class SendingLink(LinkEndpoint):
 
     @property
     def limit(self) -> int:
+        if self._again:
+            return self.transmitted + max(0, self.credit - len(self._again) + self._again[0].is_begun)
         return self.transmitted + self.credit
 
     @property
@@ -68,6 +54,7 @@ class SendingLink(LinkEndpoint):
     def release(self) -> None:
         self._template = None
         self._continuation = self._continuation_last = b""
+        self._again = None
         if self._backlog is not None:
             self._backlog = None
             if self in self.session.waiting:
@@ -101,7 +88,7 @@ class SendingLink(LinkEndpoint):
     def drained(self) -> None:
         if self.state != ATTACHED or not self.drain:
             return
-        if self._backlog is not None:
+        if self._backlog is not None and (self.credit or not self._again):
             self._drain_due = True
             return
         self._drain_due = False
@@ -178,6 +165,10 @@ class SendingLink(LinkEndpoint):
         backlog = self._backlog
         if backlog is None or self.state != ATTACHED:
             return
+        if self._again and not self._transmit_again():
+            if self._drain_due and not self.credit:
+                self.drained()
+            return
         done = 0
         for entry in backlog:
             if not self._transmit(entry):
@@ -202,15 +193,7 @@ class SendingLink(LinkEndpoint):
             or template.state is not entry.state
         ):
             self._continuation = b""
-            template = self._template = Template(
-                session.channel,
-                frames.uint(self.output_handle),
-                entry.settled,
-                entry.message_format,
-                entry.state,
-                b"" if entry.state is None else encode_state(entry.state),
-                self.tag_prefix,
-            )
+            template = self._template = self._template_of(entry)
         most = session.connection.peer_max_frame_size - template.overhead
         count = entry.count
         ends = entry.ends
@@ -241,6 +224,21 @@ class SendingLink(LinkEndpoint):
             if entry.index == count:
                 return True
 
+    def _template_of(self, entry: Backlog) -> Template:
+        kind = NumberedTemplate if self.numbers_tags else Template
+        template = kind(
+            self.session.channel,
+            frames.uint(self.output_handle),
+            entry.settled,
+            entry.message_format,
+            entry.state,
+            b"" if entry.state is None else encode_state(entry.state),
+            self.tag_prefix,
+        )
+        if isinstance(template, NumberedTemplate):
+            template.numbered = self
+        return template
+
     def _number(self, entry: Backlog, done: int) -> None:
         """Count `done` messages of the entry as sent, with the next delivery-ids."""
         session = self.session
@@ -263,11 +261,12 @@ class SendingLink(LinkEndpoint):
             start = entry.start_of(index)
             size = most - 1
             entry.delivery_id = session.next_delivery_id
+            number = self.transmitted if self.numbers_tags else entry.delivery_id
             body = encode_performative(
                 Transfer(
                     handle=self.output_handle,
                     delivery_id=entry.delivery_id & WIRE,
-                    delivery_tag=self.tag_prefix + (entry.delivery_id & WIRE).to_bytes(TAG_SIZE, "big"),
+                    delivery_tag=self.tag_of(number),
                     message_format=entry.message_format,
                     settled=entry.settled,
                     more=True,
@@ -304,18 +303,3 @@ class SendingLink(LinkEndpoint):
         encoded = encode_state(state)
         for part in session.outgoing.take_numbered(self, first, last):
             session.write_disposition(False, part.first, part.last, True, encoded)
-
-    def prefix_tags(self, prefix: bytes) -> None:
-        self.tag_prefix = prefix
-        self._template = None
-
-    def unsettled_number(self, tag: bytes) -> int | None:
-        prefix = self.tag_prefix
-        if len(tag) != len(prefix) + TAG_SIZE or not tag.startswith(prefix):
-            return None
-        session = self.session
-        number = unwrap(int.from_bytes(tag[len(prefix) :], "big"), session.next_delivery_id)
-        for found in session.outgoing.find(number, number):
-            if found.link is self:
-                return number - found.shift
-        return None

@@ -100,6 +100,17 @@ TERMINI_MAX: Final = 20_000
 """Links of a shard that may be resumed, attached or suspended; further links can't be resumed."""
 TERMINI_TAGS_MAX: Final = 1_000_000
 """Delivery-tags of all of these links; beyond, the link that was suspended first is forgotten."""
+SUSPENDED_DELIVERIES_MAX: Final = 10_000
+"""Unsettled deliveries of a link on which a client receives and that it may resume; its credit ends before."""
+SUSPENDED_CONSUMERS_MAX: Final = 20_000
+"""Such links of a shard that are suspended; beyond, the deliveries of the one suspended first are released."""
+SUSPENDED_DELIVERIES_SUM_MAX: Final = 1_000_000
+"""Unsettled deliveries of all of these links, with the same consequence."""
+RESENT_BYTES: Final = 1024 * 1024
+"""Bytes of deliveries that a shard sends again at once to a resumed link, which requests more when its
+client has read them."""
+RESENT_MESSAGES: Final = 500
+"""The same in messages: the frontend writes each by itself, in 15 us."""
 TERMINUS_TIMEOUT_S_MAX: Final = 3_600
 """Longest time for which a link is suspended, whatever the client requests; the attach answer has this
 time."""

@@ -1,8 +1,12 @@
-"""Awaited consumers: those of a queue that moved here whose link has not been opened here yet.
+"""Awaited consumers: those that keep their unsettled deliveries until a link takes them over.
 
-An awaited consumer keeps its unsettled deliveries and receives no new ones. A frontend that opens the link
-again with `resume` takes its consumer over; one that only settles, or closes, finds it as well. A consumer
-that no link has taken over after limits.PEER_SILENCE_MS is released.
+Either the queue moved here, and the link has not been opened here yet: a frontend that opens it again with
+`resume` takes its consumer over; one that only settles, or closes, finds it as well. That is awaited for
+limits.PEER_SILENCE_MS. Or the client's link has ended and may be resumed (transport 2.6.13): then the
+consumer is suspended, and the client's next attach takes it over, at any frontend. It is found by the digits
+of the client's link, and awaited for as long as the client asked for.
+
+A consumer that no link takes over in time is released. Nothing of it is in the journal.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +41,7 @@ class Origin(NamedTuple):
 class AwaitedConsumer:
     """A consumer of a queue's machine that has no link here."""
 
-    __slots__ = ("id", "key", "queue", "until_ms")
+    __slots__ = ("id", "is_lost", "key", "queue", "suspended", "until_ms")
 
     def __init__(self, key: Key, queue: Queue, id: int, until_ms: int) -> None:
         self.key = key
@@ -46,17 +50,36 @@ class AwaitedConsumer:
         """In the queue's machine."""
         self.until_ms = until_ms
         """When it is released."""
+        self.suspended: int | None = None
+        """Where the client's link has ended: its unsettled deliveries by then."""
+        self.is_lost = True
+        """Its link ended with a frontend, or with a move, and not by its client."""
 
 
 class AwaitedConsumers:
     """Awaited consumers by link, and the frames of links whose queue is about to be opened."""
 
-    __slots__ = ("_by_key", "_expected", "_last_consumers", "_performer", "adopted")
+    __slots__ = (
+        "_by_client_link",
+        "_by_key",
+        "_expected",
+        "_last_consumers",
+        "_performer",
+        "_suspended",
+        "_suspended_sum",
+        "adopted",
+    )
 
     def __init__(self, performer: Performer, last_consumers: LastConsumers) -> None:
         self._performer = performer
         self._last_consumers = last_consumers
         self._by_key: dict[Key, AwaitedConsumer] = {}
+        self._by_client_link: dict[tuple[Queue, str], AwaitedConsumer] = {}
+        """Those whose client may resume the link, or may steal it."""
+        self._suspended: dict[AwaitedConsumer, None] = {}
+        """The longest suspended first."""
+        self._suspended_sum = 0
+        """Their unsettled deliveries, as counted when they were suspended."""
         self._expected: dict[Key, list[bytes]] = {}
         self.adopted: dict[int, Origin] = {}
         """Origins of awaited consumers, by their number in the machine."""
@@ -79,23 +102,126 @@ class AwaitedConsumers:
     def opened(self, queue: Queue, consumers: Mapping[Key, int], now_ms: int) -> None:
         """The queue is served here, with these numbers of consumers in its machine."""
         for key, id in consumers.items():
-            self._by_key[key] = AwaitedConsumer(key, queue, id, now_ms + limits.PEER_SILENCE_MS)
+            self._add(AwaitedConsumer(key, queue, id, now_ms + limits.PEER_SILENCE_MS))
             for part in self._expected.pop(key, ()):
                 self._said(key, part, now_ms)
 
+    # --- they are suspended ----------------------------------------------------------------------------
+
+    def suspend(self, consumer: Consumer, now_ms: int, *, lost: bool) -> bool:
+        """The link of a consumer, which is still in its machine, has ended.
+
+        Returns:
+            False where the client may not resume it, or nothing is unsettled: then the caller detaches it.
+        """
+        opened = consumer.opened
+        if opened is None or not opened.suspended_ms or not opened.client_link:
+            return False
+        key = (consumer.peer.boot, consumer.link)
+        self.release_client_link(consumer.queue, opened.client_link, now_ms)
+        self.adopted[consumer.id] = Origin(*key, opened)
+        found = AwaitedConsumer(key, consumer.queue, consumer.id, 0)
+        found.is_lost = lost
+        self._add(found)
+        if self._suspend(found, now_ms):
+            return True
+        self._drop(found)
+        return False
+
+    def _suspend(self, found: AwaitedConsumer, now_ms: int) -> bool:
+        """Begins the time of a client's link; False where it can't be resumed, or has nothing unsettled."""
+        origin = self.adopted.get(found.id)
+        attached = found.queue.machine.contents.consumers.by_id.get(found.id)
+        if origin is None or attached is None or not origin.opened.suspended_ms:
+            return False
+        line = attached.in_flight
+        count = sum(run.count for run in line.runs[line.head :])
+        if not 0 < count <= limits.SUSPENDED_DELIVERIES_MAX:
+            return False
+        found.until_ms = now_ms + origin.opened.suspended_ms
+        found.suspended = count
+        self._suspended[found] = None
+        self._suspended_sum += count
+        self._apply(found.queue, commands.Suspend(found.id), now_ms)
+        while (
+            self._suspended_sum > limits.SUSPENDED_DELIVERIES_SUM_MAX
+            or len(self._suspended) > limits.SUSPENDED_CONSUMERS_MAX
+        ):
+            longest = next(iter(self._suspended))
+            self.release(longest, now_ms)
+            if longest is found:
+                break
+        return True
+
+    def _add(self, found: AwaitedConsumer) -> None:
+        self._by_key[found.key] = found
+        origin = self.adopted.get(found.id)
+        if origin is not None and origin.opened.client_link:
+            self._by_client_link[found.queue, origin.opened.client_link] = found
+
+    def _drop(self, found: AwaitedConsumer) -> None:
+        """It is awaited no longer."""
+        if self._by_key.get(found.key) is found:
+            del self._by_key[found.key]
+        origin = self.adopted.pop(found.id, None)
+        if origin is not None:
+            name = (found.queue, origin.opened.client_link)
+            if self._by_client_link.get(name) is found:
+                del self._by_client_link[name]
+        self._end_suspension(found)
+
+    def _end_suspension(self, found: AwaitedConsumer) -> None:
+        if found.suspended is not None:
+            self._suspended_sum -= found.suspended
+            found.suspended = None
+            del self._suspended[found]
+
     # --- their links -----------------------------------------------------------------------------------
 
-    def take(self, peer: Peer, link: int) -> AwaitedConsumer | None:
-        """A link is opened that may have a consumer here; it is awaited no longer."""
-        return self._by_key.pop((peer.boot, link), None)
+    def take(
+        self, peer: Peer, link: int, queue: Queue, opening: ConsumerOpen, now_ms: int
+    ) -> AwaitedConsumer | None:
+        """Takes out the consumer of a link that is opened again with `resume`, if it goes on where it was.
+
+        Another one of this link is released.
+        """
+        found = self._by_key.get((peer.boot, link))
+        if found is None:
+            return None
+        attached = found.queue.machine.contents.consumers.by_id.get(found.id)
+        if opening.resume and found.queue is queue and attached and attached.next == opening.first:
+            self._drop(found)
+            return found
+        self.release(found, now_ms)
+        return None
+
+    def take_client_link(self, queue: Queue, opening: ConsumerOpen, now_ms: int) -> AwaitedConsumer | None:
+        """Takes out the consumer of a client's link that the client resumes.
+
+        One that can't go on, as the client does not know its deliveries or asks for others by its source, is
+        released.
+        """
+        found = self._by_client_link.get((queue, opening.client_link))
+        if found is None:
+            return None
+        former = self.adopted[found.id].opened
+        attached = queue.machine.contents.consumers.by_id.get(found.id)
+        resumes = opening.suspended_ms is not None and former.suspended_ms is not None
+        if not (resumes and opening.recovers and attached and _asks_the_same(opening, former)):
+            self.release(found, now_ms)
+            return None
+        opening.terminus = former.terminus
+        self._drop(found)
+        return found
 
     def adopt(
         self, found: AwaitedConsumer, peer: Peer, link: int, opened: ConsumerOpen, now_ms: int
     ) -> Consumer:
-        """Hands an awaited consumer to its link."""
+        """Hands an awaited consumer, which was taken out, to its link."""
         consumer = Consumer(peer, link, found.queue, found.id, opened.label, now_ms, opened)
         self._performer.consumers[found.id] = consumer
         peer.consumers[link] = consumer
+        self._apply(found.queue, commands.Resume(found.id), now_ms)
         return consumer
 
     def said(self, peer: Peer, part: bytes, now_ms: int) -> bool:
@@ -115,8 +241,9 @@ class AwaitedConsumers:
             return
         kind, code, _, _, _, count, number = HEADER.unpack_from(part)
         if kind == Kind.CONSUMER_CLOSE:
-            del self._by_key[key]
-            self._detach(found, now_ms, lost=False)
+            found.is_lost = False
+            if found.suspended is None and not self._suspend(found, now_ms):
+                self._detach(found, now_ms, lost=False)
         else:
             settled = commands.Settle(found.id, number, number + count, outcome_in(part, code))
             self._apply(found.queue, settled, now_ms)
@@ -124,13 +251,12 @@ class AwaitedConsumers:
     # --- they go ---------------------------------------------------------------------------------------
 
     def release(self, found: AwaitedConsumer, now_ms: int) -> None:
-        """Releases the deliveries of a consumer that no link took over.
+        """Returns the deliveries of a consumer that no link took over, as where its link is lost.
 
         Deliveries that it locked under a key stay locked.
         """
-        self._by_key.pop(found.key, None)
         attached = found.queue.machine.contents.consumers.by_id.get(found.id)
-        if attached is not None and not attached.options.lock_key:
+        if found.is_lost and attached is not None and not attached.options.lock_key:
             if len(attached.in_flight):
                 found.queue.holder_lost()
             self._apply(found.queue, commands.Settle(found.id, 0, EVERYTHING, commands.RELEASED), now_ms)
@@ -138,31 +264,53 @@ class AwaitedConsumers:
 
     def release_client_link(self, queue: Queue, client_link: str, now_ms: int) -> None:
         """Releases the consumer of a client's link that the client has attached on another connection."""
-        for key, id in self.of(queue).items():
-            origin = self.adopted.get(id)
-            if origin is not None and origin.opened.client_link == client_link:
-                self.release(self._by_key[key], now_ms)
+        found = self._by_client_link.get((queue, client_link))
+        if found is not None:
+            self.release(found, now_ms)
 
     def of(self, queue: Queue) -> dict[Key, int]:
         """The numbers of the awaited consumers of a queue in its machine."""
         return {key: each.id for key, each in self._by_key.items() if each.queue is queue}
 
     def forget(self, queue: Queue) -> None:
-        """The queue is not here any more."""
-        if self._by_key:
-            self._by_key = {key: each for key, each in self._by_key.items() if each.queue is not queue}
+        """The queue is not here any more, or is about to move; its origins stay in `adopted`."""
+        for found in [each for each in self._by_key.values() if each.queue is queue]:
+            del self._by_key[found.key]
+            self._end_suspension(found)
+        for name in [name for name in self._by_client_link if name[0] is queue]:
+            del self._by_client_link[name]
 
     def tick(self, now_ms: int) -> None:
-        """Releases consumers that no link took over in time."""
+        """Releases consumers that no link took over in time; those that moved here may be suspended then."""
         for each in [each for each in self._by_key.values() if each.until_ms <= now_ms]:
-            if each.queue.is_serving:
+            if each.queue.is_serving and (each.suspended is not None or not self._suspend(each, now_ms)):
                 self.release(each, now_ms)
 
     def _detach(self, found: AwaitedConsumer, now_ms: int, *, lost: bool) -> None:
-        self.adopted.pop(found.id, None)
+        self._drop(found)
         self._apply(found.queue, commands.Detach(found.id), now_ms)
         self._last_consumers.left(found.queue, now_ms, lost=lost)
 
     def _apply(self, queue: Queue, command: commands.Command, now_ms: int) -> None:
         self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
         self._performer.touched[queue] = None
+
+
+def _asks_the_same(one: ConsumerOpen, other: ConsumerOpen) -> bool:
+    """Whether two attaches of a link ask for the same messages, and the same of them."""
+    return _asked(one) == _asked(other)
+
+
+def _asked(opened: ConsumerOpen) -> tuple[object, ...]:
+    return (
+        opened.browse,
+        opened.presettled,
+        opened.exclusive,
+        opened.priority,
+        opened.default_outcome,
+        opened.default_failed,
+        opened.default_undeliverable,
+        opened.lock_ms,
+        opened.lock_key,
+        opened.filter,
+    )

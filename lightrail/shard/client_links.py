@@ -52,7 +52,7 @@ class ClientLinks:
                 return False
             self._end(former, now_ms)
             former.peer.end_link(former.link, stolen)
-        if self._awaited.adopted and opening.steals:
+        if opening.steals and not (isinstance(opening, ConsumerOpen) and opening.recovers):
             self._awaited.release_client_link(queue, client_link, now_ms)
         return True
 

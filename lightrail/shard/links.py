@@ -3,41 +3,40 @@
 from collections.abc import Iterator
 
 from lightrail.filters.errors import FilterError
-from lightrail.model import conditions, limits
-from lightrail.shard.awaited import AwaitedConsumers, Origin
+from lightrail.model import conditions
+from lightrail.shard.awaited import AwaitedConsumer, AwaitedConsumers, Origin
 from lightrail.shard.client_links import ClientLinks, Opened
 from lightrail.shard.consumer_options import options_of
 from lightrail.shard.ingress.admission import Admission
 from lightrail.shard.journal.store import Recovered
-from lightrail.shard.known import Known
+from lightrail.shard.known import Known, KnownNumbers
 from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queues
+from lightrail.shard.resuming import Recovery, Resending
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.termini import ResumableProducer, Resumption, Termini, WhenSynced
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, frame
 
 
-class Links:
+class Links(KnownNumbers):
     """Opens and closes links at the queues; a producer that opens again goes on with its last number."""
 
     __slots__ = (
         "_admission",
         "_client_links",
         "_next_consumer",
-        "_numbers",
-        "_parts",
         "_performer",
         "_producers",
         "_queues",
-        "_sequences",
         "_when_synced",
         "adopted",
         "awaited",
         "last_consumers",
+        "resending",
         "termini",
     )
 
@@ -49,22 +48,18 @@ class Links:
         recovered: Recovered,
         when_synced: WhenSynced,
     ) -> None:
+        super().__init__(recovered.producers, recovered.parts)
         self._queues = queues
         self._performer = performer
         self._admission = admission
         self.last_consumers = LastConsumers()
         self.awaited = AwaitedConsumers(performer, self.last_consumers)
-        self._parts = dict(recovered.parts)
-        """Number of messages stored from each partially accepted last batch, by producer id."""
-        self._numbers = dict(recovered.producers)
-        """Last batch number of producers that are not open now, the longest silent first."""
         self._when_synced = when_synced
         self.termini = Termini()
+        self.resending = Resending(performer)
         self._client_links = ClientLinks(self.awaited, self._end_stolen)
         self._producers: dict[Queue, dict[Producer, None]] = {}
         """Open producers, by queue."""
-        self._sequences: dict[int, dict[int, int]] = {}
-        """The first sequence of each batch, for closed producers that asked for sequences."""
         self._next_consumer = 1
         self.adopted = self.awaited.adopted
 
@@ -134,16 +129,6 @@ class Links:
         producer.next_number = next_number
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
-    def known_number(self, id: int) -> int:
-        """The last number of a producer that has no link here, as a coordinator of transactions."""
-        return self._numbers.get(id, 0)
-
-    def note_number(self, id: int, number: int) -> None:
-        """Remembers the last number of such a producer."""
-        self._numbers.pop(id, None)
-        self._numbers[id] = number
-        self._forget_silent()
-
     def close_producer(self, peer: Peer, link: int) -> None:
         """Its frontend has all answers and will not use the number of this link again.
 
@@ -180,20 +165,17 @@ class Links:
         earlier = peer.consumers.get(link)
         if earlier is not None:
             self.close_consumer(earlier, now_ms)
-        awaited = self.awaited.take(peer, link)
+        awaited = self.awaited.take(peer, link, queue, body, now_ms)
         if awaited is not None:
-            attached = awaited.queue.machine.contents.consumers.by_id.get(awaited.id)
-            if body.resume and awaited.queue is queue and attached and attached.next == body.first:
-                self.adopted.pop(awaited.id, None)
-                if not self._client_links.claim(queue, peer, link, body, now_ms):
-                    self.awaited.release(awaited, now_ms)
-                    return
-                consumer = self.awaited.adopt(awaited, peer, link, body, now_ms)
-                self._client_links.add(queue, body.client_link, consumer)
-                peer.out.append(frame(Kind.CONSUMER_READY, link=link))
-                return
-            self.awaited.release(awaited, now_ms)
+            self._adopt(awaited, peer, link, body, now_ms)
+            return
         if not self._client_links.claim(queue, peer, link, body, now_ms):
+            return
+        suspended = self.awaited.take_client_link(queue, body, now_ms) if body.client_link else None
+        if suspended is not None:
+            consumer = self.awaited.adopt(suspended, peer, link, body, now_ms)
+            self._client_links.add(queue, body.client_link, consumer)
+            self._when_synced(Recovery(consumer), 0)
             return
         try:
             options = options_of(body, self._queues.looks)
@@ -208,16 +190,41 @@ class Links:
         if peer.consumers.get(link) is consumer:
             # The machine did not refuse it.
             self._client_links.add(queue, body.client_link, consumer)
+            if body.suspended_ms is None:
+                peer.out.append(frame(Kind.CONSUMER_READY, link=link))
+            else:
+                body.terminus = body.terminus or peer.boot << 32 | link
+                self._when_synced(Recovery(consumer), 0)
+
+    def _adopt(
+        self, awaited: AwaitedConsumer, peer: Peer, link: int, body: ConsumerOpen, now_ms: int
+    ) -> None:
+        """A link whose queue moved takes its consumer over."""
+        queue = awaited.queue
+        consumer = self.awaited.adopt(awaited, peer, link, body, now_ms)
+        if self._client_links.claim(queue, peer, link, body, now_ms):
+            self._client_links.add(queue, body.client_link, consumer)
             peer.out.append(frame(Kind.CONSUMER_READY, link=link))
+        else:
+            consumer.opened = None
+            self.close_consumer(consumer, now_ms, lost=True)
 
     def close_consumer(self, consumer: Consumer, now_ms: int, *, lost: bool = False) -> None:
-        """Settles a consumer's deliveries with its default outcome; `lost`: its frontend may open it
-        again."""
+        """Settles a consumer's deliveries with its default outcome, or suspends it for its client.
+
+        Args:
+            lost: its frontend may open it again.
+        """
         consumer.peer.consumers.pop(consumer.link, None)
         if consumer.opened is not None:
             self._client_links.drop(consumer.queue, consumer.opened.client_link, consumer)
         if self._performer.consumers.pop(consumer.id, None) is not None:
             queue = consumer.queue
+            if self.awaited.suspend(consumer, now_ms, lost=lost):
+                return
+            attached = queue.machine.contents.consumers.by_id.get(consumer.id)
+            if lost and attached is not None and len(attached.in_flight) and not attached.options.lock_key:
+                queue.holder_lost()
             command = commands.Lose(consumer.id) if lost else commands.Detach(consumer.id)
             self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
             self._performer.touched[queue] = None
@@ -299,11 +306,7 @@ class Links:
     def forget(self, peer: Peer, now_ms: int) -> None:
         """Closes all links of a lost frontend: deliveries return, the numbers of producers are kept."""
         for consumer in list(peer.consumers.values()):
-            queue = consumer.queue
-            attached = queue.machine.contents.consumers.by_id[consumer.id]
-            if not attached.options.lock_key and len(attached.in_flight):
-                # The broker failed, not the client: the delivery counts of its messages do not change.
-                queue.holder_lost()
+            # The broker failed, not the client: the delivery counts of its messages do not change.
             self.close_consumer(consumer, now_ms, lost=True)
         for producer in peer.producers.values():
             self._leave(producer)
@@ -339,29 +342,6 @@ class Links:
                     sequences[producer.id] = producer.stored
         return Known(numbers, parts, sequences)
 
-    def learn(self, found: Known) -> None:
-        """Adds the numbers of producers of a queue that moved here, so that repeated batches are
-        recognised."""
-        for id, number in found.numbers.items():
-            if number >= self._numbers.get(id, 0):
-                self._numbers.pop(id, None)
-                self._numbers[id] = number
-                self._parts.pop(id, None)
-                if id in found.parts:
-                    self._parts[id] = found.parts[id]
-                if id in found.sequences:
-                    self._sequences[id] = found.sequences[id]
-        while len(self._sequences) > limits.SEQUENCE_PRODUCERS_KEPT:
-            del self._sequences[next(iter(self._sequences))]
-        self._forget_silent()
-
-    def _forget_silent(self) -> None:
-        numbers = self._numbers
-        while len(numbers) > limits.PRODUCERS_MAX:
-            silent = next(iter(numbers))
-            del numbers[silent]
-            self._parts.pop(silent, None)
-
     def producer_count(self, queue: Queue) -> int:
         """Sending links that are attached to a queue."""
         return len(self._producers.get(queue, ()))
@@ -382,18 +362,3 @@ class Links:
         self._drop(producer)
         self._admission.drop(producer)
         self._keep(producer)
-
-    def _keep(self, producer: Producer) -> None:
-        """Remembers what a producer needs when it opens again."""
-        self._keep_number(producer)
-        if producer.stored and not producer.is_named:
-            self._sequences[producer.id] = producer.stored
-            if len(self._sequences) > limits.SEQUENCE_PRODUCERS_KEPT:
-                del self._sequences[next(iter(self._sequences))]
-
-    def _keep_number(self, producer: Producer | RouteProducer) -> None:
-        """Forgets a link, which may open again under its number after its frontend's HELLO."""
-        if producer.last_number:
-            self._numbers[producer.id] = producer.last_number
-        if producer.part:
-            self._parts[producer.id] = producer.part

@@ -72,7 +72,7 @@ class Pace:
         return (
             self.depth is not None
             and machine.contents.ready.count > self.depth
-            and bool(machine.contents.consumers.by_id)
+            and machine.contents.consumers.are_served
         )
 
     def hold(self, producer: Paced, count: int) -> None:
@@ -92,7 +92,7 @@ class Pace:
         if not self.held_credit:
             self._delivered_before = counters.delivered
             return []
-        if self.depth is None or not machine.contents.consumers.by_id:
+        if self.depth is None or not machine.contents.consumers.are_served:
             freed = [(producer, 0) for producer in self.held_credit]
             self.held_credit.clear()
             return freed

@@ -91,6 +91,7 @@ class Receiving:
             Kind.HELLO: self._hello,
             Kind.TAGS: links.termini.expect,
             Kind.FORGET: links.termini.forget_tags,
+            Kind.RESEND: links.resending.resend,
             Kind.GOODBYE: lambda peer, _part, now_ms: frontends.forget(peer, now_ms),
         }
 

@@ -146,9 +146,10 @@ class Requests:
             if len(consumers) == limits.CONSUMERS_SHOWN_MAX:
                 break
             link = self._performer.consumers.get(each.id)
+            origin = self._links.adopted.get(each.id)
             consumers.append(
                 {
-                    "label": "" if link is None else link.label,
+                    "label": link.label if link is not None else origin.opened.label if origin else "",
                     "frontend": "" if link is None else link.peer.frontend,
                     "since_ms": 0 if link is None else link.since_ms,
                     "credit": each.limit - each.next,

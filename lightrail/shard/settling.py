@@ -87,7 +87,8 @@ class Settling:
         """Release a piece of what a consumer that closes has in flight; whether the rest is for later
         turns."""
         consumer = peer.consumers.get(HEADER.unpack_from(part)[4])
-        if consumer is None:
+        if consumer is None or (consumer.opened is not None and consumer.opened.suspended_ms):
+            # A client may resume the link: nothing is released, or little.
             return False
         machine = consumer.queue.machine
         found = machine.contents.consumers.by_id.get(consumer.id)

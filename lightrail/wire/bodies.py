@@ -114,9 +114,19 @@ class ConsumerOpen(_Body):
     """See ProducerOpen."""
     steals: bool = False
     """See ProducerOpen."""
+    suspended_ms: int | None = None
+    """For how long unsettled deliveries are kept for the link after its end, which the client may resume;
+    None: not at all."""
+    recovers: bool = False
+    """The client knows what it has not settled, so that the deliveries of its former attach are its own."""
+    terminus: int = 0
+    """What the delivery-tags of a link that may be resumed begin with; 0 until the shard has answered."""
 
     def encode(self) -> bytes:
-        return _without(self, *(() if self.default_undeliverable else ("default_undeliverable",)))
+        unused = () if self.default_undeliverable else ("default_undeliverable",)
+        if self.suspended_ms is None:
+            return _without(self, *unused, "suspended_ms", "recovers", "terminus")
+        return _without(self, *unused)
 
 
 def _without(body: ProducerOpen | ConsumerOpen, *names: str) -> bytes:

@@ -59,6 +59,7 @@ class Kind(IntEnum):
     COUNT = 15
     TAGS = 24
     FORGET = 25
+    RESEND = 26
 
     WELCOME = 65
     PRODUCER_READY = 66
@@ -80,6 +81,7 @@ class Kind(IntEnum):
     LARGER = 82
     FREED = 83
     UNSETTLED = 92
+    RESENT = 93
 
 
 # Flags of FORGET.

@@ -5,6 +5,7 @@ from typing import Final
 
 from lightrail.wire.bodies import Refusal, SettleDetail
 from lightrail.wire.frames import HEADER, KEPT, SEQUENCE, UNCERTAIN, Kind
+from lightrail.wire.ranges import Range, decode_suspended
 from lightrail.wire.tags import decode_tags
 
 
@@ -104,6 +105,17 @@ class Consumer:
         Where it is not certain, some of them may be delivered again after a restart of the shard.
         """
 
+    def recovered(self, terminus: int, number: int, ranges: list[Range]) -> None:
+        """Before `ready`, of a link that may be resumed: its unsettled deliveries of a former attach.
+
+        Args:
+            terminus: what its delivery-tags begin with.
+            number: of its next delivery.
+        """
+
+    def resent(self, number: int) -> None:
+        """Of the deliveries that were to be sent again, those numbered below are there, or lost."""
+
 
 class MissingDeliveriesError(Exception):
     """A slice does not follow the one before: the link would settle other deliveries than it means."""
@@ -142,6 +154,14 @@ def _settled(consumer: Consumer, part: bytes) -> None:
     consumer.settled(number, count, not flags & UNCERTAIN)
 
 
+def _recovered(consumer: Consumer, part: bytes) -> None:
+    consumer.recovered(*decode_suspended(memoryview(part)[HEADER.size :]))
+
+
+def _resent(consumer: Consumer, part: bytes) -> None:
+    consumer.resent(HEADER.unpack_from(part)[6])
+
+
 TO_PRODUCERS: Final[dict[int, Callable[[Producer, bytes], None]]] = {
     Kind.REFUSED: _refused,
     Kind.STORED: _stored,
@@ -153,5 +173,7 @@ TO_PRODUCERS: Final[dict[int, Callable[[Producer, bytes], None]]] = {
 TO_CONSUMERS: Final[dict[int, Callable[[Consumer, bytes], None]]] = {
     Kind.LARGER: _larger,
     Kind.SETTLED: _settled,
+    Kind.UNSETTLED: _recovered,
+    Kind.RESENT: _resent,
 }
 """The same of a consumer."""

@@ -365,12 +365,10 @@ class ShardPeer:
                 consumer.ready()
         elif kind == Kind.RESPONSE:
             self._requests.answered(number, part)
-        elif (to_producer := TO_PRODUCERS.get(kind)) is not None:
-            if (producer := producers.get(link)) is not None:
-                to_producer(producer, part)
-        elif (to_consumer := TO_CONSUMERS.get(kind)) is not None:
-            if (consumer := consumers.get(link)) is not None:
-                to_consumer(consumer, part)
+        elif kind in TO_PRODUCERS and (producer := producers.get(link)) is not None:
+            TO_PRODUCERS[kind](producer, part)
+        elif kind in TO_CONSUMERS and (consumer := consumers.get(link)) is not None:
+            TO_CONSUMERS[kind](consumer, part)
         else:
             self._apply_end(kind, link, part)
 

@@ -1,7 +1,7 @@
-"""A sender that resumes its link (2.6.13) over connections that are cut at any byte sends exactly once.
+"""Links that are resumed (2.6.13) over connections that are cut at any byte: exactly once, both ways.
 
-The sender is as small as the specification allows: it has a map of what it has not settled, compares it with
-that of the broker, and knows nothing else.
+Sender and receiver are as small as the specification allows: each has a map of what it has not settled,
+compares it with that of the broker, and knows nothing else.
 """
 
 import contextlib
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp.performatives import Accepted, Attach, Disposition, Flow, Target, Transfer
-from tests.support.amqp.frame_peer import Peer, sender, value
+from lightrail.amqp.performatives import Accepted, Attach, Disposition, Flow, Source, Target, Transfer
+from tests.support.amqp.frame_peer import Peer, receiver, sender, value
 from tests.support.broker import Broker
 
 CUTS = 500
@@ -114,6 +114,77 @@ class ResumingSender:
         peer.write(Transfer(handle=0, delivery_id=number, delivery_tag=tag), header + value(int(tag)))
 
 
+class ResumingReceiver:
+    """Receives over one link in mode second, and takes each message into `received` once."""
+
+    def __init__(self, broker: Broker, queue: str, chance: random.Random) -> None:
+        self.address = broker.amqp
+        self.queue = queue
+        self.chance = chance
+        self.unsettled: dict[bytes, Any] = {}
+        self.received: list[bytes] = []
+        self.resumed = self.concluded = 0
+
+    def run(self, budget: int) -> None:
+        """One connection, until it is cut, or nothing is left to receive and to settle."""
+        with CutPeer(self.address, budget) as peer, contextlib.suppress(CutError):
+            self._run(peer)
+
+    def _run(self, peer: CutPeer) -> None:
+        peer.open(container_id="cut")
+        peer.begin(incoming_window=100_000)
+        given: dict[str, Any] = {
+            "name": "link",
+            "source": Source(address=self.queue, timeout=60),
+            "rcv_settle_mode": 1,
+            "unsettled": dict(self.unsettled),
+        }
+        peer.write(receiver(self.queue, **given))
+        answer = peer.expect(Attach)
+        assert answer.unsettled is not None
+        for tag in self.unsettled.keys() - answer.unsettled.keys():
+            # Stored there, and the settlement was lost.
+            assert self.unsettled.pop(tag) is not None
+        # What is unsettled has to fit into the maps of a connection that is cut soon.
+        peer.flow(2 * SENT_AT_ONCE, incoming_window=100_000, drain=True)
+        ids: dict[int, bytes] = {}
+        is_drained = False
+        while not is_drained or any(self.unsettled.values()):
+            body, payload = (frame := peer.read()).body, frame.payload
+            if type(body) is Flow:
+                is_drained = True
+            elif type(body) is Transfer:
+                self._transfer(peer, ids, body, payload)
+            elif type(body) is Disposition:
+                assert body.settled
+                last = body.first if body.last is None else body.last
+                for number in range(body.first, last + 1):
+                    assert self.unsettled.pop(ids[number]) is not None
+
+    def _transfer(self, peer: CutPeer, ids: dict[int, bytes], body: Transfer, payload: bytes) -> None:
+        tag = body.delivery_tag
+        assert tag is not None
+        assert body.resume is (tag in self.unsettled)
+        if body.settled:
+            assert self.unsettled.pop(tag) is not None
+            self.concluded += 1
+            return
+        assert body.delivery_id is not None
+        ids[body.delivery_id] = tag
+        self.resumed += body.resume
+        assert self.unsettled.get(tag) is None
+        self.unsettled[tag] = None
+        if self.chance.random() < 0.3:
+            # It stays without an outcome until the next attach.
+            return
+        self.received.append(payload.removeprefix(DURABLE))
+        self.unsettled[tag] = Accepted()
+        if self.chance.random() < 0.05:
+            # The outcome did not leave: the next attach has it.
+            raise CutError
+        peer.write(Disposition(role=True, first=body.delivery_id, settled=False, state=Accepted()))
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """With two frontends: the link comes back at either of them."""
@@ -139,3 +210,22 @@ def test_over_many_cuts_each_message_is_stored_once(broker: Broker, queue: str, 
         while type((frame := peer.read()).body) is not Flow:
             found.append(frame.payload.removeprefix(DURABLE))
     assert sorted(found) == sorted(value(number) for number in range(client.next))
+
+
+def test_over_many_cuts_each_message_is_received_once(broker: Broker, queue: str) -> None:
+    chance = random.Random(7)
+    client = ResumingReceiver(broker, queue, chance)
+    sent = 0
+    with Peer(broker.amqp) as source:
+        for _ in range(CUTS):
+            numbers = range(sent, sent + SENT_AT_ONCE)
+            source.put(queue, *((DURABLE if number % 2 else b"") + value(number) for number in numbers))
+            sent += SENT_AT_ONCE
+            client.run(chance.randrange(500, 2_500))
+    for _ in range(1_000):
+        if len(client.received) == sent and not client.unsettled:
+            break
+        client.run(chance.randrange(2_000, 20_000))
+    assert sorted(client.received) == sorted(value(number) for number in range(sent))
+    assert client.resumed > CUTS // 10, "hardly any cut met deliveries under way"
+    assert client.concluded > CUTS // 10, "hardly any cut met outcomes under way"

@@ -128,7 +128,12 @@ def test_2_6_1_a_name_is_free_after_detach(begun: Peer, queue: str) -> None:
 
 REFUSED = {
     "resume-receiver": (
-        receiver("q", unsettled={b"1": Received(0, 0)}, incomplete_unsettled=True),
+        receiver(
+            "q",
+            source=Source(address="q", distribution_mode=Symbol("copy")),
+            unsettled={b"1": Received(0, 0)},
+            incomplete_unsettled=True,
+        ),
         "amqp:not-implemented",
     ),
     "dynamic-source": (receiver("q", source=Source(dynamic=True, address="q")), "amqp:invalid-field"),

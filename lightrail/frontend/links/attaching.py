@@ -33,12 +33,15 @@ from lightrail.frontend.links.filters import source_filter
 from lightrail.frontend.links.jms import NODES, another_node, node_of, node_of_message
 from lightrail.frontend.links.relays import RelayLink
 from lightrail.frontend.links.resumable import ResumableLink
+from lightrail.frontend.links.resumable_consumer import ResumableConsumer
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.terminus import (
     client_link_of,
     consumer_options,
+    consumer_suspended_s,
     label_of,
     name_of,
+    refuse_incomplete,
     suspended_s,
     terminus_of,
 )
@@ -51,6 +54,7 @@ from lightrail.namespace.records import Name, Right
 from lightrail.namespace.service import policy_at_first_use
 
 if TYPE_CHECKING:
+    from lightrail.wire.bodies import ConsumerOpen
     from lightrail.wire.owner import Owner
 
 log = logging.getLogger("lightrail.frontend.links.attaching")
@@ -274,6 +278,7 @@ async def _to_connection_point(attach: Attach) -> None:
 
 async def _to_router(attach: Attach) -> None:
     if attach.link.is_sender:
+        refuse_incomplete(attach.link)
         await subscribing.subscribe(attach)
         return
     _bound_size(attach)
@@ -312,12 +317,31 @@ async def _consume(attach: Attach, *, relay: bool = False) -> None:
     queue_owner = await attach.place()
     if queue_owner is None:
         return
-    kind = BusConsumerLink if not relay and is_bus_link(link) else ConsumerLink
-    consumer = kind(attach.connection, link, queue_owner, number=attach.number, options=options)
+    consumer = _consumer(attach, queue_owner, options)
     attach.bind(consumer)
     # Credit often comes with the attach, before the queue's shard is known.
     consumer.start(link.limit, link.drain)
     queue_owner.open_consumer(consumer)
+
+
+def _consumer(attach: Attach, queue_owner: "Owner", options: "ConsumerOpen") -> ConsumerLink:
+    """The object behind a link that receives from a queue or a connection point."""
+    link, connection = attach.link, attach.connection
+    is_bus = not options.relay and is_bus_link(link)
+    seconds = None if is_bus else consumer_suspended_s(link, options)
+    if seconds is not None:
+        return ResumableConsumer(
+            connection,
+            link,
+            queue_owner,
+            number=attach.number,
+            options=options,
+            seconds=seconds,
+            terms=attach.terms,
+        )
+    refuse_incomplete(link)
+    kind = BusConsumerLink if is_bus else ConsumerLink
+    return kind(connection, link, queue_owner, number=attach.number, options=options)
 
 
 async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> ToAddress:

@@ -71,13 +71,16 @@ class BoundLinks:
         source.filter = terms.filter
         if not terms.outlives:
             _forget_durability(source)
-        resumes = link.attach is not None and link.attach.unsettled is not None
+            source.timeout = terms.suspended_s
+        unsettled = terms.unsettled
+        if unsettled is None and link.attach is not None and link.attach.unsettled is not None:
+            # What a former attach received is settled, or was released when the link ended.
+            unsettled = {}
         link.accept(
             source=source,
             target=link.target,
             offered_capabilities=terms.offered,
-            # What a former attach received is settled, or was released when the link ended.
-            unsettled={} if resumes else None,
+            unsettled=unsettled,
         )
         self._connection.touch()
 

@@ -1,20 +1,32 @@
 """New headers of messages that are delivered again, or that expire (messaging 3.2.1)."""
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from lightrail.amqp.compiled import scanner
 from lightrail.amqp.sections import decode_header, with_header
 from lightrail.amqp.values import DecodeError
 
-if TYPE_CHECKING:
-    from lightrail.amqp.link import Link
-
 UINT_MAX: Final = 0xFFFFFFFF
 """The highest delivery-count that a header can have."""
 
 
+class Outgoing(Protocol):
+    """What messages are sent with: a link."""
+
+    def send(
+        self,
+        count: int,
+        ends: Sequence[int],
+        blob: bytes | bytearray | memoryview,
+        base: int = 0,
+        settled: bool = False,
+    ) -> None: ...
+    def send_one(self, payload: bytes, message_format: int = 0, settled: bool = False) -> None: ...
+
+
 def send_with_new_headers(
-    link: "Link",
+    link: Outgoing,
     part: bytes | memoryview,
     blob_at: int,
     ends: memoryview,

@@ -5,7 +5,7 @@ disk: a delivery that was confirmed is never delivered again.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import Outcome
 from lightrail.amqp.link import SETTLE_SECOND
@@ -20,6 +20,10 @@ from lightrail.wire.frames import ASKED, Kind, OutcomeCode, frame
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.wire.owner import Owner
+
+
+NUMBERS_MAX: Final = (1 << 32) - 1
+"""Deliveries of one SETTLE."""
 
 
 class Settlements:
@@ -122,6 +126,12 @@ class Settlements:
             )
         )
         return code
+
+    def give_up(self, before: int) -> None:
+        """The client has closed the link for good: its deliveries get the default outcome."""
+        first = max(0, before - NUMBERS_MAX)
+        if first < before:
+            self._post(first, before - 1, None, 0)
 
     # --- in transactions -------------------------------------------------------------------------------
 

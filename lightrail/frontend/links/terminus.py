@@ -19,31 +19,44 @@ def terminus_of(link: "Link") -> Source | Target:
     """The terminus on our side: the source of a link that receives, the target of one that sends.
 
     Raises:
-        ConditionError: there is none, or a receiver comes with an incomplete unsettled map.
+        ConditionError: there is none.
     """
     terminus = link.source if link.is_sender else link.target
     if not isinstance(terminus, (Source, Target)):
         side = "source" if link.is_sender else "target"
         raise ConditionError(conditions.INVALID_FIELD, f"expected a {side} with an address, none came")
-    if link.is_sender and link.attach is not None and link.attach.incomplete_unsettled:
-        raise ConditionError(
-            conditions.NOT_IMPLEMENTED,
-            "links on which the broker sends are not resumed in this version, and nothing new may be sent to"
-            " a receiver whose unsettled map is incomplete; attach with a complete map",
-        )
     return terminus
 
 
 def suspended_s(link: "Link") -> int | None:
-    """How long a link on which the client sends is suspended after its end; None where it is not resumable.
+    """How long a link is suspended after its end; None where it is not resumable.
 
-    The client asks by the timeout of its target or by an expiry-policy of never, or resumes the link now.
+    The client asks by the timeout of our terminus or by an expiry-policy of never, or resumes the link now.
     """
-    target, attach = link.target, link.attach
-    assert isinstance(target, Target)
+    terminus, attach = link.source if link.is_sender else link.target, link.attach
+    assert isinstance(terminus, Source | Target)
     most = limits.TERMINUS_TIMEOUT_S_MAX
-    wanted = most if str(target.expiry_policy) == "never" else min(target.timeout, most)
+    wanted = most if str(terminus.expiry_policy) == "never" else min(terminus.timeout, most)
     return wanted if wanted or (attach is not None and attach.unsettled is not None) else None
+
+
+def consumer_suspended_s(link: "Link", options: ConsumerOpen) -> int | None:
+    """The same of a link that receives from a queue: what is never in flight can't be resumed."""
+    source = link.source
+    assert isinstance(source, Source)
+    if not options.client_link or options.relay or options.browse or options.presettled or source.dynamic:
+        return None
+    return suspended_s(link)
+
+
+def refuse_incomplete(link: "Link") -> None:
+    """Refuses the incomplete map of a receiver whose link can't be resumed. Raises ConditionError."""
+    if link.attach is not None and link.attach.incomplete_unsettled:
+        raise ConditionError(
+            conditions.NOT_IMPLEMENTED,
+            "expected a link that may be resumed, found an incomplete unsettled map on another one, to which"
+            " nothing new may be sent; attach with a complete map",
+        )
 
 
 def name_of(address: object) -> str:

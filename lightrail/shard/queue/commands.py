@@ -93,6 +93,18 @@ class Lose(NamedTuple):
     consumer: int
 
 
+class Suspend(NamedTuple):
+    """The consumer's link has ended and may be resumed: it keeps its deliveries, and gets no others."""
+
+    consumer: int
+
+
+class Resume(NamedTuple):
+    """The consumer has a link again, without credit."""
+
+    consumer: int
+
+
 class Credit(NamedTuple):
     """The consumer may be sent the delivery numbers below `limit`, and gets no more turns once it was sent
     `size` bytes; with `exact`, also no message that is larger than the rest of them."""
@@ -261,6 +273,8 @@ Command = (
     | Attach
     | Detach
     | Lose
+    | Suspend
+    | Resume
     | Credit
     | Settle
     | Reserve

@@ -44,6 +44,7 @@ class Consumer:
         "ring",
         "room",
         "standby",
+        "suspended",
         "waits",
     )
 
@@ -80,6 +81,8 @@ class Consumer:
         """Whether it is detached and only its locked deliveries are left."""
         self.standby = False
         """Whether it gets no messages because another one is the single active consumer."""
+        self.suspended = False
+        """Whether it has no link, and keeps its deliveries until that is resumed."""
 
     @property
     def turn_bytes(self) -> int:
@@ -130,6 +133,7 @@ class Consumers:
         "passed_over",
         "rings",
         "single_active",
+        "suspended",
     )
 
     def __init__(self) -> None:
@@ -147,6 +151,8 @@ class Consumers:
         self.draining: list[Consumer] = []
         self.passed_over = False
         """Whether a consumer that competes has a cursor above 0."""
+        self.suspended = 0
+        """Number of consumers that are suspended."""
 
     def __iter__(self) -> Iterator[Consumer]:
         """All consumers that may have messages in flight."""
@@ -176,7 +182,7 @@ class Consumers:
             ring.members += 1
             lock_ms = 0 if options.presettled else options.lock_ms or policy.lock_ms or 0
             consumer = Consumer(identity, options, ring, lock_ms)
-            consumer.standby = self.single_active and self.competing > 1
+            consumer.standby = self.single_active and self._has_active
         self.by_id[identity] = consumer
         return None
 
@@ -202,6 +208,35 @@ class Consumers:
             if consumer.ring is not None:
                 consumer.standby = consumer is not chosen
                 self._update_ring(consumer)
+
+    @property
+    def are_served(self) -> bool:
+        """Whether a consumer is attached that may receive messages: not only suspended ones."""
+        return len(self.by_id) > self.suspended
+
+    def suspend(self, identity: int) -> None:
+        """Takes a consumer's credit; of a queue where one is active, another one becomes it."""
+        consumer = self.by_id.get(identity)
+        if consumer is None or consumer.suspended:
+            return
+        self.credit(consumer, 0, False, UNBOUNDED, False)
+        consumer.suspended = True
+        self.suspended += 1
+        if self.single_active and not consumer.standby:
+            consumer.standby = True
+            self._choose_active()
+
+    def resume(self, identity: int) -> None:
+        """A suspended consumer may get credit again."""
+        consumer = self.by_id.get(identity)
+        if consumer is not None and consumer.suspended:
+            consumer.suspended = False
+            self.suspended -= 1
+            self._choose_active()
+
+    @property
+    def _has_active(self) -> bool:
+        return any(each.ring is not None and not each.standby for each in self.by_id.values())
 
     def _refusal(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
         """Why a consumer that competes may not attach, or None."""
@@ -247,7 +282,7 @@ class Consumers:
 
     def _choose_active(self) -> None:
         """Activates the first consumer of the highest priority, if one has to be active and none is."""
-        competing = [each for each in self.by_id.values() if each.ring is not None]
+        competing = [each for each in self.by_id.values() if each.ring is not None and not each.suspended]
         if self.single_active and competing and all(each.standby for each in competing):
             chosen = max(competing, key=lambda each: each.options.priority)
             chosen.standby = False
@@ -272,6 +307,7 @@ class Consumers:
             return None
         if consumer.draining:
             self.draining.remove(consumer)
+        self.suspended -= consumer.suspended
         ring = consumer.ring
         if ring is None:
             self.browsers.remove(consumer)

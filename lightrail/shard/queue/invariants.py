@@ -119,7 +119,9 @@ def _check_consumers(contents: Contents) -> None:
     assert consumers.competing == len(competing) == sum(ring.members for ring in consumers.rings)
     assert not consumers.exclusive or len(competing) == 1
     active = [each for each in competing if not each.standby]
-    assert len(active) == (1 if consumers.single_active and competing else len(competing))
+    linked = [each for each in competing if not each.suspended]
+    assert len(active) == ((1 if linked else 0) if consumers.single_active else len(competing))
+    assert consumers.suspended == sum(each.suspended for each in consumers.by_id.values())
 
 
 def _check_deferred(contents: Contents) -> None:

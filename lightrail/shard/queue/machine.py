@@ -35,8 +35,10 @@ from lightrail.shard.queue.commands import (
     RenewLock,
     Reserve,
     Restore,
+    Resume,
     Settle,
     SettleLocked,
+    Suspend,
     Tick,
 )
 from lightrail.shard.queue.contents import Contents
@@ -102,6 +104,10 @@ class Machine:
                 self._detach(command, effects)
             case Lose():
                 self._lose(command, effects)
+            case Suspend():
+                self.contents.consumers.suspend(command.consumer)
+            case Resume():
+                self.contents.consumers.resume(command.consumer)
             case Tick():
                 self._pass_time(now_ms, effects)
             case Fetched():

@@ -48,6 +48,7 @@ from lightrail.wire.frames import (
     enqueue,
     frame,
 )
+from lightrail.wire.ranges import Range, decode_suspended, encode_ranges
 from lightrail.wire.tags import decode_tags
 
 
@@ -293,6 +294,10 @@ class Peer:
         """(link, number of the batch, first sequence)."""
         self.unsettled: dict[int, tuple[bool, list[bytes]]] = {}
         """By link: whether tags are kept, and those that are."""
+        self.consumed: set[int] = set()
+        """Links of which a consumer was opened."""
+        self.recovered: dict[int, tuple[int, int, list[Range]]] = {}
+        """Terminus, next number and unsettled deliveries of links that were opened to be resumed."""
         self.bounced: list[tuple[dict[str, Any], bytes]] = []
         """Queue and epoch, and the frame that came back."""
         self.requests = 0
@@ -326,6 +331,7 @@ class Peer:
 
     def consume(self, link: int, queue: str, credit: int = 0, *, epoch: int = 0, **options: Any) -> None:
         body = ConsumerOpen(queue, **options)
+        self.consumed.add(link)
         self.say(frame(Kind.CONSUMER_OPEN, epoch=epoch, link=link, body=body.encode()))
         if credit:
             self.credit(link, credit)
@@ -335,6 +341,9 @@ class Peer:
 
     def close_consumer(self, link: int) -> None:
         self.say(frame(Kind.CONSUMER_CLOSE, link=link))
+
+    def resend(self, link: int, *ranges: Range) -> None:
+        self.say(frame(Kind.RESEND, link=link, body=encode_ranges(ranges)))
 
     def ping(self) -> None:
         self.say(frame(Kind.PING))
@@ -389,6 +398,8 @@ class Peer:
                 self.outcomes.append(Outcome(link, number, first, count, code, detail))
             elif kind == Kind.STORED:
                 self.stored.append((link, number, SEQUENCE.unpack_from(part, HEADER_SIZE)[0]))
+            elif kind == Kind.UNSETTLED and link in self.consumed:
+                self.recovered[link] = decode_suspended(part[HEADER_SIZE:])
             elif kind == Kind.UNSETTLED:
                 self.unsettled[link] = (bool(flags & KEPT), decode_tags(part[HEADER_SIZE:]))
             elif kind == Kind.WELCOME:

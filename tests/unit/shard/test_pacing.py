@@ -118,14 +118,19 @@ def test_a_queue_without_consumers_takes_in_at_full_speed(used: bool) -> None:
     assert not list(busy.frames(Kind.FREED))
 
 
-def test_when_its_consumers_leave_all_credit_is_free() -> None:
+@pytest.mark.parametrize("suspended", [False, True])
+def test_when_its_consumers_leave_all_credit_is_free(suspended: bool) -> None:
     scene = Scene()
     busy = Busy(scene, 2)
-    busy.consume(100, "q")
+    busy.consume(100, "q", client_link="1" * 32, suspended_ms=3_600_000)
     run(busy, 200, 100)
     assert any(busy.kept.values())
+    if suspended:
+        busy.credit(100, busy.taken + 1)
+        scene.settle_down()
     busy.close_consumer(100)
     scene.settle_down()
+    assert scene.queue("q")["in_flight"] == suspended
     assert not any(busy.kept.values())
     sent = busy.sent
     run(busy, 50, 0)

@@ -46,6 +46,7 @@ from lightrail.wire.frames import (
     enqueue,
     frame,
 )
+from lightrail.wire.ranges import encode_ranges, encode_suspended
 from lightrail.wire.tags import decode_tags, encode_tags
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v4.txt"
@@ -247,6 +248,11 @@ def examples() -> dict[str, bytes]:
         "TAGS": frame(Kind.TAGS, link=5, count=2, number=9, body=encode_tags([b"a", b"bc"])),
         "FORGET": frame(Kind.FORGET, flags=CLOSED, link=5, count=1, body=encode_tags([b""])),
         "UNSETTLED": frame(Kind.UNSETTLED, flags=KEPT, link=5, count=1, body=encode_tags([b"abc"])),
+        "UNSETTLED_DELIVERIES": frame(
+            Kind.UNSETTLED, link=6, body=encode_suspended(0x1_0000_0002, 9, [(3, 2), (7, 1)])
+        ),
+        "RESEND": frame(Kind.RESEND, link=6, epoch=3, body=encode_ranges([(3, 2), (7, 1)])),
+        "RESENT": frame(Kind.RESENT, link=6, number=8),
         "OUTCOME": frame(Kind.OUTCOME, flags=OutcomeCode.RELEASED, link=5, epoch=1, count=2, number=9),
     }
 

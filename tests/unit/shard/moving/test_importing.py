@@ -165,6 +165,39 @@ def test_a_suspended_link_is_resumed_behind_the_move() -> None:
     assert peer.unsettled == {1: (True, [b"tag"])}
 
 
+def test_a_suspended_receiver_is_resumed_behind_the_move() -> None:
+    """Its consumer goes with the queue, and its time begins anew where that is served (2.6.13)."""
+    opening: dict[str, Any] = {
+        "client_link": "1" * 32,
+        "steals": True,
+        "suspended_ms": 60_000,
+        "recovers": True,
+    }
+    move = Move()
+    move.peer.consume(5, QUEUE, 2, **opening)
+    move.source.settle_down()
+    terminus, _, _ = move.peer.recovered[5]
+    move.peer.close_consumer(5)
+    move.all()
+    peer = move.target.peer("frontend-9", boot=9)
+    awaited = move.target.engine._awaited
+    awaited.opened(move.importing.queue, _origins(move), move.target.now_ms)
+    for _ in range(30):
+        peer.ping()
+        move.target.tick(1_000)
+    assert move.target.queue(QUEUE) == {"ready": 4, "in_flight": 2}
+    peer.consume(1, QUEUE, **opening)
+    move.target.settle_down()
+    assert peer.recovered == {1: (terminus, 2, [(0, 2)])}
+    peer.resend(1, (0, 2))
+    assert [each.message for each in peer.delivered[1]] == BODIES[:2]
+
+
+def _origins(move: Move) -> dict[tuple[int, int], int]:
+    adopted = move.target.engine._links.adopted
+    return {(origin.boot, origin.link): id for id, origin in adopted.items()}
+
+
 def test_what_is_held_stays_held_and_settled_under_its_numbers() -> None:
     move = Move()
     move.peer.consume(5, QUEUE, 3)

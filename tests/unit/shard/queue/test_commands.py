@@ -23,8 +23,10 @@ from lightrail.shard.queue.commands import (
     RenewLock,
     Reserve,
     Restore,
+    Resume,
     Settle,
     SettleLocked,
+    Suspend,
     Tick,
 )
 from lightrail.shard.queue.effects import Effect, LockAnswer, Peeked, Renewed
@@ -35,6 +37,8 @@ IDLE: list[tuple[Command, list[Effect]]] = [
     (Attach(1), []),
     (Detach(1), []),
     (Lose(1), []),
+    (Suspend(1), []),
+    (Resume(1), []),
     (Credit(1, 10, drain=True), []),
     (Settle(1, 0, 10), []),
     (Reserve(-1, 1, 0, 10), []),

@@ -2,8 +2,9 @@
 
 from collections import Counter
 
-from lightrail.shard.queue.commands import Attach, ConsumerOptions, Credit, Detach
+from lightrail.shard.queue.commands import Attach, Change, ConsumerOptions, Credit, Detach, Resume, Suspend
 from lightrail.shard.queue.effects import Deliver, Refused
+from lightrail.shard.queue.policy import Policy
 from tests.support.shard.checked_queue import PlainBench, numbered, payloads
 
 
@@ -67,3 +68,36 @@ def test_credit_is_an_absolute_limit(bench: PlainBench) -> None:
     assert payloads(bench.dispatch()) == [b"m3", b"m4"]
     bench.do(Credit(1, 2))
     assert not bench.dispatch()
+
+
+def test_a_suspended_consumer_keeps_its_deliveries_and_gets_no_others(bench: PlainBench) -> None:
+    bench.consumer(1, credit=2)
+    bench.put(*numbered(4))
+    bench.dispatch()
+    bench.do(Credit(1, 10), Suspend(1), Suspend(1))
+    assert not bench.dispatch()
+    consumers = bench.machine.contents.consumers
+    assert (consumers.suspended, consumers.are_served) == (1, False)
+    assert bench.machine.contents.in_flight_count == 2
+    bench.do(Resume(1), Resume(1), Credit(1, 10))
+    assert payloads(bench.dispatch(), 1) == numbered(4)[2:]
+    assert (consumers.suspended, consumers.are_served) == (0, True)
+    bench.do(Suspend(1), Detach(1))
+    assert consumers.suspended == 0
+
+
+def test_another_consumer_becomes_the_active_one_while_it_is_suspended(bench: PlainBench) -> None:
+    bench.do(Change(Policy(single_active=True)))
+    bench.consumer(1, credit=1)
+    bench.put(*numbered(4))
+    assert payloads(bench.dispatch(), 1) == numbered(1)
+    bench.do(Suspend(1))
+    assert not bench.dispatch()
+    # One that attaches now is active at once, and stays it.
+    bench.consumer(2, credit=1)
+    bench.consumer(3, credit=9)
+    assert payloads(bench.dispatch(), 2) == numbered(4)[1:2]
+    bench.do(Resume(1), Credit(1, 10))
+    assert not bench.dispatch()
+    bench.do(Suspend(2))
+    assert payloads(bench.dispatch(), 1) == numbered(4)[2:]

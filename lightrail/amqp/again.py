@@ -1,0 +1,222 @@
+"""Deliveries of a former attach of a link that are sent again, ahead of new ones (transport 2.6.13)."""
+
+from typing import Any, Final
+
+from lightrail.amqp.backlog import Backlog
+from lightrail.amqp.link import ATTACHED
+from lightrail.amqp.link_endpoint import LinkEndpoint, LinkSession
+from lightrail.amqp.performatives import Transfer, encode_performative
+from lightrail.amqp.serial import WIRE, unwrap
+from lightrail.amqp.templates import Template
+from lightrail.model import limits
+
+FRAME_HEADER_BYTES: Final = 8
+TAG_SIZE: Final = 4
+"""Bytes of our delivery-tags: the delivery-id as on the wire, or the number of a link that may be resumed."""
+
+
+class Again:
+    """One such delivery: as resumed, where the peer has it in its map too, else as if it were new.
+
+    Args:
+        number: the link's own number of the delivery, which its delivery-tag ends with.
+    """
+
+    __slots__ = (
+        "aborted",
+        "delivery_id",
+        "is_begun",
+        "message_format",
+        "number",
+        "offset",
+        "payload",
+        "resume",
+        "settled",
+        "state",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        payload: bytes | memoryview,
+        message_format: int,
+        *,
+        resume: bool,
+        settled: bool,
+        aborted: bool,
+        state: Any,
+    ) -> None:
+        self.number = number
+        self.payload = payload
+        self.message_format = message_format
+        self.resume = resume
+        self.settled = settled
+        self.aborted = aborted
+        self.state = state
+        self.is_begun = False
+        """Its first frame is in the output."""
+        self.offset = 0
+        """Bytes of the payload in the output."""
+        self.delivery_id = 0
+        """Once it is begun."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its last frame is in the output."""
+        return self.is_begun and self.offset >= len(self.payload)
+
+    def begin(self, handle: int, delivery_id: int, tag: bytes, frame_size: int) -> tuple[bytes, memoryview]:
+        """The first frame, of at most `frame_size` bytes: its performative and its part of the payload."""
+        self.is_begun = True
+        self.delivery_id = delivery_id
+        transfer = Transfer(
+            handle=handle,
+            delivery_id=delivery_id & WIRE,
+            delivery_tag=tag,
+            message_format=self.message_format,
+            settled=self.settled,
+            more=True,
+            state=self.state,
+            resume=self.resume,
+            aborted=self.aborted,
+        )
+        body = encode_performative(transfer)
+        size = frame_size - FRAME_HEADER_BYTES - len(body)
+        if len(self.payload) <= size:
+            transfer.more = False
+            body = encode_performative(transfer)
+        return body, self._next(size)
+
+    def go_on(self, handle: int, frame_size: int) -> tuple[bytes, memoryview]:
+        """The next frame."""
+        body = encode_performative(Transfer(handle=handle, more=True))
+        size = frame_size - FRAME_HEADER_BYTES - len(body)
+        if len(self.payload) - self.offset <= size:
+            body = encode_performative(Transfer(handle=handle))
+        return body, self._next(size)
+
+    def _next(self, size: int) -> memoryview:
+        start = self.offset
+        self.offset = min(start + size, len(self.payload))
+        return memoryview(self.payload)[start : self.offset]
+
+
+class AgainSender(LinkEndpoint):
+    """The part of a sending link that names its deliveries, and sends those of a former attach again."""
+
+    __slots__ = (
+        "_again",
+        "_backlog",
+        "_limit_max",
+        "_template",
+        "numbers_tags",
+        "sent",
+        "tag_prefix",
+        "transmitted",
+    )
+
+    def __init__(self, session: LinkSession, name: str) -> None:
+        super().__init__(session, name, True)
+        self.sent = 0
+        """Messages handed to send()."""
+        self.tag_prefix = b""
+        """Bytes of each delivery-tag before the delivery-id."""
+        self.numbers_tags = False
+        """Delivery-tags end with the link's own numbers, which go on from a former attach."""
+        self.transmitted = 0
+        """Messages whose first frame is in the output."""
+        self._limit_max = 0
+        self._backlog: list[Backlog] | None = None
+        self._again: list[Again] | None = None
+        """Deliveries of a former attach that wait; then the backlog is a list, too."""
+        self._template: Template | None = None
+
+    def prefix_tags(self, prefix: bytes) -> None:
+        self.tag_prefix = prefix
+        self._template = None
+
+    def tag_of(self, number: int) -> bytes:
+        return self.tag_prefix + (number & WIRE).to_bytes(TAG_SIZE, "big")
+
+    def unsettled_number(self, tag: bytes) -> int | None:
+        prefix = self.tag_prefix
+        if len(tag) != len(prefix) + TAG_SIZE or not tag.startswith(prefix):
+            return None
+        session = self.session
+        wire = int.from_bytes(tag[len(prefix) :], "big")
+        if self.numbers_tags:
+            number = unwrap(wire, self.sent)
+            for each in session.outgoing.ranges:
+                if each.link is self and each.first <= number + each.shift <= each.last:
+                    return number
+            return None
+        number = unwrap(wire, session.next_delivery_id)
+        for found in session.outgoing.find(number, number):
+            if found.link is self:
+                return number - found.shift
+        return None
+
+    # --- deliveries of a former attach -------------------------------------------------------------------
+
+    def number_tags(self, prefix: bytes, first: int) -> None:
+        self.prefix_tags(prefix)
+        self.numbers_tags = True
+        self.sent = self.transmitted = first
+        self._limit_max = self.limit
+
+    @property
+    def waiting_again(self) -> int:
+        return len(self._again or ())
+
+    def send_again(
+        self,
+        number: int,
+        payload: bytes | memoryview = b"",
+        message_format: int = 0,
+        *,
+        resume: bool,
+        settled: bool = False,
+        aborted: bool = False,
+        state: Any = None,
+    ) -> None:
+        if self.state != ATTACHED:
+            return
+        again = Again(
+            number, payload, message_format, resume=resume, settled=settled, aborted=aborted, state=state
+        )
+        if self._again is None:
+            self._again = []
+        self._again.append(again)
+        if self._backlog is None:
+            self._backlog = []
+            self.session.waiting.append(self)
+        self.pump()
+
+    def _transmit_again(self) -> bool:
+        """Writes deliveries of a former attach; False when credit or the session's window is used up."""
+        session = self.session
+        frame_size = session.connection.peer_max_frame_size
+        again = self._again
+        while again:
+            each = again[0]
+            while not each.is_done:
+                if session.remote_incoming_window <= 0 or (not each.is_begun and self.credit <= 0):
+                    return False
+                if each.is_begun:
+                    body, payload = each.go_on(self.output_handle, frame_size)
+                else:
+                    delivery_id = session.next_delivery_id
+                    tag = self.tag_of(each.number)
+                    body, payload = each.begin(self.output_handle, delivery_id, tag, frame_size)
+                    session.next_delivery_id = delivery_id + 1
+                    self.delivery_count += 1
+                    self.credit -= 1
+                    if len(each.payload) >= limits.LARGE_PIECE_BYTES:
+                        session.connection.has_large_output = True
+                    if not (each.settled or each.aborted):
+                        session.outgoing.add(self, delivery_id, delivery_id, delivery_id - each.number)
+                session.write_part(body, payload)
+                session.sent_transfers(1)
+            del again[0]
+        self._again = None
+        return True

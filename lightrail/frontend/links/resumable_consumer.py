@@ -1,0 +1,351 @@
+"""A link that receives from a queue and that its client may resume (transport 2.6.13, messaging 3.4.6).
+
+Its deliveries are numbered over all of its attaches, by the shard, and its delivery-tags end with these
+numbers: a tag means the same delivery at any frontend. When the link has ended the shard keeps what is
+unsettled; the next attach begins with it (`recovered`):
+
+    the client has an outcome    the shard stores it, and a resumed, settled transfer tells the client
+    both have the delivery       it is sent again, resumed
+    only the shard has it        it is sent again as a new one: a resumed one the client would ignore (2.7.5)
+    only the client has it       it is settled; nothing is sent
+
+An incomplete map of the client says nothing about deliveries that it lacks: they wait for the next attach,
+and nothing new is sent on this one (2.7.3). New deliveries follow when all of that is done.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
+from lightrail.amqp.performatives import Accepted, Received, Released
+from lightrail.frontend.links.bound import Terms
+from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.links.headers import send_with_new_headers
+from lightrail.frontend.links.outcomes import OUTCOMES
+from lightrail.frontend.links.unconfirmed import UNCONFIRMED
+from lightrail.model import conditions, limits
+from lightrail.wire.bodies import ConsumerOpen
+from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, HEADER_SIZE, Kind, frame
+from lightrail.wire.ranges import Range, encode_ranges, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightrail.amqp.link import Link
+    from lightrail.wire.owner import Owner
+
+TERMINUS_BYTES: Final = 8
+"""Of a delivery-tag, before the number."""
+BEGINNING: Final = Received(section_number=0, section_offset=0)
+"""State of a resumed delivery whose message comes whole, whatever the client has of it."""
+
+
+class Messages:
+    """Collects messages instead of sending them."""
+
+    __slots__ = ("found",)
+
+    def __init__(self) -> None:
+        self.found: list[bytes | memoryview] = []
+
+    def send(
+        self,
+        count: int,
+        ends: "Sequence[int]",
+        blob: bytes | bytearray | memoryview,
+        base: int = 0,
+        settled: bool = False,
+    ) -> None:
+        """See Link."""
+        view, start = memoryview(blob), 0
+        for end in ends:
+            self.found.append(view[start : end - base])
+            start = end - base
+
+    def send_one(self, payload: bytes, message_format: int = 0, settled: bool = False) -> None:
+        """See Link."""
+        self.found.append(payload)
+
+
+class ResumableConsumer(ConsumerLink):
+    """One outgoing link bound to a queue, whose consumer outlives it at the queue's shard.
+
+    Args:
+        seconds: how long unsettled deliveries are kept after the end of the link.
+        terms: of the attach, to which what the shard has is added.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_concluding",
+        "_first",
+        "_is_restricted",
+        "_known",
+        "_left",
+        "_outcomes",
+        "_terms",
+    )
+
+    def __init__(
+        self,
+        connection: LinkContext,
+        link: "Link",
+        owner: "Owner",
+        *,
+        number: int,
+        options: ConsumerOpen,
+        seconds: int,
+        terms: Terms,
+    ) -> None:
+        super().__init__(connection, link, owner, number=number, options=options)
+        attach = link.attach
+        assert attach is not None
+        options.suspended_ms = seconds * 1_000
+        options.recovers = attach.unsettled is not None
+        terms.suspended_s = seconds
+        self._terms = terms
+        self._is_restricted = attach.incomplete_unsettled
+        """Nothing new may be sent."""
+        self._first = 0
+        """Number of the first new delivery of this attach."""
+        self._left: deque[int] = deque()
+        """Deliveries that are to be sent again, in their order."""
+        self._asked = False
+        """The shard has been asked for them, and has not answered all."""
+        self._known: set[int] = set()
+        """Deliveries that the client has, too."""
+        self._outcomes: list[tuple[int, Any]] = []
+        """Those whose outcome the client has, until the attach is answered."""
+        self._concluding: dict[int, Any] = {}
+        """The same, until the shard has stored the outcome."""
+
+    # --- the attach ------------------------------------------------------------------------------------
+
+    def recovered(self, terminus: int, number: int, ranges: list[Range]) -> None:
+        """See Consumer: compares the client's deliveries with those of the shard."""
+        if self._closed or self._attached:
+            return
+        link, attach = self._link, self._link.attach
+        assert attach is not None
+        self._options.terminus = terminus
+        link.number_tags(terminus.to_bytes(TERMINUS_BYTES, "big"), number)
+        self._window.next = self._window.limit = self._first = number
+        self._left, self._known, self._outcomes = deque(), set(), []
+        theirs: dict[bytes, Any] = attach.unsettled or {}
+        mine: dict[bytes, Any] = {}
+        for first, count in ranges:
+            for each in range(first, first + count):
+                tag = link.tag_of(each)
+                mine[tag] = None
+                if tag not in theirs:
+                    if not self._is_restricted:
+                        self._left.append(each)
+                elif isinstance(state := theirs[tag], OUTCOMES):
+                    self._outcomes.append((each, _shared(state)))
+                else:
+                    self._known.add(each)
+                    self._left.append(each)
+        if attach.unsettled is not None:
+            self._terms.unsettled = mine
+
+    def ready(self) -> None:
+        """See Consumer: the client's attach is answered, and what is unsettled is sent again."""
+        if self._closed or self._attached:
+            return
+        super().ready()
+        self._conclude()
+        self._go_on()
+
+    def _conclude(self) -> None:
+        """Sends the outcomes that the client has to the shard, neighbours together."""
+        outcomes, self._outcomes = self._outcomes, []
+        if self._closed or not outcomes:
+            return
+        self._concluding.update(outcomes)
+        self.settlements.add(len(outcomes), 0)
+        found: Outcome | None = None
+        for number, state in outcomes:
+            if found is not None and number == found.last + 1 and state is found.state:
+                found.last = number
+                continue
+            if found is not None:
+                self.settlements.outcome(found)
+            found = Outcome(self._link, number, number, state, False)
+        if found is not None:
+            self.settlements.outcome(found)
+
+    def _go_on(self) -> None:
+        """Asks for the next deliveries to send again, or for new ones where none is left."""
+        if self._closed or self._asked:
+            return
+        if self._left:
+            if self._link.waiting_again or self.connection.paused:
+                self.connection.starved[self] = None
+                return
+            self._asked = True
+            body = encode_ranges(joined(self._left))
+            self._owner.post(frame(Kind.RESEND, link=self.number, epoch=self._owner.epoch, body=body))
+        elif not self._concluding:
+            self._limit = max(self._link.limit, self._window.next)
+            self._send_credit(force=True)
+
+    # --- from the client -------------------------------------------------------------------------------
+
+    def credit(self, event: Credit) -> None:
+        """See ConsumerLink; deliveries that are sent again come first."""
+        if not self._attached or self._is_busy:
+            self._drain = event.drain
+            return
+        super().credit(event)
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._left or self._concluding) or self._asked
+
+    def closed_for_good(self) -> None:
+        """See Bound."""
+        self.settlements.give_up(self._window.next)
+
+    # --- from the shard --------------------------------------------------------------------------------
+
+    def reopen(self) -> None:
+        """See Consumer: what was not sent again yet is asked for once more, or can't be."""
+        if self._closed:
+            return
+        super().reopen()
+        if not self._attached:
+            return
+        self._asked = False
+        if not self._options.resume:
+            # The shard was started again: these deliveries are back in their queue.
+            self._abort(self._left)
+            self._left = deque()
+            if self._concluding:
+                self._frontend.later(0, self._can_not_conclude)
+        self._go_on()
+
+    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
+        """See ConsumerLink; below the first new number, deliveries come again."""
+        if number >= self._window.next:
+            super().deliver(part, number, count)
+        elif not self._closed:
+            self._deliver_again(part, number, count)
+
+    def _deliver_again(self, part: bytes | memoryview, number: int, count: int) -> None:
+        _sequence, expires, _enqueued, attempts, message_format, base, size = DELIVER_COLUMNS.unpack_from(
+            part, HEADER_SIZE
+        )
+        blob_at = DELIVER_ENDS + 4 * count
+        ends = memoryview(part)[DELIVER_ENDS:blob_at].cast("I")
+        messages = Messages()
+        if message_format or not (attempts or expires):
+            messages.send(count, ends, part[blob_at:], base)
+        else:
+            now_ms = self._frontend.now_ms()
+            send_with_new_headers(
+                messages,
+                part,
+                blob_at,
+                ends,
+                base,
+                attempts=attempts,
+                expires=expires,
+                now_ms=now_ms,
+                presettled=False,
+            )
+        self._pass_over(number)
+        for _ in range(count):
+            self._left.popleft()
+        self.settlements.add(count, size)
+        self._counts.messages_redelivered += count
+        for each, message in enumerate(messages.found, number):
+            known = each in self._known
+            state = BEGINNING if known else None
+            self._link.send_again(each, message, message_format, resume=known, state=state)
+        self.connection.touch()
+
+    def resent(self, number: int) -> None:
+        """See Consumer."""
+        if self._closed:
+            return
+        self._asked = False
+        self._pass_over(number)
+        self._go_on()
+
+    def _pass_over(self, number: int) -> None:
+        """The shard has no messages any more for deliveries below `number` that were not sent again."""
+        lost: list[int] = []
+        while self._left and self._left[0] < number:
+            lost.append(self._left.popleft())
+        if lost:
+            self._abort(lost)
+
+    def _abort(self, numbers: Iterable[int]) -> None:
+        """Deliveries that the client expects, but that are not its own any more."""
+        for each in numbers:
+            if each in self._known:
+                self._link.send_again(each, resume=True, aborted=True)
+        self.connection.touch()
+
+    def settled(self, number: int, count: int, is_certain: bool) -> None:
+        """See Consumer; where the client had an outcome before this attach, it learns that it is stored."""
+        if self._closed:
+            return
+        if self._concluding:
+            for each in range(number, number + count):
+                if each in self._concluding:
+                    if not is_certain:
+                        self._frontend.later(0, self._can_not_conclude)
+                        return
+                    state = self._concluding.pop(each)
+                    self._link.send_again(each, resume=True, settled=True, state=state)
+            self.connection.touch()
+            if not self._concluding:
+                self._go_on()
+        super().settled(number, count, is_certain)
+
+    def _can_not_conclude(self) -> None:
+        if not self._closed:
+            self.connection.links.detach(self._link, conditions.DETACH_FORCED, UNCONFIRMED)
+
+    # --- credit towards the shard ----------------------------------------------------------------------
+
+    def writable(self) -> None:
+        """See ConsumerLink."""
+        if self._left:
+            self._go_on()
+        else:
+            super().writable()
+
+    def delivered(self) -> int:
+        """See ConsumerLink."""
+        return self._window.next - self._first
+
+    def _messages_ahead(self) -> int:
+        room = limits.SUSPENDED_DELIVERIES_MAX - self.settlements.count
+        return max(0, min(super()._messages_ahead(), room))
+
+    def _send_credit(self, *, force: bool = False) -> None:
+        if not self._attached or self._is_busy:
+            return
+        if self._is_restricted:
+            if self._drain:
+                self._drain = False
+                self._link.drained()
+                self.connection.touch()
+            return
+        if self.settlements.count >= limits.SUSPENDED_DELIVERIES_MAX:
+            # Credit follows when the client has settled some.
+            self.connection.starved[self] = None
+            if not force:
+                return
+        super()._send_credit(force=force)
+
+
+def _shared(state: Any) -> Any:
+    """Equal states of neighbours are one, so that their outcome is one frame."""
+    if isinstance(state, Accepted):
+        return ACCEPTED
+    return RELEASED if isinstance(state, Released) else state

@@ -305,6 +305,9 @@ class SendingLink(LinkEndpoint):
         for part in session.outgoing.take_numbered(self, first, last):
             session.write_disposition(False, part.first, part.last, True, encoded)
 
+    def forget_sent(self, first: int, last: int) -> None:
+        self.session.outgoing.take_numbered(self, first, last)
+
     def prefix_tags(self, prefix: bytes) -> None:
         self.tag_prefix = prefix
         self._template = None

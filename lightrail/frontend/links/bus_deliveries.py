@@ -138,7 +138,7 @@ class BusConsumerLink(ConsumerLink):
         """The client's outcome: its reasons are kept with a dead letter, and a deferral is refused."""
         state = event.state
         if isinstance(state, Rejected):
-            event = Outcome(event.link, event.first, event.last, _with_reason(state), event.settled)
+            event = Outcome(event.link, event.first, event.last, with_reason(state), event.settled)
         elif isinstance(state, Modified) and state.undeliverable_here:
             self.settlements.settle(event.first, event.last, Modified(delivery_failed=False))
             if not event.settled:
@@ -202,7 +202,8 @@ def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
     return with_application_properties(message, properties)
 
 
-def _with_reason(state: Rejected) -> Rejected:
+def with_reason(state: Rejected) -> Rejected:
+    """A rejection whose reason and description become annotations of the dead letter, cut to their bound."""
     error = state.error
     if error is None or not error.info:
         return state

@@ -110,6 +110,14 @@ class Settle(NamedTuple):
     outcome: Outcome = ACCEPTED
 
 
+class SettleDeliveries(NamedTuple):
+    """Settles single deliveries of an attached consumer; answered by SettledDeliveries."""
+
+    consumer: int
+    numbers: Sequence[int]
+    outcome: Outcome
+
+
 class Reserve(NamedTuple):
     """Deliveries of a consumer, all of which are there, belong to a prepared transaction from now on.
 
@@ -266,6 +274,7 @@ Command = (
     | SettleLocked
     | RenewLock
     | RenewDeliveries
+    | SettleDeliveries
     | Tick
     | Purge
     | Cancel

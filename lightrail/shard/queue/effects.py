@@ -156,6 +156,13 @@ class Renewed(NamedTuple):
     where no time ends its lock."""
 
 
+class SettledDeliveries(NamedTuple):
+    """The answer to a SettleDeliveries, delivery by delivery."""
+
+    found: list[bool]
+    """Whether it was in flight, and has its outcome now."""
+
+
 class Peeked(NamedTuple):
     """The answer to a Peek; some of the runs may be evicted, the engine reads those from their locations."""
 
@@ -179,5 +186,6 @@ Effect = (
     | Refused
     | LockAnswer
     | Renewed
+    | SettledDeliveries
     | Peeked
 )

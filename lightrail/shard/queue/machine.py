@@ -36,13 +36,15 @@ from lightrail.shard.queue.commands import (
     Reserve,
     Restore,
     Settle,
+    SettleDeliveries,
     SettleLocked,
     Tick,
 )
 from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.effects import Effect, Fetch, LockAnswer, Purged, Reason, Renewed, Stored
+from lightrail.shard.queue.effects import Effect, Fetch, Purged, Reason, Stored
 from lightrail.shard.queue.joining import Joining
 from lightrail.shard.queue.keys import Look
+from lightrail.shard.queue.locking import Locking
 from lightrail.shard.queue.outcomes import Annotate, Outcomes, is_much
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.removals import Removals, removed
@@ -64,7 +66,7 @@ class Machine:
         ValueError: the policy asks for what does not go together.
     """
 
-    __slots__ = ("_arrangement", "_joining", "_removals", "contents", "outcomes")
+    __slots__ = ("_arrangement", "_joining", "_locking", "_removals", "contents", "outcomes")
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class Machine:
         self._arrangement = Arrangement(name, self.contents, self._joining, look)
         self._removals = Removals(self.contents)
         self.outcomes = Outcomes(self.contents, self._removals, annotate)
+        self._locking = Locking(self.contents, self.outcomes)
         self._arrangement.follow(policy or Policy(), 0)
 
     # --- commands -------------------------------------------------------------------------------------
@@ -112,9 +115,9 @@ class Machine:
                 found = reserved.conclude(self.contents.consumers, command)
                 if found is not None:
                     self.outcomes.settle(*found, command.outcome, effects)
-            case SettleLocked() | RenewLock() | RenewDeliveries():
+            case SettleLocked() | RenewLock() | RenewDeliveries() | SettleDeliveries():
                 self._pass_time(now_ms, effects)
-                self._apply_to_locks(command, now_ms, effects)
+                self._locking.apply(command, now_ms, effects)
             case Purge():
                 self._purge(effects)
             case Peek():
@@ -202,28 +205,6 @@ class Machine:
         if not consumer.options.lock_key:
             consumer.options = replace(consumer.options, default_outcome=RELEASED)
         self._detach(Detach(command.consumer), effects)
-
-    def _apply_to_locks(
-        self, command: SettleLocked | RenewLock | RenewDeliveries, now_ms: int, effects: list[Effect]
-    ) -> None:
-        contents = self.contents
-        locks = contents.locks
-        if isinstance(command, RenewLock):
-            until_ms = locks.renew(command.key, command.number, command.sequence, now_ms)
-            effects.append(LockAnswer(until_ms is not None, until_ms or 0))
-        elif isinstance(command, RenewDeliveries):
-            consumer = contents.consumers.by_id.get(command.consumer)
-            renewed: list[int | None] = [0] * len(command.numbers)
-            if consumer is not None:
-                renewed = locks.renew_deliveries(consumer, command.numbers, now_ms)
-            effects.append(Renewed(renewed))
-        else:
-            consumer = locks.holder(command.key, command.number, command.sequence)
-            if consumer is not None:
-                runs = consumer.in_flight.take(command.number, command.number + 1)
-                self.outcomes.settle(consumer, runs, command.outcome, effects)
-                locks.settled(consumer)
-            effects.append(LockAnswer(consumer is not None, 0))
 
     def _purge(self, effects: list[Effect]) -> None:
         contents = self.contents

@@ -62,7 +62,7 @@ MANY = limits.MANAGEMENT_PAGE_MAX + 1
         (RENEW, {"lock-tokens": []}, 400, ARGUMENT, "lock-tokens"),
         (RENEW, {"lock-tokens": ["x"]}, 400, ARGUMENT, "lock-tokens"),
         (RENEW, {"lock-tokens": [UUID] * (limits.LOCKS_RENEWED_MAX + 1)}, 400, ARGUMENT, "lock-tokens"),
-        (RENEW, {"lock-tokens": [UUID]}, 410, "com.microsoft:message-lock-lost", "the lock"),
+        (RENEW, {"lock-tokens": [UUID]}, 410, "com.microsoft:message-lock-lost", "found 1 that have ended"),
         (SCHEDULE, {"messages": []}, 400, ARGUMENT, "expected messages"),
         (SCHEDULE, {"messages": [{"message": data(b"")}] * MANY}, 400, ARGUMENT, "expected messages"),
         (SCHEDULE, {"messages": ["x"]}, 400, ARGUMENT, "a map with an encoded message"),

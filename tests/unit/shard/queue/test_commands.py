@@ -6,6 +6,7 @@ import pytest
 
 from lightrail.shard.queue.commands import (
     ACCEPTED,
+    RELEASED,
     Attach,
     Cancel,
     Change,
@@ -24,10 +25,11 @@ from lightrail.shard.queue.commands import (
     Reserve,
     Restore,
     Settle,
+    SettleDeliveries,
     SettleLocked,
     Tick,
 )
-from lightrail.shard.queue.effects import Effect, LockAnswer, Peeked, Renewed
+from lightrail.shard.queue.effects import Effect, LockAnswer, Peeked, Renewed, SettledDeliveries
 from lightrail.shard.queue.policy import Policy
 from tests.support.shard.checked_queue import PlainBench
 
@@ -41,6 +43,7 @@ IDLE: list[tuple[Command, list[Effect]]] = [
     (Conclude(-1, ACCEPTED), []),
     (SettleLocked("key", 0), [LockAnswer(False, 0)]),
     (RenewLock("key", 0), [LockAnswer(False, 0)]),
+    (SettleDeliveries(1, [0], RELEASED), [SettledDeliveries([False])]),
     (RenewDeliveries(1, [0, 1]), [Renewed([0, 0])]),
     (Tick(), []),
     (Purge(), []),

@@ -19,6 +19,8 @@ CONTINUED: Final = 4
 
 MOVED: Final = 8
 """Flag of Append: these messages came with their queue from another shard, where they were enqueued."""
+DEFERRED_REASON: Final = "deferred"
+"""Reason of a Settle of messages that are deferred, or were before and are so again."""
 MOVED_REASON: Final = "moved"
 """Reason of a Settle by which the copy of a queue follows its source; it is no event of a message."""
 
@@ -58,7 +60,8 @@ class Settle:
     outcome: int
     reason: str = ""
     attempts: int = 0
-    """For RELEASED and MODIFIED: failed deliveries so far."""
+    """For RELEASED and MODIFIED: failed deliveries so far, and whether the messages are deferred
+    (model/attempts.py)."""
     flags: int = 0
 
 

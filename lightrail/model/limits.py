@@ -123,6 +123,11 @@ a message may be delivered this long after its expiry, as a network may delay it
 BUS_LOCK_SHOWN_MS: Final = 24 * 3_600_000
 """When a lock ends, for clients of Azure Service Bus, where it ends with the link and no time ends it: they
 expect a time, and renew before it."""
+DEFERRED_LOCK_MS: Final = 60_000
+"""How long a deferred message is locked for who asks for it, where the queue has no lock_duration: no link
+would end the lock of a client that has died."""
+DEFERRED_RECEIVED_MAX: Final = 500
+"""Deferred messages that one request receives."""
 BUS_REASON_CHARACTERS: Final = 1_024
 """Of the reason, and of the description, that a client of Azure Service Bus gives for a dead letter: the rest
 is cut."""

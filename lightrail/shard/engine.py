@@ -82,7 +82,7 @@ class Engine:
             queues, performer, links, store, memory, answers.when_synced, recovered.transactions, now_ms
         )
         requests.add(self.transactions.operations)
-        requests.add(LockRequests(queues, performer, answers.when_synced).operations)
+        requests.add(LockRequests(queues, performer, links, answers.when_synced).operations)
         relays = self._relays = Relays(names, tenancy, memory)
         freezing = self.freezing = Freezing(queues, performer, links, counts)
         arrivals = self.arrivals = Arrivals(queues, performer, store, memory, links, counts)

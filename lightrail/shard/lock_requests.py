@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from lightrail.model import conditions, limits
+from lightrail.shard.links import Links
 from lightrail.shard.peers import Consumer, Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.effects import LockAnswer, Renewed, SettledDeliveries
+from lightrail.shard.queue.effects import LockAnswer, LockedDeferred, Renewed, SettledDeliveries
 from lightrail.shard.queues import Queues
+from lightrail.shard.recalling import Recalling
 from lightrail.shard.requests import Fields, Operation, Reply, RequestError, named, whole
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.waiting import Waiter
+from lightrail.wire.bodies import encode_request
+from lightrail.wire.frames import Kind, frame
 
 _NUMBER_MAX: Final = (1 << 63) - 1
 
@@ -26,17 +30,23 @@ class LockRequests:
         wait: takes a waiter that is called when all records so far are on disk.
     """
 
-    __slots__ = ("_performer", "_queues", "_wait")
+    __slots__ = ("_links", "_performer", "_queues", "_receiving", "_wait")
 
-    def __init__(self, queues: Queues, performer: Performer, wait: Callable[[Waiter, int], None]) -> None:
+    def __init__(
+        self, queues: Queues, performer: Performer, links: Links, wait: Callable[[Waiter, int], None]
+    ) -> None:
         self._queues = queues
         self._performer = performer
+        self._links = links
+        self._receiving = 0
+        """Requests for deferred messages that wait for the disk."""
         self._wait = wait
 
     @property
     def operations(self) -> Mapping[str, Operation]:
         """For `Requests.add`."""
         return {
+            "receive_deferred": self._receive_deferred,
             "renew": self._renew,
             "renew_deliveries": self._renew_deliveries,
             "settle": self._settle,
@@ -108,6 +118,49 @@ class LockRequests:
             )
         return queue, consumer, numbers
 
+    # --- deferred messages -----------------------------------------------------------------------------
+
+    def _receive_deferred(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
+        """Locks deferred messages by their sequences, all or none, and answers with them."""
+        queue = named(self._queues, fields)
+        sequences = fields.get("sequences")
+        if (
+            not isinstance(sequences, list)
+            or not 0 < len(sequences) <= limits.DEFERRED_RECEIVED_MAX
+            or not all(type(each) is int and 0 <= each <= _NUMBER_MAX for each in sequences)
+        ):
+            raise RequestError(
+                conditions.INVALID_FIELD,
+                f"sequences is {str(sequences)[:80]!a}; expected a list of 1 to "
+                f"{limits.DEFERRED_RECEIVED_MAX} sequences",
+            )
+        key = fields.get("key")
+        if not isinstance(key, str) or not key or "-" in key:
+            raise RequestError(
+                conditions.INVALID_FIELD, f"key is {str(key)[:80]!a}; expected a text without -"
+            )
+        if self._receiving >= limits.PEEKS_MAX:
+            raise RequestError(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"{limits.PEEKS_MAX} requests wait for deferred messages from disk already; try again",
+            )
+        command = commands.LockDeferred(self._links.next_consumer(), key, sequences, limits.DEFERRED_LOCK_MS)
+        found = queue.machine.apply(command, now_ms)
+        self._performer.perform(queue, found, now_ms)
+        self._performer.touched[queue] = None
+        (answer,) = [effect for effect in found if isinstance(effect, LockedDeferred)]
+        if not answer.runs:
+            return {"messages": [], "locked_until_ms": 0}
+        self._receiving += 1
+
+        def came(messages: list[Fields], blob: bytes) -> None:
+            self._receiving -= 1
+            body = encode_request({"messages": messages, "locked_until_ms": answer.until_ms}, blob)
+            peer.out.append(frame(Kind.RESPONSE, number=number, body=body))
+
+        Recalling(queue, self._performer, answer.runs, came).begin()
+        return None
+
     # --- helpers ---------------------------------------------------------------------------------------
 
     def _ask(self, queue: Queue, command: commands.Command, now_ms: int) -> LockAnswer:
@@ -153,4 +206,5 @@ def _outcome(fields: Fields) -> commands.Outcome:
         bool(fields.get("delivery_failed", False)),
         bool(fields.get("undeliverable_here", False)),
         annotations or None,
+        bool(fields.get("deferred", False)),
     )

@@ -31,6 +31,7 @@ Operation = Callable[[Peer, int, Fields, int], Fields | None]
 COLUMNS: Final = (
     "ready",
     "delayed",
+    "deferred",
     "in_flight",
     "bytes",
     "resident",
@@ -158,6 +159,7 @@ class Requests:
             "queue": queue.name,
             "ready": gauges.ready,
             "delayed": gauges.delayed,
+            "deferred": gauges.deferred,
             "in_flight": gauges.in_flight,
             "parked": queue.parked_count,
             "bytes": gauges.bytes,
@@ -224,7 +226,7 @@ class Requests:
         return None
 
     def _purge(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """Removes all ready messages; those in flight stay."""
+        """Removes all messages but those in flight."""
         queue = self._named(fields)
         before = queue.machine.contents.counters.purged
         self._apply(queue, commands.Purge(), now_ms)
@@ -290,6 +292,7 @@ def _brief(queues: list[Queue], next_: str | None) -> Fields:
         rows[queue.name] = [
             gauges.ready,
             gauges.delayed,
+            gauges.deferred,
             gauges.in_flight,
             gauges.bytes,
             gauges.resident_bytes,

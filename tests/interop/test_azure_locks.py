@@ -155,19 +155,6 @@ def test_messages_are_settled_by_their_lock_tokens_over_the_management_node(
         receiver.complete_message(dead)
 
 
-def test_a_deferral_is_refused_and_the_message_stays(client: ServiceBusClient, queue: str) -> None:
-    send(client, queue, "one")
-    with client.get_queue_receiver(queue) as receiver:
-        (message,) = received(receiver, 1)
-        with pytest.raises(ServiceBusError, match="can't be deferred"):
-            receiver.defer_message(message)
-        with pytest.raises(ServiceBusError, match="can't be deferred"):
-            receiver.receive_deferred_messages([message.sequence_number])
-        (again,) = received(receiver, 1)
-        assert (str(again), again.delivery_count) == ("one", 0)
-        receiver.complete_message(again)
-
-
 def test_peeked_messages_stay_and_are_not_locked(client: ServiceBusClient, queue: str) -> None:
     send(client, queue, "one", "two", "three")
     with client.get_queue_receiver(queue) as receiver:

@@ -27,6 +27,7 @@ from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.links.outcomes import Deferral
 from lightrail.model import conditions, limits
 from lightrail.model.names import is_dead_letter
 from lightrail.wire.bodies import ConsumerOpen
@@ -49,6 +50,8 @@ ENQUEUED: Final = Symbol("x-opt-enqueued-time")
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 FIRST_SEQUENCE: Final = 1
 """What clients have as the sequence of a queue's first message, which is 0 here."""
+ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
+"""x-opt-message-state of a message: deferred by a receiver, or before its time, or neither."""
 REASON: Final = "DeadLetterReason"
 DESCRIPTION: Final = "DeadLetterErrorDescription"
 NOTED_REASON: Final = Symbol("x-opt-deadletter-reason")
@@ -56,10 +59,6 @@ NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
 """Annotations under which both are kept with a dead letter."""
 REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
 """Those of this broker, as Service Bus calls them."""
-NOT_DEFERRED: Final = (
-    "messages can't be deferred in this version: the message is in its queue again; schedule a message "
-    "instead, or abandon this one"
-)
 
 
 def is_bus_link(link: "Link") -> bool:
@@ -135,17 +134,12 @@ class BusConsumerLink(ConsumerLink):
         return policy.milliseconds("lock_duration") or limits.BUS_LOCK_SHOWN_MS
 
     def outcome(self, event: Outcome) -> None:
-        """The client's outcome: its reasons are kept with a dead letter, and a deferral is refused."""
+        """The client's outcome: its reasons are kept with a dead letter, and undeliverable-here defers."""
         state = event.state
         if isinstance(state, Rejected):
             event = Outcome(event.link, event.first, event.last, with_reason(state), event.settled)
         elif isinstance(state, Modified) and state.undeliverable_here:
-            self.settlements.settle(event.first, event.last, Modified(delivery_failed=False))
-            if not event.settled:
-                error = AmqpError(condition=Symbol(conditions.NOT_IMPLEMENTED), description=NOT_DEFERRED)
-                self._link.settle_sent(event.first, event.last, Rejected(error=error))
-                self.connection.touch()
-            return
+            event = Outcome(event.link, event.first, event.last, Deferral(state), event.settled)
         elif isinstance(state, Modified) and not state.delivery_failed:
             # An abandoned message counts as a failed delivery, whatever the client writes.
             abandoned = Modified(delivery_failed=True, message_annotations=state.message_annotations)
@@ -153,12 +147,12 @@ class BusConsumerLink(ConsumerLink):
         super().outcome(event)
 
 
-def annotations_of(sequence: int, enqueued_at_ms: int) -> dict[Symbol, Any]:
+def annotations_of(sequence: int, enqueued_at_ms: int, state: int = ACTIVE) -> dict[Symbol, Any]:
     """What clients read of a message in a queue, by the queue's own sequence."""
     return {
         SEQUENCE: Long(sequence + FIRST_SEQUENCE),
         ENQUEUED: Timestamp(enqueued_at_ms),
-        Symbol("x-opt-message-state"): Int(0),
+        Symbol("x-opt-message-state"): Int(state),
     }
 
 

@@ -12,7 +12,7 @@ from lightrail.amqp.events import Outcome
 from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.performatives import Rejected
 from lightrail.frontend.links.context import LinkContext
-from lightrail.frontend.links.outcomes import FAILED, OUTCOMES, encode_outcome
+from lightrail.frontend.links.outcomes import FAILED, OUTCOMES, Deferral, encode_outcome
 from lightrail.frontend.links.unconfirmed import UNCONFIRMED, Unconfirmed
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen
@@ -224,6 +224,8 @@ class Settlements:
         for first, last, state in found:
             if self.confirms_plainly and isinstance(state, Rejected):
                 state = Rejected()
+            elif isinstance(state, Deferral):
+                state = state.state
             self._link.settle_sent(first, last, state)
             self._connection.touch()
 

@@ -10,9 +10,15 @@ from typing import Any, Final
 
 from lightrail.amqp.messages import Message, read_message
 from lightrail.amqp.sections import attributes
-from lightrail.amqp.values import Array, DecodeError, Int, Long, Symbol
-from lightrail.frontend.links.bus_deliveries import FIRST_SEQUENCE, annotated, annotations_of
-from lightrail.frontend.nodes import bus_locks
+from lightrail.amqp.values import Array, DecodeError, Long, Symbol
+from lightrail.frontend.links.bus_deliveries import (
+    DEFERRED,
+    FIRST_SEQUENCE,
+    SCHEDULED,
+    annotated,
+    annotations_of,
+)
+from lightrail.frontend.nodes import bus_locks, deferred
 from lightrail.frontend.nodes.bus_fields import SEQUENCE_END, Fields, queue_of, sequences_of, whole
 from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.posting import Posting, PostingError
@@ -27,7 +33,6 @@ from lightrail.wire.frames import UNKNOWN_SEQUENCE
 SUFFIX: Final = "/$management"
 PREFIX: Final = "com.microsoft:"
 NOT_HERE: Final[Mapping[str, str]] = {
-    "receive-by-sequence-number": "messages can't be deferred, so none is received by its number",
     "renew-session-lock": "sessions are not available",
     "get-session-state": "sessions are not available",
     "set-session-state": "sessions are not available",
@@ -48,9 +53,6 @@ CONDITIONS: Final = {
 }
 """errorCondition beside a status; internal-error for all others."""
 
-SCHEDULED: Final = 2
-"""x-opt-message-state of a message before its time; 0 of others."""
-
 
 def is_entity_management(path: str) -> bool:
     """Whether a node of this kind is at an address."""
@@ -66,6 +68,7 @@ class EntityManagement:
             "peek-message": self._peek,
             "renew-lock": bus_locks.renew,
             "update-disposition": bus_locks.settle,
+            "receive-by-sequence-number": deferred.receive,
             "schedule-message": self._schedule,
             "cancel-scheduled-message": self._cancel,
         }
@@ -88,7 +91,7 @@ class EntityManagement:
         except Exception as error:
             known_error = error_of(error, connection.client.caller_for)
             made = reply(known_error.status, str(known_error), None)
-            condition = CONDITIONS.get(known_error.status, conditions.INTERNAL_ERROR)
+            condition = known_error.condition or CONDITIONS.get(known_error.status, conditions.INTERNAL_ERROR)
             made.application["errorCondition"] = Symbol(condition)
             return made
         return reply(204, "No Content", None) if found is None else reply(200, "OK", found)
@@ -122,9 +125,8 @@ class EntityManagement:
             message = bytes(answer.blob[at:end])
             at = end
             if not each["message_format"]:
-                notes = annotations_of(int(each["sequence"]), int(each["enqueued_at_ms"]))
-                if each["state"] == "delayed":
-                    notes[Symbol("x-opt-message-state")] = Int(SCHEDULED)
+                state = SCHEDULED if each["state"] == "delayed" else DEFERRED * bool(each.get("deferred"))
+                notes = annotations_of(int(each["sequence"]), int(each["enqueued_at_ms"]), state)
                 message = annotated(message, notes, is_dead=is_dead)
             messages.append({"message": message})
         return {"messages": messages} if messages else None

@@ -35,6 +35,7 @@ class State(StrEnum):
 
     READY = "ready"
     DELAYED = "delayed"
+    DEFERRED = "deferred"
 
 
 class Stored(NamedTuple):
@@ -148,6 +149,15 @@ class LockAnswer(NamedTuple):
     """Of a renewed lock: when it runs out now; else 0."""
 
 
+class LockedDeferred(NamedTuple):
+    """The answer to a LockDeferred."""
+
+    runs: list[Run]
+    """The messages, one each, by sequence; none where any is not deferred, or is locked already."""
+    until_ms: int
+    """When their locks run out."""
+
+
 class Renewed(NamedTuple):
     """The answer to a RenewDeliveries, delivery by delivery."""
 
@@ -185,6 +195,7 @@ Effect = (
     | Fetch
     | Refused
     | LockAnswer
+    | LockedDeferred
     | Renewed
     | SettledDeliveries
     | Peeked

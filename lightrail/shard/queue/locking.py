@@ -1,11 +1,19 @@
 """Locking: commands about single deliveries, by the key of their locks or by their consumer, and answers."""
 
-from lightrail.shard.queue.commands import RenewDeliveries, RenewLock, SettleDeliveries, SettleLocked
+from lightrail.shard.queue.commands import (
+    ConsumerOptions,
+    LockDeferred,
+    RenewDeliveries,
+    RenewLock,
+    SettleDeliveries,
+    SettleLocked,
+)
+from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.effects import Effect, LockAnswer, Renewed, SettledDeliveries
+from lightrail.shard.queue.effects import Effect, LockAnswer, LockedDeferred, Renewed, SettledDeliveries
 from lightrail.shard.queue.outcomes import Outcomes
 
-LockCommand = SettleLocked | RenewLock | RenewDeliveries | SettleDeliveries
+LockCommand = SettleLocked | RenewLock | RenewDeliveries | SettleDeliveries | LockDeferred
 
 
 class Locking:
@@ -34,6 +42,8 @@ class Locking:
                 effects.append(Renewed(renewed))
             case SettleDeliveries():
                 self._settle_deliveries(command, effects)
+            case LockDeferred():
+                self._lock_deferred(command, now_ms, effects)
 
     def _settle_locked(self, command: SettleLocked, effects: list[Effect]) -> None:
         locks = self._contents.locks
@@ -53,3 +63,29 @@ class Locking:
                     found[index] = True
                     self._outcomes.settle(consumer, runs, command.outcome, effects)
         effects.append(SettledDeliveries(found))
+
+    def _lock_deferred(self, command: LockDeferred, now_ms: int, effects: list[Effect]) -> None:
+        """Delivers deferred messages to a consumer that is detached from the beginning, under its key."""
+        contents = self._contents
+        sequences = sorted(set(command.sequences))
+        until_ms = now_ms + (contents.policy.lock_ms or command.lock_ms)
+        former = contents.locks.by_key.get(command.key)
+        if former is not None:
+            # The request is repeated, as its answer was lost.
+            runs = [run for each in sequences for run in former.in_flight.between(each, each + 1)]
+            effects.append(LockedDeferred(runs if len(runs) == len(sequences) else [], until_ms))
+            return
+        line = contents.aside.consumer.in_flight
+        if not sequences or not all(line.between(each, each + 1) for each in sequences):
+            effects.append(LockedDeferred([], 0))
+            return
+        options = ConsumerOptions(first=sequences[-1] + 1, lock_key=command.key)
+        holder = Consumer(command.holder, options, None, contents.policy.lock_ms or command.lock_ms)
+        holder.departed = True
+        contents.consumers.departed[holder.id] = contents.locks.by_key[command.key] = holder
+        for sequence in sequences:
+            run = contents.aside.take(sequence)
+            assert run is not None
+            holder.in_flight.append(sequence, run)
+            contents.locks.add(holder, sequence, sequence + 1, until_ms)
+        effects.append(LockedDeferred(list(holder.in_flight.runs), until_ms))

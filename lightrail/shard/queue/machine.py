@@ -27,6 +27,7 @@ from lightrail.shard.queue.commands import (
     Detach,
     Enqueue,
     Fetched,
+    LockDeferred,
     Lose,
     Open,
     Peek,
@@ -115,7 +116,7 @@ class Machine:
                 found = reserved.conclude(self.contents.consumers, command)
                 if found is not None:
                     self.outcomes.settle(*found, command.outcome, effects)
-            case SettleLocked() | RenewLock() | RenewDeliveries() | SettleDeliveries():
+            case SettleLocked() | RenewLock() | RenewDeliveries() | SettleDeliveries() | LockDeferred():
                 self._pass_time(now_ms, effects)
                 self._locking.apply(command, now_ms, effects)
             case Purge():
@@ -210,6 +211,9 @@ class Machine:
         contents = self.contents
         contents.counters.purged += contents.ready.count + contents.delayed_count
         purged = contents.ready.clear() if contents.special is None else contents.special.clear()
+        if contents.aside.count:
+            contents.counters.purged += contents.aside.count
+            purged += self._removals.take_aside()
         if len(purged) > limits.PURGED_AT_ONCE:
             effects.append(Purged(purged))
         else:
@@ -271,6 +275,8 @@ class Machine:
             self._removals.expire(contents.ready, first, last, now_ms, effects)
             if special is not None and special.delays is not None:
                 self._removals.expire(special.delays.line, first, last, now_ms, effects)
+            if contents.aside.count:
+                self._removals.expire_aside(first, last, now_ms, effects)
         self._forget_deadlines(now_ms)
 
     def _forget_deadlines(self, now_ms: int) -> None:
@@ -280,11 +286,13 @@ class Machine:
         if contents.special is None:
             ready = contents.ready
             first = ready.runs[ready.head].sequence if ready.count else contents.next_sequence
+            if (aside := contents.aside.lowest) is not None:
+                first = min(first, aside)
             deadlines.forget_before(first, now_ms)
         if len(deadlines.heap) > limits.STALE_ENTRIES_MIN and deadlines.crowded(
-            len(contents.ready) + len(contents.delayed)
+            len(contents.ready) + len(contents.delayed) + len(contents.aside)
         ):
-            deadlines.thin(contents.waiting())
+            deadlines.thin(contents.expiring())
 
     def _is_late(self, now_ms: int) -> bool:
         """Whether expired messages or locks are left for the next turn, as this one's work is used up."""

@@ -10,8 +10,10 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.link import Link
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.values import Array, Symbol
-from lightrail.frontend.nodes.bus_locks import DEAD_LETTERED
+from lightrail.frontend.nodes.bus_locks import DEAD_LETTERED, token_of
 from lightrail.model import limits
+from lightrail.model.policy import Policy
+from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import Answer
 from tests.support.amqp.frontend_scene import Client, Scene, play
 from tests.support.amqp.requests import Requester
@@ -28,7 +30,10 @@ def answer_for(scene: Scene, here: set[int], locked_ms: int | None = 30_000) -> 
 
     async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
         asked.append((queue, op, fields))
-        numbers = fields.get("numbers", ())
+        if op in ("settle", "renew"):
+            is_here = fields["sequence"] in here
+            return Answer({"found": is_here, "locked_until_ms": 2_000_000 * is_here}, memoryview(b""))
+        numbers = fields["numbers"]
         found = {
             "locked_ms": [locked_ms if each in here else 0 for each in numbers],
             "found": [each in here for each in numbers],
@@ -109,7 +114,7 @@ def test_locks_that_have_ended_are_named_and_the_other_messages_are_settled() ->
         requester = await Requester.attach(client, "q/$management")
         _, tokens = await received(scene, client, requester, "one", 3)
         answer_for(scene, {0, 2})
-        foreign = uuid.UUID(int=9)
+        foreign = uuid.UUID(bytes_le=b"\xff" * 16)
         found = await ask(requester, SETTLE, *tokens, foreign, disposition_status="completed")
         assert (found["statusCode"], found["errorCondition"]) == (410, "com.microsoft:message-lock-lost")
         assert "found 2 that have ended" in found["statusDescription"]
@@ -126,6 +131,7 @@ def test_locks_that_have_ended_are_named_and_the_other_messages_are_settled() ->
     [
         ("completed", {}, {"outcome": "accepted"}),
         ("abandoned", {}, {"outcome": "modified", "delivery_failed": True, "annotations": ""}),
+        ("defered", {}, {"outcome": "modified", "delivery_failed": False, "deferred": True}),
         (
             "abandoned",
             {"properties-to-modify": {"x-opt-a": 1}},
@@ -162,7 +168,7 @@ def test_a_disposition_becomes_an_outcome(
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({}, "expected one of abandoned, completed"),
+        ({}, "expected one of abandoned, completed, defered"),
         ({"disposition-status": "lost"}, "disposition-status is 'lost'"),
         ({"disposition-status": "completed", "lock-tokens": []}, "expected lock-tokens"),
         ({"disposition-status": "abandoned", "properties-to-modify": 5}, "expected a map"),
@@ -180,6 +186,29 @@ def test_a_bad_disposition_says_what_was_expected(fields: dict[str, Any], text: 
     play(test)
 
 
+def test_a_token_of_a_deferred_message_names_its_lock_at_the_shard() -> None:
+    async def test(scene: Scene) -> None:
+        requester = await Requester.attach(scene.client(), "q/$management")
+        await scene.frontend.service.give(ANYBODY, "q", Policy.parse({"role": "queue"}))
+        asked = answer_for(scene, {5})
+        token, other = (token_of(bytes(range(8)), sequence) for sequence in (5, 6))
+        lock = {"lock": "0001020304050607-5", "sequence": 5}
+        found = await ask(requester, SETTLE, token, disposition_status="completed")
+        assert found["statusCode"] == 200
+        assert asked.pop() == ("q", "settle", {**lock, "outcome": "accepted"})
+        await ask(requester, SETTLE, token, disposition_status="defered")
+        _, _, fields = asked.pop()
+        assert (fields["outcome"], fields["deferred"]) == ("modified", True)
+        found = await ask(requester, RENEW, token)
+        assert found["statusCode"] == 200
+        assert asked.pop() == ("q", "renew", lock)
+        for operation in (SETTLE, RENEW):
+            found = await ask(requester, operation, other, disposition_status="completed")
+            assert found["errorCondition"] == "com.microsoft:message-lock-lost"
+
+    play(test)
+
+
 def test_a_token_of_another_queue_is_no_lock_of_this_one() -> None:
     async def test(scene: Scene) -> None:
         client = scene.client()
@@ -190,6 +219,6 @@ def test_a_token_of_another_queue_is_no_lock_of_this_one() -> None:
         for operation in (RENEW, SETTLE):
             found = await ask(requester, operation, token, disposition_status="completed")
             assert found["errorCondition"] == "com.microsoft:message-lock-lost"
-        assert not asked
+        assert "settle_deliveries" not in {op for _, op, _ in asked}
 
     play(test)

@@ -20,9 +20,7 @@ TINY = b"\x00\x53\x75\xa0\x05hello"
 
 
 def granted(scene: Scene) -> int:
-    return sum(
-        ROOMS * (each.room - limits.WRITE_ROOM_MIN) + each.lent_bytes for each in scene.connections
-    )
+    return sum(ROOMS * (each.room - limits.WRITE_ROOM_MIN) + each.lent_bytes for each in scene.connections)
 
 
 async def receiver(scene: Scene) -> tuple[Client, ClientConnection]:

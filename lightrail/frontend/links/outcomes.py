@@ -47,8 +47,8 @@ def encode_outcome(state: object, options: ConsumerOpen) -> tuple[OutcomeCode, b
                 detail.annotations = encode(notes).hex()
         return OutcomeCode.REJECTED, detail.encode()
     if isinstance(state, Deferral):
-        notes = state.state.message_annotations
-        annotations = encode(notes).hex() if notes else ""
+        changes = state.state.message_annotations
+        annotations = encode(changes).hex() if changes else ""
         return OutcomeCode.MODIFIED, SettleDetail(annotations=annotations, deferred=True).encode()
     if isinstance(state, Modified):
         annotations = encode(state.message_annotations).hex() if state.message_annotations else ""

@@ -235,6 +235,19 @@ def test_those_on_disk_are_locked_settled_and_purged_there(policy: Policy) -> No
     assert bench.machine.contents.gauges[:4] == (0, 0, 0, 0)
 
 
+def test_the_cleaner_moves_them_on_disk() -> None:
+    bench = on_disk(Policy())
+    lock(bench, 0)
+    contents = bench.machine.contents
+    (run, *others) = contents.runs_in(1)
+    for each in (run, *others):
+        contents.relocate(each, Location(2, 100, 5_000))
+    assert not contents.runs_in(1)
+    assert sum(each.count for each in contents.runs_in(2)) == 2
+    (again,) = lock(bench, 1, key="other", holder=1_001).runs
+    assert again.batch.location == Location(2, 100, 5_000)
+
+
 def test_expired_ones_leave_like_others() -> None:
     bench = deferring(b"a", b"b", policy=Policy(dead_letter=False), expires_at_ms=50)
     bench.do(Settle(1, 0, 2, DEFER))

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.servicebus import (
@@ -42,7 +43,7 @@ def client(guarded: Broker, key: str) -> Iterator[ServiceBusClient]:
         yield made
 
 
-def send(client: ServiceBusClient, queue: str, *texts: str, **attributes: object) -> None:
+def send(client: ServiceBusClient, queue: str, *texts: str, **attributes: Any) -> None:
     messages = [ServiceBusMessage(text, message_id=text, **attributes) for text in texts]
     for message in messages:
         message.raw_amqp_message.header = AmqpMessageHeader(durable=True)

@@ -16,8 +16,9 @@ from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.captured import read
 from tests.support.shard.fake_files import FakeFiles
+from tests.support.shard.moving import QUEUE
 from tests.support.shard.scene import Peer, Scene, SmallStore
-from tests.unit.shard.moving.test_importing import QUEUE, Move
+from tests.unit.shard.moving.test_importing import Move
 from tests.unit.shard.test_capture import Captured
 
 DEFER = SettleDetail(deferred=True)

@@ -245,6 +245,10 @@ class Link:
         """Outgoing: settle deliveries first..last (the link's own numbers), with a disposition."""
         raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
 
+    def forget_sent(self, first: int, last: int) -> None:
+        """Outgoing: deliveries first..last are settled, which the peer learns elsewhere: no disposition."""
+        raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
+
     def prefix_tags(self, prefix: bytes) -> None:
         """Outgoing: delivery-tags begin with these bytes, at most 28, from the next delivery on."""
         raise LocalError(f"{self!r} is a receiver: its delivery-tags are the peer's")

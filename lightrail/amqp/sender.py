@@ -303,3 +303,6 @@ class SendingLink(AgainSender):
         encoded = encode_state(state)
         for part in session.outgoing.take_numbered(self, first, last):
             session.write_disposition(False, part.first, part.last, True, encoded)
+
+    def forget_sent(self, first: int, last: int) -> None:
+        self.session.outgoing.take_numbered(self, first, last)

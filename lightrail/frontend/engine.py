@@ -236,7 +236,7 @@ class Frontend:
             found = (await self.ask_shard(queue, "queue", {})).fields
         except (CoordinatorError, ShardDownError, ShardRefusedError):
             return None
-        messages = sum(int(found[state]) for state in ("ready", "delayed", "in_flight"))
+        messages = sum(int(found.get(state, 0)) for state in ("ready", "delayed", "deferred", "in_flight"))
         return Usage(int(found["consumer_count"]) + int(found["producer_count"]), messages)
 
     # --- connections -----------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ CONTINUED: Final = 4
 """Flag of any record: forms a group with the next record; recovery applies a group whole or not at all."""
 MOVED: Final = 8
 """Flag of Append: these messages moved with their queue from another shard, where they were enqueued."""
+DEFERRED_REASON: Final = "deferred"
+"""Reason of a Settle of messages that are deferred, or were before and are so again."""
 MOVED_REASON: Final = "moved"
 """Reason of a Settle that the copy of a queue repeats from its source; it is no event of a message."""
 
@@ -56,7 +58,8 @@ class Settle:
     outcome: int
     reason: str = ""
     attempts: int = 0
-    """For RELEASED and MODIFIED: failed deliveries so far."""
+    """For RELEASED and MODIFIED: failed deliveries so far, and whether the messages are deferred
+    (model/attempts.py)."""
     flags: int = 0
 
 

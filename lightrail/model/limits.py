@@ -101,9 +101,9 @@ TERMINI_MAX: Final = 20_000
 TERMINI_TAGS_MAX: Final = 1_000_000
 """Delivery-tags of all of these links; beyond, the link that was suspended first is forgotten."""
 SUSPENDED_DELIVERIES_MAX: Final = 10_000
-"""Unsettled deliveries of a link on which a client receives and that it may resume; its credit ends before."""
+"""Unsettled deliveries of a link that a client may resume as receiver; its credit ends before."""
 SUSPENDED_CONSUMERS_MAX: Final = 20_000
-"""Such links of a shard that are suspended; beyond, the deliveries of the one suspended first are released."""
+"""Suspended links of a shard on which clients receive; beyond, the one suspended first is released."""
 SUSPENDED_DELIVERIES_SUM_MAX: Final = 1_000_000
 """Unsettled deliveries of all of these links, with the same consequence."""
 RESENT_BYTES: Final = 1024 * 1024
@@ -138,6 +138,11 @@ expires early."""
 BUS_LOCK_SHOWN_MS: Final = 24 * 3_600_000
 """Lock time that clients of Azure Service Bus are shown for a lock that only the end of its link ends: they
 expect a time, and renew before it."""
+DEFERRED_LOCK_MS: Final = 60_000
+"""How long a deferred message is locked for who asks for it, where the queue has no lock_duration: no link
+would end the lock of a client that has died."""
+DEFERRED_RECEIVED_MAX: Final = 500
+"""Deferred messages that one request receives."""
 BUS_REASON_CHARACTERS: Final = 1_024
 """Characters of a dead letter's reason, and of its description, from a client of Azure Service Bus; the rest
 is cut."""

@@ -21,6 +21,7 @@ from lightrail.shard.ingress.batches import Batches
 from lightrail.shard.ingress.routes import Routes
 from lightrail.shard.journal.store import JournalDamagedError, Recovered, Store, StoreBrokenError
 from lightrail.shard.links import Links
+from lightrail.shard.lock_requests import LockRequests
 from lightrail.shard.moving.answering import MoveRequests
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exports import Exports
@@ -81,6 +82,7 @@ class Engine:
             queues, performer, links, store, memory, answers.when_synced, recovered.transactions, now_ms
         )
         requests.add(self.transactions.operations)
+        requests.add(LockRequests(queues, performer, links, answers.when_synced).operations)
         relays = self._relays = Relays(names, tenancy, memory)
         freezing = self.freezing = Freezing(queues, performer, links, counts)
         arrivals = self.arrivals = Arrivals(queues, performer, store, memory, links, counts)

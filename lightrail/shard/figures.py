@@ -16,6 +16,7 @@ class Figures:
         "bytes",
         "consumers",
         "dead_lettered",
+        "deferred",
         "delivered",
         "discarded",
         "duplicates",
@@ -50,6 +51,7 @@ class Figures:
         self.purged = counters.purged
         self.ready = gauges.ready
         self.in_flight = gauges.in_flight
+        self.deferred = gauges.deferred
         self.bytes = gauges.bytes
         self.consumers = machine.contents.consumers.competing
         self.duplicates = counters.duplicates

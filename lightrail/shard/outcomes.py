@@ -14,6 +14,7 @@ def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:
         detail.delivery_failed,
         detail.undeliverable_here,
         bytes.fromhex(detail.annotations) if detail.annotations else None,
+        detail.deferred,
     )
 
 

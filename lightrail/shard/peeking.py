@@ -1,9 +1,10 @@
-"""Peeking: ready, delayed or locked messages of a queue as they are now; evicted ones are read first."""
+"""Peeking: messages of a queue, wherever they lie, as they are now; evicted ones are read first."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from lightrail.amqp.sections import decode_header
+from lightrail.model.attempts import failures
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
@@ -58,7 +59,10 @@ class Peeking:
         for effect in self._queue.machine.apply(commands.Peek(self._start, self._count), 0):
             if isinstance(effect, Peeked):
                 found += zip(effect.runs, map(str, effect.states), strict=True)
-        for consumer in self._queue.machine.contents.consumers:
+        contents = self._queue.machine.contents
+        for consumer in contents.consumers:
+            if consumer is contents.aside.consumer:
+                continue
             for run in consumer.in_flight.runs[consumer.in_flight.head :]:
                 if run.end > self._start:
                     found.append((run.cut(max(self._start - run.sequence, 0), run.count), LOCKED))
@@ -103,7 +107,8 @@ class Peeking:
                         {
                             "sequence": piece.sequence + index,
                             "state": state,
-                            "attempts": run.attempts,
+                            "attempts": failures(run.attempts),
+                            "deferred": run.is_deferred,
                             "enqueued_at_ms": batch.enqueued_at_ms,
                             "expires_at_ms": batch.expires_at_ms,
                             "due_ms": due_ms,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from lightrail.journal import record
-from lightrail.journal.record import REWRITTEN, SPILLED, Delivered, Settle
+from lightrail.journal.record import DEFERRED_REASON, REWRITTEN, SPILLED, Delivered, Settle
 from lightrail.model import limits
 from lightrail.shard.dead_lettering import DeadLettering
 from lightrail.shard.delivering import Delivering, follows
@@ -293,5 +293,6 @@ class Performer:
 
 
 def _back(queue: Queue, run: Run, outcome: record.Outcome) -> Settle:
-    """The record of a run that is ready again, with the attempts that it has now."""
-    return Settle(queue.id, [(run.sequence, run.end)], outcome, attempts=run.attempts)
+    """The record of a run that is ready or deferred again, with the attempts that it has now."""
+    reason = DEFERRED_REASON if run.is_deferred else ""
+    return Settle(queue.id, [(run.sequence, run.end)], outcome, reason, run.attempts)

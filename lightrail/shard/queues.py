@@ -232,7 +232,7 @@ class Queues:
         self.remember(found.queue)
         epoch = declared_of(found.policy).epoch
         queue = self._copy(found.queue, self.names.get(found.name), epoch)
-        restore = commands.Restore(found.runs, found.next_sequence, found.ids, joins=False)
+        restore = commands.Restore(found.runs, found.next_sequence, found.ids, joins=False, is_copy=True)
         queue.machine.apply(restore, now_ms)
         self._mark_restored(queue, found)
         return queue

@@ -1,4 +1,4 @@
-"""Requests of frontends and gateways to a shard: figures, peeking, purging, locks.
+"""Requests of frontends and gateways to a shard: figures, peeking, purging.
 
 Every operation is drawn in docs/formats/wire.md. An operation that changes a queue is answered when the
 commit that has it is on disk, as a batch is; one that reads from disk when the reader thread is done.
@@ -17,7 +17,6 @@ from lightrail.shard.peeking import Peeking
 from lightrail.shard.peers import Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.effects import LockAnswer, Renewed
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.waiting import Waiter
@@ -32,6 +31,7 @@ Operation = Callable[[Peer, int, Fields, int], Fields | None]
 COLUMNS: Final = (
     "ready",
     "delayed",
+    "deferred",
     "in_flight",
     "bytes",
     "resident",
@@ -91,9 +91,6 @@ class Requests:
             "peek": self._peek,
             "purge": self._purge,
             "cancel": self._cancel,
-            "renew": self._renew,
-            "renew_deliveries": self._renew_deliveries,
-            "settle": self._settle,
         }
 
     def add(self, operations: Mapping[str, Operation]) -> None:
@@ -163,6 +160,7 @@ class Requests:
             "queue": queue.name,
             "ready": gauges.ready,
             "delayed": gauges.delayed,
+            "deferred": gauges.deferred,
             "in_flight": gauges.in_flight,
             "parked": queue.parked_count,
             "bytes": gauges.bytes,
@@ -229,7 +227,7 @@ class Requests:
         return None
 
     def _purge(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """Removes all ready messages; those in flight stay."""
+        """Removes all messages but those in flight."""
         queue = self._named(fields)
         before = queue.machine.contents.counters.purged
         self._apply(queue, commands.Purge(), now_ms)
@@ -256,62 +254,6 @@ class Requests:
             self._apply(queue, commands.Cancel(sequence), now_ms)
         self._wait(Reply(peer, number, {"cancelled": queue.machine.contents.counters.cancelled - before}), 0)
 
-    # --- locks -----------------------------------------------------------------------------------------
-
-    def _settle(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """Settles a locked message by its key, from any gateway; answered when that is on disk."""
-        queue = self._named(fields)
-        outcome = _outcome(fields)
-        command = commands.SettleLocked(
-            *_lock(fields), outcome, whole(fields, "sequence", 0, (1 << 63) - 1, None)
-        )
-        deferred = queue.machine.contents.deferred.number
-        answer = self._ask(queue, command, now_ms)
-        reply = Reply(peer, number, {"found": answer.found})
-        if not queue.answer_when_applied(reply, 0, deferred):
-            self._wait(reply, 0)
-
-    def _renew(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
-        """A locked message is locked for as long again, from now on."""
-        queue = self._named(fields)
-        command = commands.RenewLock(*_lock(fields), whole(fields, "sequence", 0, (1 << 63) - 1, None))
-        answer = self._ask(queue, command, now_ms)
-        return {"found": answer.found, "locked_until_ms": answer.until_ms}
-
-    def _renew_deliveries(self, peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
-        """Deliveries of a link of the asking frontend are locked for as long again, from now on."""
-        queue = self._named(fields)
-        numbers = fields.get("numbers")
-        if (
-            not isinstance(numbers, list)
-            or not 0 < len(numbers) <= limits.LOCKS_RENEWED_MAX
-            or not all(type(each) is int and 0 <= each < 1 << 63 for each in numbers)
-        ):
-            raise RequestError(
-                conditions.INVALID_FIELD,
-                f"numbers is {str(numbers)[:80]!a}; expected a list of 1 to {limits.LOCKS_RENEWED_MAX} "
-                "delivery numbers",
-            )
-        link = whole(fields, "link", 0, (1 << 63) - 1, None)
-        consumer = peer.consumers.get(link)
-        if consumer is None or consumer.queue is not queue:
-            # It is made with its queue, or declared again: a later request finds it then.
-            raise RequestError(
-                conditions.MOVED, f"no consumer of {queue.name} has the number {link} here now"
-            )
-        found = queue.machine.apply(commands.RenewDeliveries(consumer.id, numbers), now_ms)
-        self._performer.perform(queue, found, now_ms)
-        self._performer.touched[queue] = None
-        (answer,) = [effect for effect in found if isinstance(effect, Renewed)]
-        return {"locked_ms": answer.locked_ms}
-
-    def _ask(self, queue: Queue, command: commands.Command, now_ms: int) -> LockAnswer:
-        found = queue.machine.apply(command, now_ms)
-        self._performer.perform(queue, found, now_ms)
-        self._performer.touched[queue] = None
-        (answer,) = [effect for effect in found if isinstance(effect, LockAnswer)]
-        return answer
-
     # --- helpers ---------------------------------------------------------------------------------------
 
     def _apply(self, queue: Queue, command: commands.Command, now_ms: int) -> None:
@@ -319,46 +261,18 @@ class Requests:
         self._performer.touched[queue] = None
 
     def _named(self, fields: Fields) -> Queue:
-        name = fields.get("queue")
-        if not isinstance(name, str) or not name:
-            raise RequestError(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
-        queue = self._queues.look(name)
-        if isinstance(queue, Refusal):
-            raise RequestError(queue.condition, queue.description)
-        return queue
+        return named(self._queues, fields)
 
 
-def _lock(fields: Fields) -> tuple[str, int]:
-    """Key and delivery number of a lock, which is written KEY-NUMBER."""
-    found = fields.get("lock")
-    key, dash, number = found.rpartition("-") if isinstance(found, str) else ("", "", "")
-    if not (dash and key and number.isascii() and number.isdigit() and len(number) < 20):
-        raise RequestError(conditions.INVALID_FIELD, f"lock is {str(found)[:80]!a}; expected KEY-NUMBER")
-    return key, int(number)
-
-
-def _outcome(fields: Fields) -> commands.Outcome:
-    """The outcome of a locked message."""
-    name = fields.get("outcome", "accepted")
-    kinds = {kind.name.lower(): kind for kind in commands.OutcomeKind}
-    if not isinstance(name, str) or name not in kinds:
-        raise RequestError(
-            conditions.INVALID_FIELD, f"outcome is {str(name)[:80]!a}; expected one of {', '.join(kinds)}"
-        )
-    try:
-        annotations = bytes.fromhex(fields.get("annotations") or "")
-    except (ValueError, TypeError):
-        raise RequestError(
-            conditions.INVALID_FIELD, "annotations is expected to be an encoded map in hex"
-        ) from None
-    return commands.Outcome(
-        kinds[name],
-        str(fields.get("condition", "")),
-        str(fields.get("description", "")),
-        bool(fields.get("delivery_failed", False)),
-        bool(fields.get("undeliverable_here", False)),
-        annotations or None,
-    )
+def named(queues: Queues, fields: Fields) -> Queue:
+    """The queue that a request names. Raises RequestError."""
+    name = fields.get("queue")
+    if not isinstance(name, str) or not name:
+        raise RequestError(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
+    queue = queues.look(name)
+    if isinstance(queue, Refusal):
+        raise RequestError(queue.condition, queue.description)
+    return queue
 
 
 def whole(fields: Fields, name: str, low: int, high: int, default: int | None) -> int:
@@ -379,6 +293,7 @@ def _brief(queues: list[Queue], next_: str | None) -> Fields:
         rows[queue.name] = [
             gauges.ready,
             gauges.delayed,
+            gauges.deferred,
             gauges.in_flight,
             gauges.bytes,
             gauges.resident_bytes,

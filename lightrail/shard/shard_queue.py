@@ -161,8 +161,8 @@ class Queue:
     @property
     def may_come_again_before(self) -> int:
         """Sequences below it may have been delivered, should they be delivered after an end of the shard."""
-        deliveries = self.machine.contents.deliveries
-        return deliveries.seen_to if deliveries.count else self.redelivered_before
+        contents = self.machine.contents
+        return contents.deliveries.seen_to if contents.in_flight_count else self.redelivered_before
 
     @property
     def parked_count(self) -> int:

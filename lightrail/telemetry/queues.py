@@ -39,6 +39,8 @@ class QueueFigures(Protocol):
     @property
     def in_flight(self) -> int: ...
     @property
+    def deferred(self) -> int: ...
+    @property
     def duplicates(self) -> int: ...
     @property
     def discarded(self) -> int: ...
@@ -78,7 +80,7 @@ QUEUE_COUNTERS: Final = {
     "locks_expired": "Deliveries that returned to their queue because their timed lock expired.",
     "unannotated": "Messages that returned without their new annotations: too large with them, or malformed.",
 }
-QUEUE_STATES: Final = ("ready", "in_flight", "parked")
+QUEUE_STATES: Final = ("ready", "in_flight", "deferred", "parked")
 """States of a message; `parked` messages wait for room and are not in the queue yet."""
 QUEUE_FIGURES: Final = (*QUEUE_COUNTERS, *QUEUE_STATES, "locked", "bytes", "consumers")
 """Everything that QueueFigures has."""

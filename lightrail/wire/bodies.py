@@ -71,7 +71,7 @@ class ProducerOpen(_Body):
 
     def encode(self) -> bytes:
         unused = ("identity",) if not self.identity else ()
-        return _without(self, *unused, *(("suspended_ms",) if self.suspended_ms is None else ()))
+        return _opening(self, *unused, *(("suspended_ms",) if self.suspended_ms is None else ()))
 
 
 @dataclass(slots=True)
@@ -125,27 +125,39 @@ class ConsumerOpen(_Body):
     def encode(self) -> bytes:
         unused = () if self.default_undeliverable else ("default_undeliverable",)
         if self.suspended_ms is None:
-            return _without(self, *unused, "suspended_ms", "recovers", "terminus")
-        return _without(self, *unused)
+            return _opening(self, *unused, "suspended_ms", "recovers", "terminus")
+        return _opening(self, *unused)
 
 
-def _without(body: ProducerOpen | ConsumerOpen, *names: str) -> bytes:
+def _opening(body: ProducerOpen | ConsumerOpen, *names: str) -> bytes:
     """An opening as JSON without these fields, and without those of a client's link where there is none."""
+    return _without(body, *names, *(() if body.client_link else ("client_link", "steals")))
+
+
+def _without(body: _Body, *names: str) -> bytes:
+    """A body as JSON without these fields."""
     fields = asdict(body)
-    for name in names if body.client_link else (*names, "client_link", "steals"):
+    for name in names:
         del fields[name]
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 @dataclass(slots=True)
 class SettleDetail(_Body):
-    """Fields of rejected and modified; annotations, of both, are an encoded AMQP map in hex."""
+    """Fields of rejected and modified; annotations, of both, are an encoded AMQP map in hex.
+
+    `deferred`, of modified, is left out where it is false: former versions do not know it.
+    """
 
     condition: str = ""
     description: str = ""
     delivery_failed: bool = False
     undeliverable_here: bool = False
     annotations: str = ""
+    deferred: bool = False
+
+    def encode(self) -> bytes:
+        return _without(self, *(() if self.deferred else ("deferred",)))
 
     @classmethod
     def default_of(cls, options: ConsumerOpen) -> "SettleDetail":

@@ -52,6 +52,7 @@ def waiting_row() -> Row:
 
 def request_row() -> Row:
     """Round trips: requesters that each wait for a reply, and responders that send it."""
+
     def measure(workplace: Workplace) -> Figures:
         with workplace.broker() as broker:
             value = bench(f"amqp://{broker.amqp}/bench", REQUESTS, (broker.process.pid,))

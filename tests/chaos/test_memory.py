@@ -325,6 +325,4 @@ def test_nor_where_queues_look_into_messages(tmp_path: Path, policy: str) -> Non
 def test_ten_larger_marks(tmp_path: Path, policy: str, size: int, per_batch: int, durable: bool) -> None:
     # What is kept of small messages does not fit for all policies.
     fit = size >= 20_000
-    ten_marks(
-        tmp_path, policy, 64_000_000, size=size, per_batch=per_batch, durable=durable, all_fit=fit
-    )
+    ten_marks(tmp_path, policy, 64_000_000, size=size, per_batch=per_batch, durable=durable, all_fit=fit)

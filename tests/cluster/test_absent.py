@@ -26,8 +26,9 @@ def test_a_shard_that_was_killed_is_named_with_its_queues_by_everything_that_an_
         for each in (gateway, later):
             wait.until_with(
                 each,
-                lambda each: get(f"{each.http}/readyz")
-                == (503, "shard-0: not registered; 3 queues wait for it\n"),
+                lambda each: (
+                    get(f"{each.http}/readyz") == (503, "shard-0: not registered; 3 queues wait for it\n")
+                ),
                 "the gateway says who is missing",
             )
             # It serves the queues of the other one, so a load balancer is to go on with it.

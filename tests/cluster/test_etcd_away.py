@@ -72,8 +72,7 @@ def test_processes_wait_for_an_etcd_that_comes_late(tmp_path: Path) -> None:
         assert stopped.terminate() == 0
         for each in nodes:
             wait.until_with(
-                each,
-                lambda each: "does not answer" in each.asked("/readyz")[1], "it says what it has tried"
+                each, lambda each: "does not answer" in each.asked("/readyz")[1], "it says what it has tried"
             )
         cluster.etcd.start()
         for each in nodes:
@@ -97,8 +96,7 @@ def test_etcd_is_started_again_under_load_and_nobody_notices(tmp_path: Path) -> 
         load.until(20)
         for each in nodes:
             wait.until_with(
-                each,
-                lambda each: "not followed now" in each.said(), f"{each.name} notices that etcd is gone"
+                each, lambda each: "not followed now" in each.said(), f"{each.name} notices that etcd is gone"
             )
             assert each.asked("/healthz")[0] == 200
             assert each.asked("/readyz")[0] == 200

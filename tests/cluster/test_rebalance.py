@@ -129,8 +129,7 @@ def test_a_shard_whose_disk_is_lost_is_given_up_with_its_queues(tmp_path: Path) 
                 taken = http("DELETE", f"/{name}/!head")
                 assert taken.status == (200 if name in there else 204), (name, taken.body)
                 wait.until_with(
-                    name,
-                    lambda name: http("POST", f"/{name}", "again").status == 201, f"{name} takes it"
+                    name, lambda name: http("POST", f"/{name}", "again").status == 201, f"{name} takes it"
                 )
         assert shards(gateway)[0]["queues"] == 6
         verified = admin(gateway, "rebalance", "--verify")

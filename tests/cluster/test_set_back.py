@@ -61,8 +61,7 @@ def test_what_was_accepted_stays_and_etcd_is_given_back_what_it_lost(tmp_path: P
         assert "names/orders0" in done.stdout
         for each in nodes:
             wait.until_with(
-                each,
-                lambda each: "etcd is followed again" in each.said(), f"{each.name} goes on with it"
+                each, lambda each: "etcd is followed again" in each.said(), f"{each.name} goes on with it"
             )
         assert cluster.keys("placement/").keys() == placements.keys()
         assert admin(gateway, "names", "set", "new", "role=queue").returncode == 0

@@ -105,9 +105,7 @@ def test_2_2_2_without_properties_there_is_no_node(anonymous: Peer) -> None:
 
 
 @pytest.mark.parametrize("to", [NOWHERE, None])
-def test_2_2_2_a_settled_message_for_no_node_detaches(
-    anonymous: Peer, queue: str, to: str | None
-) -> None:
+def test_2_2_2_a_settled_message_for_no_node_detaches(anonymous: Peer, queue: str, to: str | None) -> None:
     """There is no delivery to reject, so the link ends with the reason; what came before is stored."""
     send(anonymous, 0, message(queue), settled=True)
     send(anonymous, 1, message(to), settled=True)

@@ -197,9 +197,7 @@ def test_where_both_have_an_outcome_the_sender_s_counts(broker: Broker, queue: s
     lose(broker, queue, b"a", rcv_settle_mode=SECOND).socket.close()
     with connected(broker) as peer:
         attach(peer, queue, unsettled={b"a": Released()})
-        peer.write(
-            Transfer(handle=0, delivery_id=0, delivery_tag=b"a", resume=True, state=Released()), b""
-        )
+        peer.write(Transfer(handle=0, delivery_id=0, delivery_tag=b"a", resume=True, state=Released()), b"")
         found = peer.expect(Disposition)
         assert (type(found.state), found.settled) == (Released, True)
 
@@ -283,9 +281,7 @@ def test_a_map_that_exceeds_the_frame_is_incomplete_and_takes_resumed_deliveries
         assert answer.unsettled is not None
         assert 5 < len(answer.unsettled) < 40
         for number, tag in enumerate(answer.unsettled):
-            peer.write(
-                Transfer(handle=0, delivery_id=number, delivery_tag=tag, resume=True, settled=True)
-            )
+            peer.write(Transfer(handle=0, delivery_id=number, delivery_tag=tag, resume=True, settled=True))
         count = len(answer.unsettled)
         peer.write(Transfer(handle=0, delivery_id=count, delivery_tag=b"new"), value("new"))
         peer.error_of(Detach, conditions.NOT_ALLOWED)

@@ -130,17 +130,29 @@ def test_a_message_that_fails_too_often_says_so(
         assert dead.dead_letter_reason == "MaxDeliveryCountExceeded"
 
 
-def test_a_deferral_is_refused_and_the_message_stays(client: ServiceBusClient, queue: str) -> None:
-    send(client, queue, "one")
+def test_messages_are_settled_by_their_lock_tokens_over_the_management_node(
+    client: ServiceBusClient, queue: str
+) -> None:
+    send(client, queue, "done", "bad", "again")
     with client.get_queue_receiver(queue) as receiver:
-        (message,) = received(receiver, 1)
-        with pytest.raises(ServiceBusError, match="can't be deferred"):
-            receiver.defer_message(message)
-        with pytest.raises(ServiceBusError, match="can't be deferred"):
-            receiver.receive_deferred_messages([message.sequence_number])
-        (again,) = received(receiver, 1)
-        assert (str(again), again.delivery_count) == ("one", 0)
-        receiver.complete_message(again)
+        done, bad, again = received(receiver, 3)
+        for message in (done, bad, again):
+            # As the client marks a message that no link of its own can settle.
+            message._is_deferred_message = True
+        receiver.complete_message(done)
+        receiver.dead_letter_message(bad, reason="why", error_description="because")
+        receiver.abandon_message(again)
+        (second,) = received(receiver, 1)
+        assert (str(second), second.delivery_count) == ("again", 1)
+        receiver.complete_message(second)
+        done._settled = False
+        with pytest.raises(MessageLockLostError):
+            receiver.complete_message(done)
+        assert receiver.peek_messages() == []
+    with client.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
+        (dead,) = received(receiver, 1)
+        assert (dead.dead_letter_reason, dead.dead_letter_error_description) == ("why", "because")
+        receiver.complete_message(dead)
 
 
 def test_peeked_messages_stay_and_are_not_locked(client: ServiceBusClient, queue: str) -> None:

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lightrail.model import limits
 from lightrail.shard.queue import invariants
+from lightrail.shard.queue.aside import NOBODY
 from lightrail.shard.queue.commands import (
     ACCEPTED,
     FAILED,
@@ -27,6 +28,7 @@ from lightrail.shard.queue.commands import (
     Credit,
     Detach,
     Enqueue,
+    LockDeferred,
     Outcome,
     OutcomeKind,
     Purge,
@@ -35,7 +37,16 @@ from lightrail.shard.queue.commands import (
     SettleLocked,
     Tick,
 )
-from lightrail.shard.queue.effects import DeadLetter, Deliver, Effect, LockAnswer, Reason, Refused, Removed
+from lightrail.shard.queue.effects import (
+    DeadLetter,
+    Deliver,
+    Effect,
+    LockAnswer,
+    LockedDeferred,
+    Reason,
+    Refused,
+    Removed,
+)
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Run, batch_of
@@ -56,7 +67,8 @@ ORDERS: list[dict[str, Any]] = [
     {"order": "sorted", "order_key": "key"},
     {"priorities": 3},
 ]
-outcomes = st.sampled_from([ACCEPTED, RELEASED, FAILED, NOT_HERE, Outcome(OutcomeKind.REJECTED)])
+DEFER = Outcome(OutcomeKind.MODIFIED, defers=True)
+outcomes = st.sampled_from([ACCEPTED, RELEASED, FAILED, NOT_HERE, DEFER, Outcome(OutcomeKind.REJECTED)])
 policies = st.builds(
     lambda order, delay, bound, buries, lock_ms, single: Policy(
         max_delivery_count=3,
@@ -92,6 +104,7 @@ class Message:
     holder: int | None = None
     until_ms: int | None = None
     renewed: bool = False
+    is_deferred: bool = False
 
 
 class CombinedModel(RuleBasedStateMachine):
@@ -148,6 +161,11 @@ class CombinedModel(RuleBasedStateMachine):
                     self.gone(sequence, effect.reason)
         # What has come back is what is neither gone nor in flight: the machine is asked.
         # What comes back in pieces from a consumer that has detached is locked no more.
+        for consumer in self.machine.contents.consumers:
+            for run in consumer.in_flight.runs:
+                if run.is_deferred:
+                    for sequence in range(run.sequence, run.end):
+                        self.live[sequence].is_deferred = True
         held = {
             s: consumer.id
             for consumer in self.machine.contents.consumers
@@ -159,10 +177,13 @@ class CombinedModel(RuleBasedStateMachine):
                 message.holder = message.until_ms = None
                 self.former.discard(sequence)
             elif sequence in held:
+                if message.holder != held[sequence] and held[sequence] == NOBODY:
+                    message.until_ms = None
                 message.holder = held[sequence]
 
     def deliver(self, identity: int, sequence: int) -> None:
         message = self.live[sequence]
+        assert not message.is_deferred, "nobody has asked for it"
         assert not self.is_held(message), "locked twice"
         self.former.discard(sequence)
         assert identity in self.machine.contents.consumers.by_id, "to somebody who has gone"
@@ -172,6 +193,8 @@ class CombinedModel(RuleBasedStateMachine):
             self.shown[message.key] = sequence
         if self.policy.groups and message.key is not None:
             for other, each in self.live.items():
+                if each.is_deferred:
+                    continue
                 if each.key == message.key and self.is_held(each) and other not in self.former:
                     assert each.holder == identity, "a group with two consumers"
         message.holder = identity
@@ -213,7 +236,7 @@ class CombinedModel(RuleBasedStateMachine):
                     continue
                 if self.policy.groups and key is not None:
                     first = min(s for s, _ in ready if self.live[s].key == key)
-                    if sequence != first or any(m.holder is not None for _, m in group):
+                    if sequence != first or any(m.holder is not None and not m.is_deferred for _, m in group):
                         continue
                     # Its owner may be without credit; it keeps the group while the group has messages.
                     order: Any = self.machine.contents.deliveries.order
@@ -296,6 +319,23 @@ class CombinedModel(RuleBasedStateMachine):
             sequence = line.runs[index].sequence + number - line.keys[index]
             self.live[sequence].until_ms = answer.until_ms
             self.live[sequence].renewed = True
+        self.dispatch()
+
+    @precondition(lambda self: self.machine.contents.aside.count)
+    @rule(data=st.data(), count=st.integers(1, 3), outcome=outcomes, settles=st.booleans())
+    def receive_deferred(self, data: st.DataObject, count: int, outcome: Outcome, settles: bool) -> None:
+        deferred = sorted(s for s, message in self.live.items() if message.holder == NOBODY)
+        wanted = data.draw(st.lists(st.sampled_from(deferred), min_size=1, max_size=count, unique=True))
+        identity = self.identity
+        self.identity += 1
+        lock_ms = self.policy.lock_ms or 15
+        *_, answer = self.do(LockDeferred(identity, f"deferred {identity}", wanted, lock_ms))
+        assert isinstance(answer, LockedDeferred)
+        assert [run.sequence for run in answer.runs] == sorted(wanted)
+        for sequence in wanted:
+            self.live[sequence].until_ms = self.now + lock_ms
+        if settles:
+            self.do(SettleLocked(f"deferred {identity}", wanted[0], outcome))
         self.dispatch()
 
     @precondition(lambda self: self.machine.contents.consumers.by_id)

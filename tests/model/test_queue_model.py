@@ -367,9 +367,7 @@ class QueueModel(ModelledQueue):
                 location=message.area,
             )
             read.append(Run(one, 0, 1, sequence))
-        effects = self.perform(
-            self.machine.apply(Fetched(asked.sequence, read, fate == "damaged"), self.now)
-        )
+        effects = self.perform(self.machine.apply(Fetched(asked.sequence, read, fate == "damaged"), self.now))
         outcomes: list[Effect] = []
         for effect in effects:
             if not (isinstance(effect, Removed) and effect.reason is Reason.LOST):

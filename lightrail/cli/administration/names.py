@@ -13,7 +13,7 @@ from lightrail.console.text import counted
 from lightrail.model.names import dead_letter_name, subscription_name
 from lightrail.model.policy import BY_NAME
 
-QUEUE_COLUMNS = ("name", "ready", "delayed", "in_flight", "bytes", "consumers", "shard")
+QUEUE_COLUMNS = ("name", "ready", "delayed", "deferred", "in_flight", "bytes", "consumers", "shard")
 PAGE = 1_000
 
 
@@ -205,10 +205,10 @@ def _goes_with(client: Client, name: str) -> str:
 
 
 def _held(client: Client, queue: str) -> int:
-    """All messages of a queue: ready, delayed and unsettled."""
+    """All messages of a queue: ready, delayed, deferred and unsettled."""
     answer = client.request("GET", path_of(queue, "!figures"), missing_ok=True)
     figures = answer.json() if answer.status == 200 else {}
-    return sum(int(figures.get(key, 0)) for key in ("ready", "delayed", "in_flight", "parked"))
+    return sum(int(figures.get(key, 0)) for key in ("ready", "delayed", "deferred", "in_flight", "parked"))
 
 
 def confirmed(question: str) -> bool:

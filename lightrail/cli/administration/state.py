@@ -199,7 +199,7 @@ def _kept(shard: dict[str, Any]) -> list[Finding]:
 
 def _about(queue: dict[str, Any]) -> list[Finding]:
     name, ready = queue["name"], int(queue["ready"])
-    messages = ready + int(queue.get("delayed", 0)) + int(queue["in_flight"])
+    messages = ready + sum(int(queue.get(key, 0)) for key in ("delayed", "deferred", "in_flight"))
     found = []
     if is_dead_letter(name):
         if messages:

@@ -27,6 +27,7 @@ from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.links.outcomes import Deferral
 from lightrail.model import conditions, limits
 from lightrail.model.names import is_dead_letter
 from lightrail.wire.bodies import ConsumerOpen
@@ -54,6 +55,8 @@ ENQUEUED: Final = Symbol("x-opt-enqueued-time")
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 FIRST_SEQUENCE: Final = 1
 """What clients have as the sequence of a queue's first message, which is 0 here."""
+ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
+"""x-opt-message-state of a message: deferred by a receiver, or before its time, or neither."""
 REASON: Final = "DeadLetterReason"
 DESCRIPTION: Final = "DeadLetterErrorDescription"
 NOTED_REASON: Final = Symbol("x-opt-deadletter-reason")
@@ -62,8 +65,7 @@ NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
 REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
 """Those of this broker, as Service Bus calls them."""
 NOT_DEFERRED: Final = (
-    "messages can't be deferred in this version: the message is in its queue again; schedule a message "
-    "instead, or abandon this one"
+    "messages can't be deferred in a transaction: the message is in its queue again; defer it without one"
 )
 
 
@@ -146,22 +148,21 @@ class BusConsumerLink(ConsumerLink):
         return policy.milliseconds("lock_duration") or limits.BUS_LOCK_SHOWN_MS
 
     def outcome(self, event: Outcome) -> None:
-        """The client's outcome: its reasons are kept with a dead letter, and a deferral is refused."""
+        """The client's outcome: its reasons are kept with a dead letter, and undeliverable-here defers."""
         state = event.state
         if isinstance(state, Modified) and state.undeliverable_here:
+            super().outcome(Outcome(event.link, event.first, event.last, Deferral(state), event.settled))
+        else:
+            super().outcome(_translated(event))
+
+    def transacted(self, event: Outcome, state: TransactionalState) -> Outcome | None:
+        """These clients commit only when the broker has answered each outcome and settled it."""
+        if isinstance(state.outcome, Modified) and state.outcome.undeliverable_here:
             self.settlements.settle(event.first, event.last, Modified(delivery_failed=False))
             if not event.settled:
                 error = AmqpError(condition=Symbol(conditions.NOT_IMPLEMENTED), description=NOT_DEFERRED)
                 self._link.settle_sent(event.first, event.last, Rejected(error=error))
                 self.connection.touch()
-            return
-        super().outcome(_translated(event))
-
-    def transacted(self, event: Outcome, state: TransactionalState) -> Outcome | None:
-        """These clients commit only when the broker has answered each outcome and settled it."""
-        found = Outcome(event.link, event.first, event.last, state.outcome, event.settled)
-        if isinstance(state.outcome, Modified) and state.outcome.undeliverable_here:
-            self.outcome(found)
             return None
         if not event.settled:
             self._link.settle_sent(event.first, event.last, state)
@@ -173,18 +174,18 @@ def _translated(event: Outcome) -> Outcome:
     """What the client means: reasons become annotations, an abandoned message is a failed delivery."""
     state = event.state
     if isinstance(state, Rejected):
-        state = _with_reason(state)
+        state = with_reason(state)
     elif isinstance(state, Modified) and not state.delivery_failed:
         state = Modified(delivery_failed=True, message_annotations=state.message_annotations)
     return Outcome(event.link, event.first, event.last, state, event.settled)
 
 
-def annotations_of(sequence: int, enqueued_at_ms: int) -> dict[Symbol, Any]:
+def annotations_of(sequence: int, enqueued_at_ms: int, state: int = ACTIVE) -> dict[Symbol, Any]:
     """What clients read of a message in a queue, by the queue's own sequence."""
     return {
         SEQUENCE: Long(sequence + FIRST_SEQUENCE),
         ENQUEUED: Timestamp(enqueued_at_ms),
-        Symbol("x-opt-message-state"): Int(0),
+        Symbol("x-opt-message-state"): Int(state),
     }
 
 
@@ -235,7 +236,8 @@ def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
     return with_application_properties(message, properties)
 
 
-def _with_reason(state: Rejected) -> Rejected:
+def with_reason(state: Rejected) -> Rejected:
+    """A rejection whose reason and description become annotations of the dead letter, cut to their bound."""
     error = state.error
     if error is None or not error.info:
         return state

@@ -62,10 +62,15 @@ def send_with_new_headers(
         stop = blob_at + end - base
         message = bytes(part[start:stop])
         start = stop
-        link.send_one(_with_new_header(message, attempts, expires, now_ms), 0, presettled)
+        link.send_one(with_new_header(message, attempts, expires, now_ms), 0, presettled)
 
 
-def _with_new_header(message: bytes, attempts: int, expires: int, now_ms: int) -> bytes:
+def with_new_header(message: bytes, attempts: int, expires: int, now_ms: int) -> bytes:
+    """A message with its count of deliveries and the rest of its time to live.
+
+    Args:
+        expires: when it expires, in milliseconds since the epoch; 0 for never.
+    """
     try:
         header = decode_header(message)
     except DecodeError:

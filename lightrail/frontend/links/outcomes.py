@@ -1,5 +1,6 @@
 """Outcomes between AMQP and the wire: of deliveries to the shard, and of a listener back to its senders."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from lightrail.amqp.decoder import decode
@@ -10,7 +11,16 @@ from lightrail.amqp.values import Symbol
 from lightrail.wire.bodies import ConsumerOpen, SettleDetail
 from lightrail.wire.frames import OutcomeCode
 
-OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
+
+@dataclass(slots=True)
+class Deferral:
+    """An outcome by which a client of Azure Service Bus defers messages."""
+
+    state: Modified
+    """As the client reads it where we settle: undeliverable-here."""
+
+
+OUTCOMES: Final = (Accepted, Rejected, Released, Modified, Deferral)
 """Terminal states (messaging 3.4): the others settle nothing by themselves."""
 FAILED: Final = Modified(delivery_failed=True)
 """The outcome of messages that a shard may have stored before it stopped."""
@@ -36,6 +46,10 @@ def encode_outcome(state: object, options: ConsumerOpen) -> tuple[OutcomeCode, b
             if notes:
                 detail.annotations = encode(notes).hex()
         return OutcomeCode.REJECTED, detail.encode()
+    if isinstance(state, Deferral):
+        changes = state.state.message_annotations
+        annotations = encode(changes).hex() if changes else ""
+        return OutcomeCode.MODIFIED, SettleDetail(annotations=annotations, deferred=True).encode()
     if isinstance(state, Modified):
         annotations = encode(state.message_annotations).hex() if state.message_annotations else ""
         return OutcomeCode.MODIFIED, SettleDetail(

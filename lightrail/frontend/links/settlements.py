@@ -4,6 +4,7 @@ A client that waits for us to settle (receiver-settle-mode second) gets that whe
 disk: a delivery that was confirmed is never delivered again.
 """
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +12,7 @@ from lightrail.amqp.events import Outcome
 from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.performatives import Rejected
 from lightrail.frontend.links.context import LinkContext
-from lightrail.frontend.links.outcomes import FAILED, OUTCOMES, encode_outcome
+from lightrail.frontend.links.outcomes import FAILED, OUTCOMES, Deferral, encode_outcome
 from lightrail.frontend.links.unconfirmed import UNCONFIRMED, Unconfirmed
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen
@@ -177,6 +178,31 @@ class Settlements:
             locked = dict(zip(unsettled, answer.fields["locked_ms"], strict=True))
         return [0 if number is None else locked.get(number, 0) for number in numbers]
 
+    async def settle_by_tags(self, tags: Sequence[bytes], state: object) -> list[bool]:
+        """Settles deliveries with these delivery-tags; returns when that is on disk.
+
+        Returns, tag by tag: whether the delivery has this outcome now; not where its lock ran out or it has
+        another one. Raises ShardAway, ShardRefused: what was settled is not known.
+        """
+        found = [self._link.unsettled_number(tag) for tag in tags]
+        numbers = [number for number in found if number is not None and number >= self._base]
+        options = self._options
+        settled: set[int] = set()
+        if numbers and not (options.relay or options.browse):
+            code, detail = encode_outcome(state, options)
+            outcome = {"outcome": code.name.lower(), **(json.loads(detail) if detail else {})}
+            fields = {"link": self._number, "numbers": numbers, **outcome}
+            answer = await self._frontend.ask_shard(options.queue, "settle_deliveries", fields)
+            settled = {each for each, done in zip(numbers, answer.fields["found"], strict=True) if done}
+            self._counts.outcomes[code] += len(settled)
+        if settled and not self.is_closed:
+            self._remove(len(settled))
+            for number in settled:
+                # The request is answered instead. Azure's client for Python reads any disposition as one
+                # about its own messages, such as that request.
+                self._link.forget_sent(number, number)
+        return [number in settled for number in found]
+
     # --- from the shard --------------------------------------------------------------------------------
 
     def forget(self, sent: int) -> None:
@@ -208,6 +234,8 @@ class Settlements:
         for first, last, state in found:
             if self.confirms_plainly and isinstance(state, Rejected):
                 state = Rejected()
+            elif isinstance(state, Deferral):
+                state = state.state
             self._link.settle_sent(first, last, state)
             self._connection.touch()
 

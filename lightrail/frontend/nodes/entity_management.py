@@ -8,19 +8,24 @@ in links/bus_deliveries.py.
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
-from uuid import UUID
 
 from lightrail.amqp.messages import Message, read_message
 from lightrail.amqp.sections import attributes
-from lightrail.amqp.values import Array, DecodeError, Int, Long, Symbol, Timestamp
-from lightrail.frontend.links.bus_deliveries import FIRST_SEQUENCE, BusConsumerLink, annotated, annotations_of
-from lightrail.frontend.nodes import entity_rules
+from lightrail.amqp.values import Array, DecodeError, Long, Symbol
+from lightrail.frontend.links.bus_deliveries import (
+    DEFERRED,
+    FIRST_SEQUENCE,
+    SCHEDULED,
+    annotated,
+    annotations_of,
+)
+from lightrail.frontend.nodes import bus_locks, deferred, entity_rules
+from lightrail.frontend.nodes.bus_fields import SEQUENCE_END, Fields, queue_of, sequences_of, whole
 from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.frontend.nodes.requests import RequestError, error_of, reply
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, is_dead_letter, queue_name
-from lightrail.model.policy import Role
 from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_name
 from lightrail.namespace.errors import TakenError
 from lightrail.namespace.records import Name, Right
@@ -30,8 +35,6 @@ from lightrail.wire.frames import UNKNOWN_SEQUENCE
 SUFFIX: Final = "/$management"
 PREFIX: Final = "com.microsoft:"
 NOT_HERE: Final[Mapping[str, str]] = {
-    "receive-by-sequence-number": "messages can't be deferred, so none is received by its number",
-    "update-disposition": "messages are settled on the link that they were received from",
     "renew-session-lock": "sessions are not available",
     "get-session-state": "sessions are not available",
     "set-session-state": "sessions are not available",
@@ -50,10 +53,6 @@ CONDITIONS: Final = {
 """errorCondition beside a status; internal-error for all others."""
 ALREADY_EXISTS: Final = "com.microsoft:entity-already-exists"
 
-SCHEDULED: Final = 2
-"""x-opt-message-state of a message before its time; 0 of others."""
-
-Fields = dict[str, Any]
 OnRules = Callable[[NodeContext, str, Fields], Awaitable[Fields]]
 
 
@@ -69,7 +68,9 @@ class EntityManagement:
         self.address = address
         self._operations: Mapping[str, Callable[[NodeContext, Name, Fields], Awaitable[Fields | None]]] = {
             "peek-message": self._peek,
-            "renew-lock": self._renew,
+            "renew-lock": bus_locks.renew,
+            "update-disposition": bus_locks.settle,
+            "receive-by-sequence-number": deferred.receive,
             "schedule-message": self._schedule,
             "cancel-scheduled-message": self._cancel,
             "add-rule": partial(self._on_rules, entity_rules.add),
@@ -95,7 +96,7 @@ class EntityManagement:
         except Exception as error:
             known_error = error_of(error, connection.client.caller_for)
             made = reply(known_error.status, str(known_error), None)
-            condition = CONDITIONS.get(known_error.status, conditions.INTERNAL_ERROR)
+            condition = known_error.condition or CONDITIONS.get(known_error.status, conditions.INTERNAL_ERROR)
             if isinstance(error, TakenError):
                 condition = ALREADY_EXISTS
             made.application["errorCondition"] = Symbol(condition)
@@ -126,10 +127,10 @@ class EntityManagement:
         demand_look(connection.frontend.directory, connection.client.caller_for(record.name), record)
         if body.get("session-id") is not None:
             raise RequestError(501, "sessions are not available in this version: peek without a session-id")
-        start = max(0, _whole(body, "from-sequence-number", -(1 << 62), 1 << 62) - FIRST_SEQUENCE)
-        count = min(_whole(body, "message-count", 1, 1 << 31), limits.MANAGEMENT_PAGE_MAX)
+        start = max(0, whole(body, "from-sequence-number", -SEQUENCE_END, SEQUENCE_END) - FIRST_SEQUENCE)
+        count = min(whole(body, "message-count", 1, 1 << 31), limits.MANAGEMENT_PAGE_MAX)
         fields = {"from": start, "count": count, "bytes": limits.MANAGEMENT_PAGE_BYTES}
-        answer = await connection.frontend.ask_shard(_queue(record), "peek", fields)
+        answer = await connection.frontend.ask_shard(queue_of(record), "peek", fields)
         messages: list[Fields] = []
         at = 0
         is_dead = is_dead_letter(record.name)
@@ -138,40 +139,16 @@ class EntityManagement:
             message = bytes(answer.blob[at:end])
             at = end
             if not each["message_format"]:
-                notes = annotations_of(int(each["sequence"]), int(each["enqueued_at_ms"]))
-                if each["state"] == "delayed":
-                    notes[Symbol("x-opt-message-state")] = Int(SCHEDULED)
+                state = SCHEDULED if each["state"] == "delayed" else DEFERRED * bool(each.get("deferred"))
+                notes = annotations_of(int(each["sequence"]), int(each["enqueued_at_ms"]), state)
                 message = annotated(message, notes, is_dead=is_dead)
             messages.append({"message": message})
         return {"messages": messages} if messages else None
 
-    async def _renew(self, connection: NodeContext, _record: Name, body: Fields) -> Fields:
-        """Locks deliveries of this connection's links anew; only its own can be meant."""
-        tokens = body.get("lock-tokens")
-        if (
-            not isinstance(tokens, list)
-            or not 0 < len(tokens) <= limits.LOCKS_RENEWED_MAX
-            or not all(isinstance(token, UUID) for token in tokens)
-        ):
-            raise RequestError(
-                400, f"expected lock-tokens, an array of 1 to {limits.LOCKS_RENEWED_MAX} UUIDs"
-            )
-        now_ms = connection.frontend.now_ms()
-        ends: list[Timestamp] = []
-        for token in tokens:
-            tag = token.bytes_le
-            links = (each for each in connection.links if isinstance(each, BusConsumerLink))
-            link = next((each for each in links if each.has_tag(tag)), None)
-            locked = [0] if link is None else await link.settlements.renew_locks([tag])
-            if locked[0] == 0:
-                raise RequestError(410, f"the lock {token} has ended, or its message is settled")
-            ends.append(Timestamp(now_ms + (locked[0] or limits.BUS_LOCK_SHOWN_MS)))
-        return {"expirations": Array(ends, 0x83)}
-
     async def _schedule(self, connection: NodeContext, record: Name, body: Fields) -> Fields:
         """Stores messages that are delivered at their time, and answers with their sequences."""
         demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
-        _queue(record)
+        queue_of(record)
         if not record.policy["delay"]:
             raise RequestError(
                 501, f"{record.name} delays no messages; a manager sets its policy's field delay to true"
@@ -205,22 +182,14 @@ class EntityManagement:
     async def _cancel(self, connection: NodeContext, record: Name, body: Fields) -> Fields:
         """Removes messages before their time."""
         demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
-        numbers = body.get("sequence-numbers")
-        if (
-            not isinstance(numbers, list)
-            or not 0 < len(numbers) <= limits.MANAGEMENT_PAGE_MAX
-            or not all(isinstance(number, int) and FIRST_SEQUENCE <= number < 1 << 62 for number in numbers)
-        ):
-            raise RequestError(
-                400,
-                f"expected sequence-numbers, an array of 1 to {limits.MANAGEMENT_PAGE_MAX} longs from 1 on",
-            )
-        fields = {"sequences": [int(number) - FIRST_SEQUENCE for number in numbers]}
-        answer = await connection.frontend.ask_shard(_queue(record), "cancel", fields)
-        if answer.fields.get("cancelled", 0) < len(set(numbers)):
+        sequences = sequences_of(body)
+        wanted = len(set(sequences))
+        fields = {"sequences": sequences}
+        answer = await connection.frontend.ask_shard(queue_of(record), "cancel", fields)
+        if answer.fields.get("cancelled", 0) < wanted:
             raise RequestError(
                 404,
-                f"{answer.fields.get('cancelled', 0)} of {len(set(numbers))} messages were cancelled; the "
+                f"{answer.fields.get('cancelled', 0)} of {wanted} messages were cancelled; the "
                 f"others are not scheduled in {record.name} (any more)",
             )
         return {}
@@ -241,19 +210,6 @@ def _parse(payload: bytes) -> tuple[str, Fields]:
     if not isinstance(body, dict):
         raise RequestError(400, "expected the body to be an amqp-value with a map")
     return str(operation).removeprefix(PREFIX), {str(key): value for key, value in body.items()}
-
-
-def _queue(record: Name) -> str:
-    if record.role is not Role.QUEUE:
-        raise RequestError(501, f"{record.name} has role {record.role}; expected a queue")
-    return record.name
-
-
-def _whole(body: Fields, key: str, low: int, high: int) -> int:
-    value = body.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise RequestError(400, f"{key} is {value!r:.80}; expected a whole number from {low} to {high}")
-    return int(value)
 
 
 def _scheduled(value: Any, now_ms: int) -> tuple[bytes, bool, int, int]:

@@ -20,11 +20,16 @@ WRONG: Final = frozenset({413, 422})
 
 
 class RequestError(Exception):
-    """A request that is answered with an error: a status and a sentence."""
+    """A request that is answered with an error: a status and a sentence.
 
-    def __init__(self, status: int, description: str) -> None:
+    Args:
+        condition: of the answer, where that of its status is not the right one.
+    """
+
+    def __init__(self, status: int, description: str, condition: str = "") -> None:
         super().__init__(description)
         self.status = status
+        self.condition = condition
 
 
 class Request(NamedTuple):

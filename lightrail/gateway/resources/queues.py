@@ -17,7 +17,7 @@ from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, may
 
-COLUMNS: Final = ("ready", "delayed", "in_flight", "bytes", "consumers")
+COLUMNS: Final = ("ready", "delayed", "deferred", "in_flight", "bytes", "consumers")
 """Figures of a queue where no shard answers; each is None then."""
 
 
@@ -56,6 +56,7 @@ async def figures_of(services: Services, caller: Caller, name: str) -> dict[str,
     return {
         "name": name,
         **{key: fields[key] for key in ("ready", "delayed", "in_flight", "parked", "bytes", "resident")},
+        "deferred": fields.get("deferred", 0),
         "next_sequence": fields["next_sequence"],
         "captured": fields.get("captured", False),
         "consumers": fields["consumer_count"],

@@ -73,9 +73,12 @@ class Arrangement:
             # Joined messages share the earliest time of arrival, but delays count from each message's own.
             runs = join_neighbours(runs)
         for run in merge_evicted(runs, {}):
+            contents.counters.restored += run.count
+            if run.is_deferred and not command.is_copy:
+                contents.set_aside(run)
+                continue
             contents.ready.add(run)
             contents.deadlines.add(run)
-            contents.counters.restored += run.count
         if command.reserved:
             reserved.restore(contents, command.reserved)
         contents.next_sequence = command.next_sequence
@@ -100,6 +103,7 @@ class Arrangement:
                 active = consumer
             for run in consumer.in_flight.runs:
                 deliveries.take_over(run)
+        self._set_aside()
         contents.locks.heap = list(command.locks)
         heapify(contents.locks.heap)
         deliveries.seen_to = command.seen_to
@@ -108,7 +112,17 @@ class Arrangement:
         self.follow(command.policy, now_ms, command.past)
         if active is not None:
             contents.consumers.activate(active)
-        contents.deadlines.thin(contents.waiting())
+        contents.deadlines.thin(contents.expiring())
+
+    def _set_aside(self) -> None:
+        """Takes deferred messages out of the line of a copy."""
+        ready = self._contents.ready
+        waiting = ready.waiting()
+        deferred = [run for run in waiting if run.is_deferred]
+        if deferred:
+            ready.swap(ready.head, len(ready.runs), [run for run in waiting if not run.is_deferred])
+            for run in deferred:
+                self._contents.set_aside(run)
 
     def _know(self, ids: Sequence[tuple[int, bytes]]) -> None:
         if ids:

@@ -38,6 +38,8 @@ class Outcome(NamedTuple):
     annotations: Any = None
     """modified: annotations that the machine's `annotate` merges into the messages; rejected: annotations of
     the dead letters; None or empty for none."""
+    defers: bool = False
+    """modified: the messages are deferred, for requests that name their sequences."""
 
 
 ACCEPTED: Final = Outcome(OutcomeKind.ACCEPTED)
@@ -123,6 +125,14 @@ class Settle(NamedTuple):
     outcome: Outcome = ACCEPTED
 
 
+class SettleDeliveries(NamedTuple):
+    """Settles single deliveries of an attached consumer; answered by SettledDeliveries."""
+
+    consumer: int
+    numbers: Sequence[int]
+    outcome: Outcome
+
+
 class Reserve(NamedTuple):
     """Deliveries of a consumer, all of which exist, belong to a prepared transaction from now on.
 
@@ -153,6 +163,21 @@ class SettleLocked(NamedTuple):
     """Sequence of the message, if the request has it; then only this message is found."""
 
 
+class LockDeferred(NamedTuple):
+    """Locks deferred messages, all or none of them; answered by LockedDeferred.
+
+    Each is a delivery of its own, whose number is its sequence. Repeated with its key, it finds them again.
+    """
+
+    holder: int
+    """Of a consumer that is never attached; never used twice in the life of a machine."""
+    key: str
+    """Names the locks, which SettleLocked and RenewLock find by it."""
+    sequences: Sequence[int]
+    lock_ms: int
+    """How long they are locked where the policy has no time."""
+
+
 class RenewLock(NamedTuple):
     """Renews the lock of one delivery from now on; answered by LockAnswer."""
 
@@ -174,7 +199,7 @@ class Tick(NamedTuple):
 
 
 class Purge(NamedTuple):
-    """Removes every ready message; those in flight stay with their consumers."""
+    """Removes every message that is ready, delayed or deferred; those in flight stay with their consumers."""
 
 
 class Cancel(NamedTuple):
@@ -237,7 +262,7 @@ class Open(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """Looks at up to `count` ready or delayed messages from a sequence on; nothing is locked."""
+    """Looks at up to `count` ready, delayed or deferred messages from a sequence on; nothing is locked."""
 
     from_sequence: int
     count: int
@@ -266,6 +291,8 @@ class Restore(NamedTuple):
     """Sequences (first, before last) of messages of prepared transactions, by holder; see Reserve."""
     joins: bool = True
     """Whether neighbours may share the earliest time of arrival: not where delays count from their own."""
+    is_copy: bool = False
+    """Of another shard's queue: all messages lie in its line, deferred ones as well, until it is opened."""
 
 
 Command = (
@@ -280,8 +307,10 @@ Command = (
     | Reserve
     | Conclude
     | SettleLocked
+    | LockDeferred
     | RenewLock
     | RenewDeliveries
+    | SettleDeliveries
     | Tick
     | Purge
     | Cancel

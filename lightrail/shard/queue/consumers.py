@@ -123,6 +123,7 @@ class Consumers:
     """All consumers of a queue, in the order of their attaches, and the rings of waiting ones."""
 
     __slots__ = (
+        "aside",
         "browsers",
         "by_id",
         "competing",
@@ -142,6 +143,8 @@ class Consumers:
         """Detached consumers with deliveries that are still locked."""
         self.deferred: Consumer | None = None
         """Has the deliveries that wait for their outcome (deferred.py)."""
+        self.aside: Consumer | None = None
+        """Has the deferred messages (aside.py)."""
         self.single_active = False
         self.browsers: list[Consumer] = []
         self.competing = 0
@@ -160,6 +163,8 @@ class Consumers:
         yield from self.departed.values()
         if self.deferred is not None:
             yield self.deferred
+        if self.aside is not None:
+            yield self.aside
 
     def attach(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
         """Attaches a consumer, or returns why not."""

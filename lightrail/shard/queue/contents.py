@@ -1,7 +1,7 @@
 """Contents: the messages of one queue, their places, and their numbers.
 
-They are ready, delayed, or in flight at a consumer; in memory or on disk. Messages enter in machine.py, and
-leave in outcomes.py and removals.py.
+They are ready, delayed, deferred, or in flight at a consumer; in memory or on disk. Messages enter in
+machine.py, and leave in outcomes.py and removals.py.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,6 +9,7 @@ from heapq import merge
 from typing import Final
 
 from lightrail.model import limits
+from lightrail.shard.queue.aside import Aside
 from lightrail.shard.queue.commands import Peek
 from lightrail.shard.queue.consumers import Consumers
 from lightrail.shard.queue.counters import Counters, Gauges
@@ -18,6 +19,7 @@ from lightrail.shard.queue.duplicates import Duplicates
 from lightrail.shard.queue.effects import Peeked, State
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.expiry import Deadlines
+from lightrail.shard.queue.line import Line
 from lightrail.shard.queue.locks import Locks
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ready import Ready, one_run, rejoined
@@ -33,6 +35,7 @@ class Contents:
     """The messages of one queue, its consumers, and their sums."""
 
     __slots__ = (
+        "aside",
         "consumers",
         "counters",
         "deadlines",
@@ -64,6 +67,8 @@ class Contents:
         self.deliveries = Deliveries(
             self.ready, self.consumers, self.eviction, self.counters, self.locks, self.work
         )
+        self.aside = Aside()
+        """Deferred messages; the sums of `deliveries` count them."""
         self.duplicates: Duplicates | None = None
         """The message-ids of the window of duplicates, if the policy has one."""
         self.special: Special | None = None
@@ -74,6 +79,17 @@ class Contents:
     def waiting(self) -> list[Run]:
         """Everything that is ready or delayed, by sequence."""
         return self.ready.waiting() if self.special is None else self.special.waiting()
+
+    def expiring(self) -> list[Run]:
+        """Everything that may expire: what waits, and deferred messages."""
+        return [*self.waiting(), *self.aside]
+
+    def set_aside(self, run: Run) -> None:
+        """Adds deferred messages that are in no line."""
+        self.aside.add(run)
+        self.consumers.aside = self.aside.consumer
+        self.deliveries.take_over(run)
+        self.deadlines.add(run)
 
     def runs(self) -> list[Run]:
         """Every run, ready or in flight."""
@@ -100,13 +116,15 @@ class Contents:
             yield from consumer.in_flight.runs[consumer.in_flight.head :]
 
     def peek(self, command: Peek) -> Peeked:
-        """Some messages that are ready or delayed, by sequence."""
+        """Some messages that are ready, delayed or deferred, by sequence."""
         found: list[Run] = []
         states: list[State] = []
         wanted = command.count
         lines = [_from(self.ready, command.from_sequence, State.READY)]
         if self.special is not None and self.special.delays is not None:
             lines.append(_from(self.special.delays.line, command.from_sequence, State.DELAYED))
+        if self.aside.count:
+            lines.append(_from(self.aside.consumer.in_flight, command.from_sequence, State.DEFERRED))
         for run, state in merge(*lines, key=lambda each: each[0].sequence):
             if wanted <= 0:
                 break
@@ -176,7 +194,7 @@ class Contents:
 
     @property
     def held(self) -> int:
-        """Messages that count against the policy's bounds: ready, delayed and in flight."""
+        """Messages that count against the policy's bounds: ready, delayed, in flight and deferred."""
         return self.ready.count + self.deliveries.count + self.delayed.count
 
     @property
@@ -199,11 +217,11 @@ class Contents:
     @property
     def in_flight_count(self) -> int:
         """Messages delivered and not settled."""
-        return self.deliveries.count
+        return self.deliveries.count - self.aside.count
 
     @property
     def in_flight_bytes(self) -> int:
-        """Their bytes."""
+        """Bytes of these, and of deferred messages."""
         return self.deliveries.bytes
 
     def sizes(self) -> tuple[int, int]:
@@ -225,6 +243,8 @@ class Contents:
                 size += special.batch_bytes
             else:
                 size += limits.RUN_BYTES * (len(ready) - ready.evicted_runs)
+        if self.aside.count and (special is None or not special.singles):
+            index += limits.RUN_ON_DISK_BYTES * len(self.aside)
         for heap in (self.deadlines.heap, self.locks.heap):
             if heap and len(heap) > limits.STALE_ENTRIES_MIN:
                 index += limits.TIMED_BYTES * len(heap)
@@ -259,6 +279,7 @@ class Contents:
             self.resident_message_bytes,
             len(self.consumers.by_id),
             self.delayed.count,
+            self.aside.count,
         )
 
     @property
@@ -273,7 +294,7 @@ class Contents:
         return _NOTHING if special is None or special.delays is None else special.delays.line
 
 
-def _from(line: Ready, first: int, state: State) -> Iterator[tuple[Run, State]]:
+def _from(line: Line, first: int, state: State) -> Iterator[tuple[Run, State]]:
     """The runs of a line that end above a sequence."""
     runs = line.runs
     for index in range(line.index(first), len(runs)):

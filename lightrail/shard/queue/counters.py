@@ -66,3 +66,5 @@ class Gauges(NamedTuple):
     consumers: int
     delayed: int = 0
     """Messages that wait for their time; not part of `ready`, but of `bytes`."""
+    deferred: int = 0
+    """Messages that are deferred and not locked; not part of `in_flight`, but of `bytes`."""

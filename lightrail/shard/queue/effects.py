@@ -35,6 +35,7 @@ class State(StrEnum):
 
     READY = "ready"
     DELAYED = "delayed"
+    DEFERRED = "deferred"
 
 
 class Stored(NamedTuple):
@@ -147,12 +148,28 @@ class LockAnswer(NamedTuple):
     """The new end of a renewed lock; else 0."""
 
 
+class LockedDeferred(NamedTuple):
+    """The answer to a LockDeferred."""
+
+    runs: list[Run]
+    """The messages, one each, by sequence; none where any is not deferred, or is locked already."""
+    until_ms: int
+    """When their locks run out."""
+
+
 class Renewed(NamedTuple):
     """The answer to a RenewDeliveries, delivery by delivery."""
 
     locked_ms: list[int | None]
     """Milliseconds for which each is locked from now on; 0 if its lock expired or it was settled, None if its
     lock has no time limit."""
+
+
+class SettledDeliveries(NamedTuple):
+    """The answer to a SettleDeliveries, delivery by delivery."""
+
+    found: list[bool]
+    """Whether it was in flight, and has its outcome now."""
 
 
 class Peeked(NamedTuple):
@@ -177,6 +194,8 @@ Effect = (
     | Fetch
     | Refused
     | LockAnswer
+    | LockedDeferred
     | Renewed
+    | SettledDeliveries
     | Peeked
 )

@@ -41,6 +41,10 @@ class InFlight(Line):
         self.head = 0
         return runs
 
+    def ordered(self) -> list[Run]:
+        """The runs that may come back to the queue's order: all but deferred messages (aside.py)."""
+        return [run for run in self.runs[self.head :] if not run.is_deferred]
+
     # --- memory and disk --------------------------------------------------------------------------------
 
     @property

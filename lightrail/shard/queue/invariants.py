@@ -29,7 +29,7 @@ def check(machine: Machine) -> None:
 
 def _check_conservation(contents: Contents) -> None:
     counters = contents.counters
-    present = contents.ready.count + contents.delayed_count + contents.in_flight_count
+    present = contents.ready.count + contents.delayed_count + contents.in_flight_count + contents.aside.count
     assert counters.arrived == present + counters.left, (
         f"{counters.arrived} arrived, but {present} are here and {counters.left} left: {counters}"
     )
@@ -98,9 +98,15 @@ def _check_consumers(contents: Contents) -> None:
         assert isinstance(consumer, Reservation) or (
             contents.locks.by_key[consumer.options.lock_key] is consumer
         )
+    assert contents.aside.count == sum(run.count for run in contents.aside)
+    assert all(run.is_deferred for run in contents.aside)
+    assert consumers.aside is contents.aside.consumer or not contents.aside.count
+    _check_line(contents.aside.consumer.in_flight)
     count += sum(run.count for run in contents.deferred)
     size += sum(run.size for run in contents.deferred)
     assert contents.in_flight_count == count
+    count += contents.aside.count
+    size += sum(run.size for run in contents.aside)
     assert contents.in_flight_bytes == size
     for consumer in consumers:
         for run in consumer.in_flight.runs[consumer.in_flight.head :]:
@@ -151,7 +157,8 @@ def _check_locked_once(contents: Contents) -> None:
 
 
 def _check_deadlines(contents: Contents) -> None:
-    for run in contents.waiting():
+    assert not any(run.is_deferred for run in contents.waiting()), "a deferred message waits for a consumer"
+    for run in contents.expiring():
         expires_at_ms = run.batch.expires_at_ms
         if expires_at_ms is None or run.sequence in contents.eviction.fetching:
             continue

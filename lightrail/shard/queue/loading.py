@@ -159,11 +159,7 @@ class Loading:
         if isinstance(order, Groups):
             for consumer in self._consumers:
                 stays = consumer.id in self._consumers.by_id and past.owners is None
-                pieces = [
-                    piece
-                    for run in consumer.in_flight.runs[consumer.in_flight.head :]
-                    for piece in self._keys.pieces(run)
-                ]
+                pieces = [piece for run in consumer.in_flight.ordered() for piece in self._keys.pieces(run)]
                 for piece in pieces:
                     self._assign(order, piece, past.owners or {})
                 for piece in pieces:
@@ -171,7 +167,7 @@ class Loading:
         elif self._replacing.values is not None:
             newest = past.newest or {}
             for consumer in self._consumers:
-                for run in consumer.in_flight.runs[consumer.in_flight.head :]:
+                for run in consumer.in_flight.ordered():
                     for piece in self._keys.pieces(run):
                         if (key := self._keys.key_of(piece)) != MISSING:
                             self._replacing.outdate(key, newest.get(piece.sequence, piece.sequence))
@@ -198,6 +194,9 @@ class Loading:
                     yield run
 
     def _is_unknown(self, run: Run) -> bool:
+        if run.is_deferred:
+            # It does not become ready again.
+            return False
         unsized = run.batch.ends is None and run.last - run.first > 1
         return unsized or (self._keys.are_read and not self._keys.is_remembered(run.sequence))
 

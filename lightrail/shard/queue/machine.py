@@ -27,6 +27,7 @@ from lightrail.shard.queue.commands import (
     Detach,
     Enqueue,
     Fetched,
+    LockDeferred,
     Lose,
     Open,
     Peek,
@@ -37,14 +38,16 @@ from lightrail.shard.queue.commands import (
     Restore,
     Resume,
     Settle,
+    SettleDeliveries,
     SettleLocked,
     Suspend,
     Tick,
 )
 from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.effects import Effect, Fetch, LockAnswer, Purged, Reason, Renewed, Stored
+from lightrail.shard.queue.effects import Effect, Fetch, Purged, Reason, Stored
 from lightrail.shard.queue.joining import Joining
 from lightrail.shard.queue.keys import Look
+from lightrail.shard.queue.locking import Locking
 from lightrail.shard.queue.outcomes import Annotate, Outcomes, is_much
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.removals import Removals, removed
@@ -66,7 +69,7 @@ class Machine:
         ValueError: the policy has features that do not combine.
     """
 
-    __slots__ = ("_arrangement", "_joining", "_removals", "contents", "outcomes")
+    __slots__ = ("_arrangement", "_joining", "_locking", "_removals", "contents", "outcomes")
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class Machine:
         self._arrangement = Arrangement(name, self.contents, self._joining, look)
         self._removals = Removals(self.contents)
         self.outcomes = Outcomes(self.contents, self._removals, annotate)
+        self._locking = Locking(self.contents, self.outcomes)
         self._arrangement.follow(policy or Policy(), 0)
 
     # --- commands -------------------------------------------------------------------------------------
@@ -118,9 +122,9 @@ class Machine:
                 found = reserved.conclude(self.contents.consumers, command)
                 if found is not None:
                     self.outcomes.settle(*found, command.outcome, effects)
-            case SettleLocked() | RenewLock() | RenewDeliveries():
+            case SettleLocked() | RenewLock() | RenewDeliveries() | SettleDeliveries() | LockDeferred():
                 self._pass_time(now_ms, effects)
-                self._apply_to_locks(command, now_ms, effects)
+                self._locking.apply(command, now_ms, effects)
             case Purge():
                 self._purge(effects)
             case Peek():
@@ -209,32 +213,13 @@ class Machine:
             consumer.options = replace(consumer.options, default_outcome=RELEASED)
         self._detach(Detach(command.consumer), effects)
 
-    def _apply_to_locks(
-        self, command: SettleLocked | RenewLock | RenewDeliveries, now_ms: int, effects: list[Effect]
-    ) -> None:
-        contents = self.contents
-        locks = contents.locks
-        if isinstance(command, RenewLock):
-            until_ms = locks.renew(command.key, command.number, command.sequence, now_ms)
-            effects.append(LockAnswer(until_ms is not None, until_ms or 0))
-        elif isinstance(command, RenewDeliveries):
-            consumer = contents.consumers.by_id.get(command.consumer)
-            renewed: list[int | None] = [0] * len(command.numbers)
-            if consumer is not None:
-                renewed = locks.renew_deliveries(consumer, command.numbers, now_ms)
-            effects.append(Renewed(renewed))
-        else:
-            consumer = locks.holder(command.key, command.number, command.sequence)
-            if consumer is not None:
-                runs = consumer.in_flight.take(command.number, command.number + 1)
-                self.outcomes.settle(consumer, runs, command.outcome, effects)
-                locks.settled(consumer)
-            effects.append(LockAnswer(consumer is not None, 0))
-
     def _purge(self, effects: list[Effect]) -> None:
         contents = self.contents
         contents.counters.purged += contents.ready.count + contents.delayed_count
         purged = contents.ready.clear() if contents.special is None else contents.special.clear()
+        if contents.aside.count:
+            contents.counters.purged += contents.aside.count
+            purged += self._removals.take_aside()
         if len(purged) > limits.PURGED_AT_ONCE:
             effects.append(Purged(purged))
         else:
@@ -296,6 +281,8 @@ class Machine:
             self._removals.expire(contents.ready, first, last, now_ms, effects)
             if special is not None and special.delays is not None:
                 self._removals.expire(special.delays.line, first, last, now_ms, effects)
+            if contents.aside.count:
+                self._removals.expire_aside(first, last, now_ms, effects)
         self._forget_deadlines(now_ms)
 
     def _forget_deadlines(self, now_ms: int) -> None:
@@ -305,11 +292,13 @@ class Machine:
         if contents.special is None:
             ready = contents.ready
             first = ready.runs[ready.head].sequence if ready.count else contents.next_sequence
+            if (aside := contents.aside.lowest) is not None:
+                first = min(first, aside)
             deadlines.forget_before(first, now_ms)
         if len(deadlines.heap) > limits.STALE_ENTRIES_MIN and deadlines.crowded(
-            len(contents.ready) + len(contents.delayed)
+            len(contents.ready) + len(contents.delayed) + len(contents.aside)
         ):
-            deadlines.thin(contents.waiting())
+            deadlines.thin(contents.expiring())
 
     def _is_late(self, now_ms: int) -> bool:
         """Whether expired messages or locks are left for the next turn, as this one's work is used up."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lightrail.model import limits
+from lightrail.model.attempts import DEFERRED, failures
 from lightrail.shard.queue import bounds
 from lightrail.shard.queue.commands import FAILED, Fetched, Outcome, OutcomeKind
 from lightrail.shard.queue.consumers import Consumer
@@ -127,7 +128,7 @@ class Outcomes:
         if not policy.dead_letter or outcome.kind == OutcomeKind.REJECTED:
             return policy.dead_letter
         fails = outcome.kind == OutcomeKind.MODIFIED and outcome.delivery_failed
-        return fails and 0 < policy.max_delivery_count <= run.attempts + 1
+        return fails and 0 < policy.max_delivery_count <= failures(run.attempts) + 1
 
     def resume(self, answer: Fetched, effects: list[Effect]) -> bool:
         """Gives fetched deliveries their outcome; returns whether something has to be fetched again."""
@@ -148,6 +149,8 @@ class Outcomes:
                 effects.append(removed(gone, Reason.LOST))
             if unlocked:
                 self._fail(consumer, pieces, effects)
+            elif consumer is self._contents.aside.consumer:
+                self._removals.expire_deferred(pieces, effects)
             else:
                 self.settle(consumer, pieces, outcome, effects)
         if not len(self._contents.deferred):
@@ -190,13 +193,13 @@ class Outcomes:
         captured = self._contents.policy.captured
         room = self._room_to_grow(runs) if outcome.annotations else 0
         for run in runs:
-            attempts = run.attempts + outcome.delivery_failed
+            attempts = run.attempts + outcome.delivery_failed | DEFERRED * outcome.defers
             barred = run.barred
             if outcome.undeliverable_here and consumer.id not in barred:
                 barred = (*barred, consumer.id)
             changed = Run(run.batch, run.first, run.last, run.sequence, attempts, barred)
-            if outcome.delivery_failed and count_max and attempts >= count_max:
-                why = f"delivery failed {attempts} times, {count_max} are allowed"
+            if outcome.delivery_failed and count_max and failures(attempts) >= count_max:
+                why = f"delivery failed {failures(attempts)} times, {count_max} are allowed"
                 last = outcome._replace(condition="", description=why)
                 self._removals.discard(changed, Reason.MAX_DELIVERY_COUNT, effects, last)
                 continue
@@ -218,7 +221,7 @@ class Outcomes:
 
     def _put_off(self, run: Run) -> list[Run]:
         """Of messages with new annotations, those that are not delayed by them."""
-        if self._contents.special is None:
+        if self._contents.special is None or run.is_deferred:
             return [run]
         ready = self._contents.special.put_off(run)
         if run.batch.expires_at_ms is not None and sum(each.count for each in ready) < run.count:
@@ -265,7 +268,10 @@ class Outcomes:
         return Run(merged, 0, merged.count, run.sequence, run.attempts, run.barred)
 
     def _give_back(self, run: Run) -> None:
-        """Makes a run ready again, at its position by sequence."""
+        """Makes a run ready again, at its position by sequence, or sets it aside."""
+        if run.is_deferred:
+            self._contents.set_aside(run)
+            return
         if self._contents.special is not None:
             self._contents.special.give_back(run)
         else:
@@ -288,7 +294,7 @@ class Outcomes:
             return
         in_memory: list[Run] = []
         for run in runs:
-            if run.batch.data is None:
+            if run.batch.data is None or run.is_deferred:
                 # It joins its neighbours on disk; few are left, as those in flight were joined before.
                 self._give_back(run)
             else:
@@ -329,8 +335,6 @@ class Outcomes:
         self._modify(consumer, runs, FAILED, effects)
         if self._contents.policy.guarded:
             self._removals.trim(effects)
-
-    # --- messages that leave unasked --------------------------------------------------------------------
 
 
 def is_much(consumer: Consumer) -> bool:

@@ -1,10 +1,12 @@
 """Removals: how messages leave a queue other than by a consumer's outcome: they expire, or are discarded."""
 
 from heapq import heappush
+from typing import Final
 
 from lightrail.model import limits
+from lightrail.model.attempts import failures
 from lightrail.shard.queue import bounds
-from lightrail.shard.queue.commands import Outcome
+from lightrail.shard.queue.commands import Outcome, OutcomeKind
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.effects import (
     DeadLetter,
@@ -18,6 +20,9 @@ from lightrail.shard.queue.merging import parts_of
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.work import LEAVING, LETTER, LETTER_MESSAGE, RUN
+
+_EXPIRED: Final = Outcome(OutcomeKind.REJECTED)
+"""Stands for the end of deferred messages whose bytes have to be read for it."""
 
 
 class Removals:
@@ -111,11 +116,73 @@ class Removals:
                 contents.work.left -= LEAVING
                 effects.append(removed(oldest, Reason.DISCARDED))
 
+    # --- deferred messages ------------------------------------------------------------------------------
+
+    def take_aside(self) -> list[Run]:
+        """Takes all deferred messages out of the queue."""
+        runs = self._contents.aside.everything()
+        for run in runs:
+            self._took_aside(run)
+        return runs
+
+    def expire_aside(self, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
+        """Removes expired deferred messages with these sequences; see `expire`."""
+        contents = self._contents
+        for run in contents.aside.consumer.in_flight.between(first, last):
+            if run.batch.expires_at_ms is None or run.batch.expires_at_ms > now_ms:
+                continue
+            start = run.sequence
+            while start < run.end:
+                if contents.work.left <= 0:
+                    heappush(contents.deadlines.heap, (now_ms, start, last))
+                    return
+                contents.work.left -= RUN
+                stop = min(run.end, start + limits.EXPIRED_AT_ONCE)
+                for piece in contents.aside.take_between(start, stop):
+                    if piece.batch.data is None and contents.policy.dead_letter:
+                        contents.deferred.add(contents.aside.consumer, piece, _EXPIRED, unlocked=False)
+                        contents.consumers.deferred = contents.deferred.consumer
+                    else:
+                        if piece.batch.data is None:
+                            contents.deliveries.returns(piece)
+                        self._forget_keys(piece)
+                        self.expire_deferred([piece], effects)
+                start = stop
+        if len(contents.deferred):
+            effects.extend(Fetch(run) for run in contents.deferred.wanted())
+
+    def expire_deferred(self, runs: list[Run], effects: list[Effect]) -> None:
+        """Removes deferred messages that have expired and are not aside any more."""
+        contents = self._contents
+        for run in runs:
+            contents.deliveries.count -= run.count
+            contents.deliveries.bytes -= run.size
+            contents.counters.expired += run.count
+            self.discard(run, Reason.EXPIRED, effects)
+
+    def _took_aside(self, run: Run) -> None:
+        """Deferred messages have left the queue: subtracts them from the sums."""
+        deliveries = self._contents.deliveries
+        if run.batch.data is None:
+            deliveries.returns(run)
+        deliveries.count -= run.count
+        deliveries.bytes -= run.size
+        self._forget_keys(run)
+
+    def _forget_keys(self, run: Run) -> None:
+        if self._contents.special is not None:
+            self._contents.special.keys.forget(run)
+
+    # --- dead letters -----------------------------------------------------------------------------------
+
     def discard(
         self, run: Run, reason: Reason, effects: list[Effect], outcome: Outcome | None = None
     ) -> None:
         """Dead-letters a run if the policy says so, or removes it for good."""
         contents = self._contents
+        if run.is_deferred:
+            # The dead letter is not.
+            run = Run(run.batch, run.first, run.last, run.sequence, failures(run.attempts), run.barred)
         buries = self._buries(reason)
         counts = contents.counters.dead_lettered if buries else contents.counters.discarded
         counts[reason] = counts.get(reason, 0) + run.count

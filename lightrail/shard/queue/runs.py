@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from lightrail.model.attempts import DEFERRED
+
 Ends = memoryview | array  # type: ignore[type-arg]  # items are u32; one name for both column types
 Data = bytes | bytearray | memoryview
 
@@ -101,13 +103,19 @@ class Run:
     sequence: int
     """Of the first message; the others follow without a gap."""
     attempts: int = 0
-    """Failed deliveries so far: delivery-count of the header (messaging 3.2.1)."""
+    """Failed deliveries so far, delivery-count of the header (messaging 3.2.1), and whether the messages are
+    deferred (model/attempts.py)."""
     barred: tuple[int, ...] = ()
     """Consumers whose outcome for these messages was undeliverable-here (messaging 3.4.5)."""
 
     @property
     def count(self) -> int:
         return self.last - self.first
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether a receiver has deferred the messages (aside.py)."""
+        return self.attempts >= DEFERRED
 
     @property
     def end(self) -> int:

@@ -103,7 +103,7 @@ class Special:
     def _held_back(self) -> Iterator[Run]:
         """What is in flight or delayed."""
         for consumer in self._consumers:
-            yield from consumer.in_flight.runs[consumer.in_flight.head :]
+            yield from consumer.in_flight.ordered()
         if self.delays is not None:
             yield from self.delays.line.waiting()
 

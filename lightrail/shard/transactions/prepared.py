@@ -78,15 +78,22 @@ def recovered(record: Transaction, holders: Iterator[int], now_ms: int) -> Prepa
 
 
 def outcome_fields(outcome: Outcome) -> list[Any]:
-    """An outcome as JSON has it."""
-    kind, condition, description, failed, here, annotations = outcome
-    return [int(kind), condition, description, failed, here, annotations.hex() if annotations else ""]
+    """An outcome as JSON has it; former versions do not know the last field, which only deferrals have."""
+    kind, condition, description, failed, here, annotations, defers = outcome
+    fields = [int(kind), condition, description, failed, here, annotations.hex() if annotations else ""]
+    return [*fields, True] if defers else fields
 
 
 def _outcome_of(fields: Sequence[Any]) -> Outcome:
-    kind, condition, description, failed, here, annotations = fields
+    kind, condition, description, failed, here, annotations, *defers = fields
     return Outcome(
-        OutcomeKind(kind), condition, description, failed, here, bytes.fromhex(annotations) or None
+        OutcomeKind(kind),
+        condition,
+        description,
+        failed,
+        here,
+        bytes.fromhex(annotations) or None,
+        defers == [True],
     )
 
 

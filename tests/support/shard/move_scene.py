@@ -47,7 +47,8 @@ class FigurePeer:
 
     def has(self, *queues: str, bytes: int = 100, rate: int = 0) -> None:
         for queue in queues:
-            self.queues[queue] = [0, 0, 0, bytes, bytes, 0, 0, 0, 0]
+            row = dict.fromkeys(COLUMNS, 0) | {"bytes": bytes, "resident": bytes}
+            self.queues[queue] = list(row.values())
             self.rates[queue] = rate
 
     async def request(self, op: str, fields: dict[str, Any], *, wait_ms: int = limits.REQUEST_MS) -> Answer:

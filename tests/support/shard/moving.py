@@ -326,6 +326,7 @@ class Twins:
                 delivery_failed=self.chance.random() < 0.6,
                 undeliverable_here=self.chance.random() < 0.3,
                 annotations=NOTES if self.chance.random() < 0.5 else "",
+                deferred=self.chance.random() < 0.15,
             )
         self.do(lambda side: side.peer.settle(link, first, count, code, detail))
 

@@ -355,6 +355,7 @@ def test_what_the_other_role_does_is_a_local_error() -> None:
         lambda: receiving.send_one(b""),
         lambda: receiving.drained(),
         lambda: receiving.settle_sent(0, 0),
+        lambda: receiving.forget_sent(0, 0),
         lambda: receiving.accept(),
         lambda: receiving.refuse("amqp:not-found"),
         lambda: receiving.settle(5, 4),

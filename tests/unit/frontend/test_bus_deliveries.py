@@ -202,16 +202,27 @@ def test_a_confirmed_rejection_comes_back_without_its_error() -> None:
     assert rig.link.settled_sent == [(0, 0, Rejected())]
 
 
-def test_a_deferral_releases_the_message_and_is_answered_with_an_error() -> None:
+def test_undeliverable_here_defers_and_is_no_failed_delivery() -> None:
     rig = Rig()
     rig.delivered(MESSAGE)
-    (said,) = rig.outcome(Modified(delivery_failed=True, undeliverable_here=True))
+    notes = {Symbol("x-opt-a"): 1}
+    (said,) = rig.outcome(
+        Modified(delivery_failed=True, undeliverable_here=True, message_annotations=notes), settled=True
+    )
     detail = SettleDetail.decode(said.body)
     assert said.flags == OutcomeCode.MODIFIED
-    assert not detail.delivery_failed
-    assert not detail.undeliverable_here
-    ((_, _, state),) = rig.link.settled_sent
-    assert str(state.error.condition) == conditions.NOT_IMPLEMENTED
+    assert (detail.deferred, detail.delivery_failed, detail.undeliverable_here) == (True, False, False)
+    assert _notes(detail) == notes
+
+
+def test_a_confirmed_deferral_comes_back_as_the_client_sent_it() -> None:
+    rig = Rig()
+    rig.link.rcv_settle_mode = 1
+    rig.delivered(MESSAGE)
+    state = Modified(delivery_failed=True, undeliverable_here=True)
+    rig.outcome(state)
+    rig.consumer.settled(0, 1, True)
+    assert rig.link.settled_sent == [(0, 0, state)]
 
 
 def test_other_outcomes_are_those_of_any_receiver() -> None:

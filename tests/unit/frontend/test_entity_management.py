@@ -16,6 +16,7 @@ from tests.support.amqp.requests import Requester
 from tests.unit.amqp.peer import data
 
 UUID = uuid.UUID(int=7)
+FOREIGN = uuid.UUID(bytes_le=b"\xff" * 16)
 
 
 async def made(scene: Scene, **policy: Any) -> None:
@@ -45,6 +46,7 @@ def test_what_the_broker_lacks_is_not_implemented(operation: str) -> None:
 ARGUMENT = "com.microsoft:argument-error"
 PEEK, RENEW = "com.microsoft:peek-message", "com.microsoft:renew-lock"
 SCHEDULE, CANCEL = "com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"
+RECEIVE = "com.microsoft:receive-by-sequence-number"
 MANY = limits.MANAGEMENT_PAGE_MAX + 1
 
 
@@ -68,7 +70,22 @@ MANY = limits.MANAGEMENT_PAGE_MAX + 1
         (RENEW, {"lock-tokens": []}, 400, ARGUMENT, "lock-tokens"),
         (RENEW, {"lock-tokens": ["x"]}, 400, ARGUMENT, "lock-tokens"),
         (RENEW, {"lock-tokens": [UUID] * (limits.LOCKS_RENEWED_MAX + 1)}, 400, ARGUMENT, "lock-tokens"),
-        (RENEW, {"lock-tokens": [UUID]}, 410, "com.microsoft:message-lock-lost", "the lock"),
+        (
+            RENEW,
+            {"lock-tokens": [FOREIGN]},
+            410,
+            "com.microsoft:message-lock-lost",
+            "found 1 that have ended",
+        ),
+        (RECEIVE, {}, 400, ARGUMENT, "sequence-numbers"),
+        (RECEIVE, {"sequence-numbers": [1], "receiver-settle-mode": 2}, 400, ARGUMENT, "from 0 to 1"),
+        (
+            RECEIVE,
+            {"sequence-numbers": [1], "session-id": "s"},
+            501,
+            "amqp:not-implemented",
+            "sessions are not available",
+        ),
         (SCHEDULE, {"messages": []}, 400, ARGUMENT, "expected messages"),
         (SCHEDULE, {"messages": [{"message": data(b"")}] * MANY}, 400, ARGUMENT, "expected messages"),
         (SCHEDULE, {"messages": ["x"]}, 400, ARGUMENT, "a map with an encoded message"),

@@ -1,5 +1,7 @@
 """Timed locks and who may read, through the wire: what runs out, what stays when a consumer goes."""
 
+from typing import Any
+
 import pytest
 
 from lightrail.model import conditions, limits
@@ -192,6 +194,41 @@ def test_a_renewal_names_a_bounded_list_of_deliveries(numbers: object) -> None:
     fields, _ = peer.answers[peer.ask("renew_deliveries", queue="q", link=5, numbers=numbers)]
     assert fields["error"]["condition"] == conditions.INVALID_FIELD
     assert "a list of 1 to 500 delivery numbers" in fields["error"]["description"]
+
+
+def test_deliveries_are_settled_by_request_and_those_that_are_not_there_are_named() -> None:
+    scene, peer, _ = scene_with(4)
+    peer.consume(5, "q", 3)
+    peer.settle(5, 1, 1)
+    fields: dict[str, Any] = {"queue": "q", "link": 5}
+    number = peer.ask("settle_deliveries", **fields, numbers=[2, 1, 9, 2])
+    scene.settle_down()
+    assert peer.answers[number][0] == {"found": [True, False, False, False]}
+    number = peer.ask("settle_deliveries", **fields, numbers=[0], outcome="modified", delivery_failed=True)
+    scene.settle_down()
+    assert peer.answers[number][0] == {"found": [True]}
+    assert scene.queue("q") == {"ready": 2, "in_flight": 0}
+    peer.consume(6, "q", 1)
+    assert peer.delivered[6][0].attempts == 1
+
+
+def test_a_settlement_by_request_is_answered_when_it_is_on_disk() -> None:
+    scene, peer, _ = scene_with(1)
+    peer.send(1, 2, [b"durable"], durable=True)
+    scene.settle_down()
+    peer.consume(5, "q", 2)
+    number = peer.ask("settle_deliveries", queue="q", link=5, numbers=[1])
+    assert number not in peer.answers
+    scene.settle_down()
+    assert peer.answers[number][0] == {"found": [True]}
+
+
+def test_a_frontend_settles_deliveries_of_its_own_links_only() -> None:
+    scene, peer, _ = scene_with(1)
+    peer.consume(5, "q", 1)
+    other = scene.peer("other", 10)
+    fields, _ = other.answers[other.ask("settle_deliveries", queue="q", link=5, numbers=[0])]
+    assert fields["error"]["condition"] == conditions.MOVED
 
 
 def test_readers_are_counted_and_browsers_are_not() -> None:

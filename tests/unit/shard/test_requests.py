@@ -52,6 +52,7 @@ def test_the_figures_of_one_queue() -> None:
         "queue": "q",
         "ready": 0,
         "delayed": 0,
+        "deferred": 0,
         "in_flight": 2,
         "parked": 0,
         "bytes": 6,

@@ -36,6 +36,7 @@ from lightrail.journal.record import (
     Taken,
 )
 from lightrail.journal.scan import Found, Scan
+from lightrail.model.attempts import failures
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.runs import batch_of
@@ -307,7 +308,7 @@ def _events(
                         "durable": bool(head.attributes & 1),
                         "priority": head.priority,
                         "ttl": head.expires_at_ms - head.enqueued_at_ms if head.expires_at_ms else None,
-                        "delivery_count": head.attempts,
+                        "delivery_count": failures(head.attempts),
                         "producer": _party(head.producer),
                         "message": blob[ends[at - 1] if at else 0 : ends[at]],
                     },
@@ -333,7 +334,7 @@ def _events(
                     {
                         "event": Outcome(record.outcome).name.lower(),
                         "sequence": sequence,
-                        "delivery_count": record.attempts if returned else None,
+                        "delivery_count": failures(record.attempts) if returned else None,
                         "reason": record.reason or None,
                     },
                 )

@@ -1,6 +1,7 @@
 """Rows out of segments: every event, groups, torn ends, damage, parts; as the plain way reads them."""
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from lightrail.journal.layout import (
 )
 from lightrail.journal.record import (
     CONTINUED,
+    DEFERRED_REASON,
     MOVED,
     MOVED_REASON,
     REWRITTEN,
@@ -25,6 +27,7 @@ from lightrail.journal.record import (
     Settle,
 )
 from lightrail.model import limits
+from lightrail.model.attempts import DEFERRED
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.journal.journal import Journal
 from lightrail.spark.columns import Decode
@@ -185,6 +188,18 @@ def test_a_settle_gives_a_row_for_each_sequence(outcome: Outcome) -> None:
     assert set(some(rows, "event", "reason", "delivery_count", "message", "durable")) == {
         (outcome.name.lower(), "why", 2 if returned else None, None, None)
     }
+
+
+def test_a_deferral_is_no_failed_delivery() -> None:
+    segment = written(
+        declared(1),
+        Settle(1, [(0, 1)], Outcome.MODIFIED, DEFERRED_REASON, DEFERRED + 2),
+        replace(append([b"a"], (1, 5), flags=MOVED), attempts=DEFERRED + 3),
+    )
+    assert some(rows_of(segment, CAPTURED), "event", "reason", "delivery_count") == [
+        ("modified", "deferred", 2),
+        ("moved", None, 3),
+    ]
 
 
 def test_what_a_copy_does_to_follow_its_source_is_no_event() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from lightrail.shard.queue.commands import (
     ACCEPTED,
+    RELEASED,
     Attach,
     Cancel,
     Change,
@@ -15,6 +16,7 @@ from lightrail.shard.queue.commands import (
     Detach,
     Enqueue,
     Fetched,
+    LockDeferred,
     Lose,
     Open,
     Peek,
@@ -25,11 +27,19 @@ from lightrail.shard.queue.commands import (
     Restore,
     Resume,
     Settle,
+    SettleDeliveries,
     SettleLocked,
     Suspend,
     Tick,
 )
-from lightrail.shard.queue.effects import Effect, LockAnswer, Peeked, Renewed
+from lightrail.shard.queue.effects import (
+    Effect,
+    LockAnswer,
+    LockedDeferred,
+    Peeked,
+    Renewed,
+    SettledDeliveries,
+)
 from lightrail.shard.queue.policy import Policy
 from tests.support.shard.checked_queue import PlainBench
 
@@ -45,6 +55,8 @@ IDLE: list[tuple[Command, list[Effect]]] = [
     (Conclude(-1, ACCEPTED), []),
     (SettleLocked("key", 0), [LockAnswer(False, 0)]),
     (RenewLock("key", 0), [LockAnswer(False, 0)]),
+    (LockDeferred(7, "key", [0], 100), [LockedDeferred([], 0)]),
+    (SettleDeliveries(1, [0], RELEASED), [SettledDeliveries([False])]),
     (RenewDeliveries(1, [0, 1]), [Renewed([0, 0])]),
     (Tick(), []),
     (Purge(), []),

@@ -5,9 +5,17 @@ import re
 from typing import get_args
 
 from lightrail.shard import performer
-from lightrail.shard.queue.effects import Effect, LockAnswer, Peeked, Reason, Renewed
+from lightrail.shard.queue.effects import (
+    Effect,
+    LockAnswer,
+    LockedDeferred,
+    Peeked,
+    Reason,
+    Renewed,
+    SettledDeliveries,
+)
 
-ANSWERS = {LockAnswer, Renewed, Peeked}
+ANSWERS = {LockAnswer, LockedDeferred, Renewed, SettledDeliveries, Peeked}
 """What the caller of a command reads itself."""
 
 

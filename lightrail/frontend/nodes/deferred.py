@@ -1,0 +1,67 @@
+"""Deferred messages of one queue, as clients of Azure Service Bus receive them by their sequence numbers."""
+
+import secrets
+from typing import Final
+
+from lightrail.amqp.events import ACCEPTED
+from lightrail.amqp.values import Symbol, Timestamp
+from lightrail.frontend.links.bus_deliveries import DEFERRED, FIRST_SEQUENCE, annotated, annotations_of
+from lightrail.frontend.links.headers import with_new_header
+from lightrail.frontend.nodes.bus_fields import Fields, queue_of, sequences_of, whole
+from lightrail.frontend.nodes.bus_locks import KEY_BYTES, settle_deferred, token_of
+from lightrail.frontend.nodes.links import NodeContext
+from lightrail.frontend.nodes.requests import RequestError
+from lightrail.model.names import is_dead_letter
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.rights import demand
+
+NOT_FOUND: Final = "com.microsoft:message-not-found"
+AT_ONCE, LOCKED = 0, 1
+"""receiver-settle-mode of a request: whether the messages leave the queue with the answer."""
+
+
+async def receive(connection: NodeContext, record: Name, body: Fields) -> Fields:
+    """com.microsoft:receive-by-sequence-number: locks deferred messages, or removes them at once.
+
+    Raises RequestError: not all of them are deferred and free; then none is locked.
+    """
+    demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
+    if body.get("session-id") is not None:
+        raise RequestError(501, "sessions are not available in this version: receive without a session-id")
+    mode = LOCKED
+    if body.get("receiver-settle-mode") is not None:
+        mode = whole(body, "receiver-settle-mode", AT_ONCE, LOCKED)
+    sequences = list(dict.fromkeys(sequences_of(body)))
+    key = secrets.token_bytes(KEY_BYTES)
+    fields = {"sequences": sequences, "key": key.hex()}
+    answer = await connection.frontend.ask_shard(queue_of(record), "receive_deferred", fields)
+    rows = answer.fields["messages"]
+    if len(rows) < len(sequences):
+        there = {int(row["sequence"]) for row in rows}
+        missing = [str(each + FIRST_SEQUENCE) for each in sequences if each not in there] if rows else []
+        raise RequestError(
+            404,
+            f"expected {len(sequences)} messages that are deferred in {record.name} and not locked, found "
+            + (f"that {', '.join(missing)} can't be read" if missing else "fewer"),
+            NOT_FOUND,
+        )
+    found: list[Fields] = []
+    at = 0
+    now_ms = connection.frontend.now_ms()
+    for row in rows:
+        end = at + int(row["size"])
+        message = bytes(answer.blob[at:end])
+        at = end
+        sequence = int(row["sequence"])
+        token = token_of(key, sequence)
+        if not row["message_format"]:
+            attempts, expires = int(row["attempts"]), int(row["expires_at_ms"] or 0)
+            message = with_new_header(message, attempts, expires, now_ms)
+            notes = annotations_of(sequence, int(row["enqueued_at_ms"]), DEFERRED)
+            if mode == LOCKED:
+                notes[Symbol("x-opt-locked-until")] = Timestamp(int(answer.fields["locked_until_ms"]))
+            message = annotated(message, notes, is_dead=is_dead_letter(record.name))
+        if mode == AT_ONCE and not await settle_deferred(connection, record, token, ACCEPTED):
+            raise RequestError(404, f"message {sequence + FIRST_SEQUENCE} was not removed in time", NOT_FOUND)
+        found.append({"message": message, "lock-token": token})
+    return {"messages": found}

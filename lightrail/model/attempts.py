@@ -1,0 +1,15 @@
+"""Attempts: how often the delivery of messages has failed, and whether a receiver has deferred them.
+
+Both are one number of 32 bits, in memory, in the journal and between shards. So whoever stores, joins or
+moves messages by their attempts does the same with deferred ones, and has nothing else to do for them.
+"""
+
+from typing import Final
+
+DEFERRED: Final = 1 << 31
+"""The messages are deferred: they stay in the queue until somebody asks for them by their sequences."""
+
+
+def failures(attempts: int) -> int:
+    """The number of failed deliveries."""
+    return attempts & ~DEFERRED

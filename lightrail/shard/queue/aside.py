@@ -1,0 +1,110 @@
+"""Aside: the deferred messages of one queue, which nobody gets but who asks for them by their sequences.
+
+A receiver defers a message by its outcome. From then on the bit `DEFERRED` is in its attempts, also after a
+restart, a move, or a delivery that has failed, so that the message comes back here and not to the ready ones.
+
+They lie in flight, under their sequences, at a consumer that nobody can settle for: so they are spilled,
+fetched, moved and counted against bounds as all deliveries are.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+from lightrail.shard.queue.commands import ConsumerOptions
+from lightrail.shard.queue.consumers import Consumer
+from lightrail.shard.queue.merging import parts_of, slim
+from lightrail.shard.queue.ready import one_run
+from lightrail.shard.queue.runs import Run
+
+NOBODY: Final = -2
+"""The number of the consumer that has them."""
+
+
+class Aside:
+    """Deferred messages, by sequence. Callers keep the sums of deliveries."""
+
+    __slots__ = ("consumer", "count")
+
+    def __init__(self) -> None:
+        self.consumer = Consumer(NOBODY, ConsumerOptions(), None)
+        self.count = 0
+        """Messages."""
+
+    def __len__(self) -> int:
+        """Runs."""
+        return len(self.consumer.in_flight)
+
+    def __iter__(self) -> Iterator[Run]:
+        line = self.consumer.in_flight
+        yield from line.runs[line.head :]
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest sequence, None where nothing is deferred."""
+        line = self.consumer.in_flight
+        return line.keys[line.head] if len(line) else None
+
+    def add(self, run: Run) -> None:
+        """Sets a run aside; parts of one batch that follow each other become one again."""
+        self.count += run.count
+        line = self.consumer.in_flight
+        index = bisect_right(line.keys, run.sequence, line.head)
+        if run.batch.data is not None:
+            line.evicted_to = min(line.evicted_to, run.sequence)
+            before = line.runs[index - 1] if index > line.head else None
+            if before is not None and one_run(before, run):
+                line.runs[index - 1] = Run(
+                    run.batch, before.first, run.last, before.sequence, run.attempts, run.barred
+                )
+                line.evicted_to = min(line.evicted_to, before.sequence)
+                return
+            run = slim(run)
+        line.keys.insert(index, run.sequence)
+        line.runs.insert(index, run)
+
+    def take(self, sequence: int) -> Run | None:
+        """Takes a single message out, None if it is not here."""
+        line = self.consumer.in_flight
+        index = line.index(sequence)
+        if index == len(line.runs) or line.keys[index] > sequence:
+            return None
+        run = line.runs[index]
+        kept: list[Run] = []
+        if sequence > run.sequence:
+            before, run = parts_of(run, sequence - run.sequence)
+            kept.append(before)
+        if run.count > 1:
+            run, behind = parts_of(run, 1)
+            kept.append(behind)
+        line.replace(index, index + 1, [each.sequence for each in kept], kept)
+        self.count -= 1
+        return run
+
+    def take_between(self, first: int, last: int) -> list[Run]:
+        """Takes out the messages with sequences from `first` to before `last`."""
+        line = self.consumer.in_flight
+        start = stop = line.index(first)
+        kept: list[Run] = []
+        taken: list[Run] = []
+        while stop < len(line.runs) and line.keys[stop] < last:
+            run = line.runs[stop]
+            stop += 1
+            if run.sequence < first:
+                before, run = parts_of(run, first - run.sequence)
+                kept.append(before)
+            if run.end > last:
+                run, behind = parts_of(run, last - run.sequence)
+                kept.append(behind)
+            taken.append(run)
+            self.count -= run.count
+        if stop > start:
+            line.replace(start, stop, [each.sequence for each in kept], kept)
+        return taken
+
+    def everything(self) -> list[Run]:
+        """Takes all of them out."""
+        runs = self.consumer.in_flight.everything()
+        self.consumer.in_flight.evicted_to = 0
+        self.count = 0
+        return runs

@@ -34,7 +34,7 @@ UNKNOWN_SEQUENCE: Final = (1 << 64) - 1
 IDENTITY: Final = 1 << 63
 """Set in a producer's number that its client named; those of links, boot << 32 | link, have 63 bits."""
 COUNT_MASK: Final = (1 << 32) - 1
-"""Of the count of messages in PONG."""
+"""Largest value of a count."""
 
 Buffer = bytes | bytearray | memoryview | array  # type: ignore[type-arg]  # the ends are u32 items
 

@@ -6,7 +6,7 @@ disk: a delivery that was confirmed is never delivered again.
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Outcome
 from lightrail.amqp.link import SETTLE_SECOND
@@ -16,15 +16,11 @@ from lightrail.frontend.links.outcomes import FAILED, OUTCOMES, Deferral, encode
 from lightrail.frontend.links.unconfirmed import UNCONFIRMED, Unconfirmed
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen
-from lightrail.wire.frames import ASKED, Kind, OutcomeCode, frame
+from lightrail.wire.frames import ASKED, COUNT_MASK, Kind, OutcomeCode, frame
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.wire.owner import Owner
-
-
-NUMBERS_MAX: Final = (1 << 32) - 1
-"""Deliveries of one SETTLE."""
 
 
 class Settlements:
@@ -130,7 +126,7 @@ class Settlements:
 
     def give_up(self, before: int) -> None:
         """The client has closed the link for good: its deliveries get the default outcome."""
-        first = max(0, before - NUMBERS_MAX)
+        first = max(0, before - COUNT_MASK)  # A SETTLE has a count of 32 bits.
         if first < before:
             self._post(first, before - 1, None, 0)
 

@@ -35,7 +35,7 @@ def test_queues_whose_figures_nobody_knows_are_passed_over() -> None:
     unknown = {"name": "a", "ready": None, "in_flight": None, "bytes": None, "consumers": None}
     backlog = {"name": "b", "ready": 5_000, "in_flight": 0, "bytes": 1, "consumers": 0}
     (found,) = diagnose(status(shard(0)), [unknown, backlog])
-    assert found.what.startswith("b holds 5,000")
+    assert found.what.startswith("b has 5,000")
 
 
 def test_transactions_that_wait_for_a_lost_shard_are_a_warning() -> None:

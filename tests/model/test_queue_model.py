@@ -68,6 +68,8 @@ outcomes = st.one_of(
         delivery_failed=st.booleans(),
         undeliverable_here=st.booleans(),
         annotations=st.sampled_from([None, b"+", b"annotated"]),
+        # Deferral has its rules in test_combined_model.py.
+        defers=st.just(False),
     ),
 )
 

@@ -126,17 +126,22 @@ VALUES: dict[str, Any] = {
 """What types.go sends, as python-qpid-proton has to see it."""
 
 
+def ordered(value: Any) -> Any:
+    """A value with the keys of its maps in order: Go writes those of a map in any."""
+    return {key: ordered(value[key]) for key in sorted(value)} if isinstance(value, dict) else value
+
+
 def test_every_type_arrives_at_proton(broker: Broker, found: Found) -> None:
     names = found["send_types"]["names"]
     with connected(f"amqp://alice:secret@{broker.amqp}", allowed_mechs="PLAIN") as connection:
         messages = received(connection.create_receiver("go/send_types", credit=len(names)), len(names))
     by_name = dict(zip(names, messages, strict=True))
     for name, value in VALUES.items():
-        assert same(by_name[f"body-{name}"].body, value), name
+        assert same(ordered(by_name[f"body-{name}"].body), value), name
         (annotation,) = by_name[f"annotation-{name}"].annotations.values()
-        assert same(annotation, value), f"annotation {name}"
+        assert same(ordered(annotation), value), f"annotation {name}"
         if (carrier := by_name.get(f"application-property-{name}")) is not None:
-            assert same(carrier.properties[name], value), f"application property {name}"
+            assert same(ordered(carrier.properties[name]), value), f"application property {name}"
     properties = by_name["properties"]
     assert (properties.durable, properties.priority) == (True, 9)
     assert (properties.id, properties.correlation_id) == ("id-1", ulong(7))

@@ -2,7 +2,7 @@
 
 Theory. Most clients number their deliveries: a big-endian number of 1 to 8 bytes, or decimal digits. As long
 as each tag is the one after the last, no tag of the link is stored: an unsettled delivery's tag is its id
-less the `shift` of its range (unsettled.py), a run begins with the tag that follows, and whoever reads a run
+less the `shift` of its range (unsettled.py), a run begins with the tag that follows, and a reader of a run
 (scanner.py, shapes.py) compares one number per message. The first other tag (a random one, or a number that
 came before) turns the numbers of unsettled deliveries into entries of a dict, and from there on each tag is
 one. Entries of settled deliveries stay until they are many, so that a settlement costs nothing; an entry

@@ -56,7 +56,7 @@ class Registrations:
             await self._space.write([Write(key, None, found.revision)])
 
     def look_for_another(self, entry: Entry) -> None:
-        """An entry has changed: reports it if another process has overwritten ours."""
+        """An entry has changed: reports it if another process has overwritten the entry of this one."""
         registration = self.held.get(entry.key)
         if (
             registration is not None

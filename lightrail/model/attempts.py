@@ -1,6 +1,6 @@
 """Attempts: how often the delivery of messages has failed, and whether a receiver has deferred them.
 
-Both are one number of 32 bits, in memory, in the journal and between shards. So whoever stores, joins or
+Both are one number of 32 bits, in memory, in the journal and between shards. So code that stores, joins or
 moves messages by their attempts does the same with deferred ones, and has nothing else to do for them.
 """
 

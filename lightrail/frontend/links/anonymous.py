@@ -150,7 +150,7 @@ class AnonymousLink(Bound):
         """Messages that wait there."""
         self._can_reject = _lists_rejected(link.source)
         self.may_delay = may_delay(link)
-        """Whether messages may have a delay, as the client's attach said."""
+        """Whether messages may have a delay, as the client's attach announced."""
         link.keep_tags()
 
     # --- from the client -------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ class AnonymousLink(Bound):
 
 
 def sends_delays(bound: Bound) -> bool:
-    """Whether messages of a sending client may have a delay, as the attach of their link said."""
+    """Whether messages of a sending client may have a delay, as the attach of its link announced."""
     return bound.may_delay if isinstance(bound, AnonymousLink) else isinstance(bound, DelayingProducer)
 
 

@@ -60,7 +60,7 @@ class ResumableLink(ProducerLink):
         assert attach is not None
         complete = attach.unsettled is not None and not attach.incomplete_unsettled
         self._announced = attach.unsettled if complete else None
-        """Every tag that the client has not settled by its attach, where it has said that."""
+        """Every tag that the client has not settled by its attach, if the attach has a map."""
 
     # --- the attach ------------------------------------------------------------------------------------
 

@@ -294,7 +294,10 @@ class Trace:
                 (name, event.link.name, event.first, event.last, repr(event.state), event.settled)
             )
         elif isinstance(event, events.SenderSettled):
-            self.observed.append((name, event.link.name, event.first_delivery_id, event.last_delivery_id))
+            # One by one, as the deliveries: an event is of neighbours, whose grouping is that of the runs.
+            count = (event.last_delivery_id - event.first_delivery_id & 0xFFFFFFFF) + 1
+            for delivery in range(event.first_delivery_id, event.first_delivery_id + count):
+                self.observed.append((name, event.link.name, delivery & 0xFFFFFFFF))
         elif isinstance(event, events.Credit):
             self.observed.append((name, event.link.name, event.limit, event.drain, event.echo))
         else:

@@ -219,6 +219,9 @@ EXPIRE_AGAIN_MS: Final = 1_000
 SOLE_CONNECTION_END_MS: Final = 500
 """A connection that is refused for another one of its container waits so long for the end of that one: its
 client may have the answer to its close while its frontend deletes the claim."""
+YIELD_MS: Final = 500
+"""A link that its client attaches anew waits so long for the frontend that still has it open: outcomes of the
+client may be on their way from there."""
 NODE_LINKS_MAX: Final = 64
 """Links of a connection to nodes of the frontend itself: $management, $cbs."""
 NODE_REQUESTS_MAX: Final = 20

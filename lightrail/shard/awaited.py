@@ -195,6 +195,15 @@ class AwaitedConsumers:
         self.release(found, now_ms)
         return None
 
+    def moved_here(self, queue: Queue, client_link: str, but: Key) -> AwaitedConsumer | None:
+        """The consumer of a client's link whose queue moved here, and that is to be opened or closed here.
+
+        Args:
+            but: a link that is not searched for.
+        """
+        found = self._by_client_link.get((queue, client_link))
+        return None if found is None or found.suspended is not None or found.key == but else found
+
     def take_client_link(self, queue: Queue, opening: ConsumerOpen, now_ms: int) -> AwaitedConsumer | None:
         """Takes out the consumer of a client's link that the client resumes.
 

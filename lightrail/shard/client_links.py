@@ -8,7 +8,7 @@ opening has no digits shares its name with nobody, and is not here.
 from collections.abc import Callable
 
 from lightrail.model import conditions
-from lightrail.shard.awaited import AwaitedConsumers
+from lightrail.shard.awaited import AwaitedConsumer, AwaitedConsumers
 from lightrail.shard.peers import Consumer, Peer, Producer
 from lightrail.shard.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
@@ -29,6 +29,17 @@ class ClientLinks:
         self._awaited = awaited
         self._end = end
         self._by_queue: dict[Queue, dict[str, Opened]] = {}
+
+    def open_elsewhere(
+        self, queue: Queue, peer: Peer, link: int, opening: ConsumerOpen
+    ) -> Consumer | AwaitedConsumer | None:
+        """The consumer whose link ends when this opening claims it, and whose frames may come after it."""
+        if not opening.steals or not opening.client_link:
+            return None
+        former = self._by_queue.get(queue, {}).get(opening.client_link)
+        if former is None:
+            return self._awaited.moved_here(queue, opening.client_link, (peer.boot, link))
+        return former if isinstance(former, Consumer) and former.peer is not peer else None
 
     def claim(
         self, queue: Queue, peer: Peer, link: int, opening: ProducerOpen | ConsumerOpen, now_ms: int

@@ -36,6 +36,7 @@ from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.requests import Operation, Requests
 from lightrail.shard.settling import Settling
 from lightrail.shard.shard_queue import Queue
+from lightrail.shard.takeovers import Takeovers
 from lightrail.shard.tenancy import ClusterMap, EverythingHere, Tenancy
 from lightrail.shard.transactions.transactions import Transactions
 from lightrail.shard.waiting import Waiter
@@ -94,9 +95,21 @@ class Engine:
         )
         frontends = self._frontends = Frontends(shard, boot, links, relays)
         batches = Batches(store, performer, admission, relays, memory, answers, counts)
-        settling = Settling(performer, relays, links.awaited, freezing, answers, counts)
+        takeovers = self._takeovers = Takeovers(links)
+        settling = Settling(performer, relays, links.awaited, freezing, answers, counts, takeovers)
         self._receiving = Receiving(
-            boot, store, frontends, follower, links, relays, batches, routes, settling, requests, answers
+            boot,
+            store,
+            frontends,
+            follower,
+            links,
+            relays,
+            batches,
+            routes,
+            settling,
+            requests,
+            answers,
+            takeovers,
         )
         self._messages_committing = 0
         self._ticked_ms = now_ms
@@ -134,6 +147,8 @@ class Engine:
             is_silent: the disk hangs: nothing is sent, as if the shard stood still.
             is_closing: the shard ends: deliveries wait for no delivery mark.
         """
+        if self._takeovers:
+            self._receiving.take_over(now_ms)
         self._dispatch(now_ms)
         if self._answers.is_due and not (self._answers.is_committing or self._store.pending):
             self._answer_without_commit(now_ms)

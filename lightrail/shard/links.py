@@ -152,6 +152,11 @@ class Links(KnownNumbers):
         if producer is not None:
             self._admission.abandon(producer)
 
+    def open_elsewhere(self, peer: Peer, link: int, body: ConsumerOpen) -> Consumer | AwaitedConsumer | None:
+        """See ClientLinks."""
+        queue = self._queues.find(body.queue)
+        return None if queue is None else self._client_links.open_elsewhere(queue, peer, link, body)
+
     def open_consumer(self, peer: Peer, link: int, epoch: int, body: ConsumerOpen, now_ms: int) -> None:
         """A frontend's link wants messages."""
         queue = self._queues.open(body.queue, now_ms, epoch)

@@ -16,6 +16,7 @@ from lightrail.shard.peers import NumberMissingError, Peer
 from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.requests import Requests
 from lightrail.shard.settling import Settling
+from lightrail.shard.takeovers import Opening, Takeovers
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import COUNT_MASK, HEADER, HEADER_SIZE, Kind, frame
 
@@ -51,6 +52,7 @@ class Receiving:
         "_requests",
         "_routes",
         "_settling",
+        "_takeovers",
     )
 
     def __init__(
@@ -66,6 +68,7 @@ class Receiving:
         settling: Settling,
         requests: Requests,
         answers: Answers,
+        takeovers: Takeovers,
     ) -> None:
         self._boot = boot
         self._position = store.position
@@ -78,6 +81,7 @@ class Receiving:
         self._settling = settling
         self._requests = requests
         self._answers = answers
+        self._takeovers = takeovers
         self._rare: dict[int, Apply] = {
             Kind.COUNT: self._count,
             Kind.PING: self._ping,
@@ -92,6 +96,7 @@ class Receiving:
             Kind.TAGS: links.termini.expect,
             Kind.FORGET: links.termini.forget_tags,
             Kind.RESEND: links.resending.resend,
+            Kind.YIELDED: self._yielded,
             Kind.GOODBYE: lambda peer, _part, now_ms: frontends.forget(peer, now_ms),
         }
 
@@ -219,8 +224,30 @@ class Receiving:
         opening = ConsumerOpen.decode(part[HEADER_SIZE:])
         if opening.relay:
             self._relays.open_listener(peer, link, epoch, opening)
-        else:
-            self._links.open_consumer(peer, link, epoch, opening, now_ms)
+            return
+        waiting = Opening(peer, link, epoch, opening)
+        if not self._takeovers.begin(waiting, now_ms):
+            self._links.open_consumer(*waiting, now_ms)
+
+    def _yielded(self, peer: Peer, part: bytes, _now_ms: int) -> None:
+        self._takeovers.yielded(peer, HEADER.unpack_from(part)[4])
+
+    def take_over(self, now_ms: int) -> None:
+        """Opens the links that need not wait for a former link of their client any more."""
+        for takeover in self._takeovers.take_due(now_ms):
+            peer, link, _, _ = takeover.opening
+            if self._frontends.find(peer.identity) is not peer:
+                continue
+            lsn = self._position.lsn
+            try:
+                self._links.open_consumer(*takeover.opening, now_ms)
+                if takeover.credit is not None:
+                    self._settling.credit(peer, takeover.credit, now_ms)
+            except StoreBrokenError as error:
+                self._answers.fail(error)
+            except Exception as error:
+                opened = frame(Kind.CONSUMER_OPEN, link=link)
+                self._not_applied(peer, opened, error, self._position.lsn != lsn, now_ms)
 
     def _close_producer(self, peer: Peer, part: bytes, _now_ms: int) -> None:
         link = HEADER.unpack_from(part)[4]
@@ -239,7 +266,7 @@ class Receiving:
         consumer = peer.consumers.get(link)
         if consumer is not None:
             self._links.close_consumer(consumer, now_ms)
-        else:
+        elif not self._takeovers.drop(peer, link):
             self._relays.close_listener(peer, link)
             self._settling.stray(peer, part, now_ms)
 

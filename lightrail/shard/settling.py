@@ -11,6 +11,7 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queue.outcomes import is_much
 from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.shard_queue import Queue
+from lightrail.shard.takeovers import Takeovers
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, Kind
 
@@ -18,7 +19,7 @@ from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, Kind
 class Settling:
     """Applies the frames of consumers."""
 
-    __slots__ = ("_answers", "_awaited", "_counts", "_freezing", "_performer", "_relays")
+    __slots__ = ("_answers", "_awaited", "_counts", "_freezing", "_performer", "_relays", "_takeovers")
 
     def __init__(
         self,
@@ -28,6 +29,7 @@ class Settling:
         freezing: Freezing,
         answers: Answers,
         counts: ShardCounts,
+        takeovers: Takeovers,
     ) -> None:
         self._performer = performer
         self._relays = relays
@@ -35,13 +37,15 @@ class Settling:
         self._freezing = freezing
         self._answers = answers
         self._counts = counts
+        self._takeovers = takeovers
 
     def credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
         """Set the credit of a consumer, or of a listener."""
         _, flags, _, _, link, kib, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
         if consumer is None:
-            self._relays.credit(peer, part, now_ms)
+            if not self._takeovers.credit(peer, link, part):
+                self._relays.credit(peer, part, now_ms)
             return
         queue = consumer.queue
         size = kib << 10 if kib else commands.UNBOUNDED

@@ -60,6 +60,7 @@ class Kind(IntEnum):
     TAGS = 24
     FORGET = 25
     RESEND = 26
+    YIELDED = 27
 
     WELCOME = 65
     PRODUCER_READY = 66
@@ -82,6 +83,7 @@ class Kind(IntEnum):
     FREED = 83
     UNSETTLED = 92
     RESENT = 93
+    YIELD = 94
 
 
 # Flags of FORGET.

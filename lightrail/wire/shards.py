@@ -373,7 +373,7 @@ class ShardPeer:
             self._apply_end(kind, link, part)
 
     def _apply_end(self, kind: int, link: int, part: bytes) -> None:
-        """Frames that end a link here, or that a former link's frame has led to."""
+        """Frames that end a link here, or that are for links that may have ended."""
         if kind == Kind.GONE:
             refusal = Refusal.decode(memoryview(part)[HEADER.size :])
             bound = self.producers.pop(link, None) or self.consumers.pop(link, None)
@@ -386,6 +386,8 @@ class ShardPeer:
         elif kind == Kind.BOUNCED:
             fields, late = decode_request(memoryview(part)[HEADER.size :])
             self._watch.bounced(self, str(fields["queue"]), bytes(late))
+        elif kind == Kind.YIELD:
+            self.post(frame(Kind.YIELDED, link=link))  # Behind all that was posted for the link.
 
     def _give_up(self, link: int) -> None:
         """Ends one link after an internal error; its unsettled deliveries are requeued, other links go on."""

@@ -301,6 +301,8 @@ class Peer:
         self.bounced: list[tuple[dict[str, Any], bytes]] = []
         """Queue and epoch, and the frame that came back."""
         self.requests = 0
+        self.yields = True
+        """It answers YIELD at once, as a frontend that runs does."""
         self.answers: dict[int, tuple[dict[str, Any], bytes]] = {}
         """(fields, blob) of each request that was answered."""
         scene.peers[self.identity] = self
@@ -344,6 +346,9 @@ class Peer:
 
     def resend(self, link: int, *ranges: Range) -> None:
         self.say(frame(Kind.RESEND, link=link, body=encode_ranges(ranges)))
+
+    def yielded(self, link: int) -> None:
+        self.say(frame(Kind.YIELDED, link=link))
 
     def ping(self) -> None:
         self.say(frame(Kind.PING))
@@ -405,6 +410,8 @@ class Peer:
             elif kind == Kind.WELCOME:
                 self.welcome = Welcome.decode(part[HEADER_SIZE:])
             self.heard.append(Answer(kind, link, number, count))
+            if kind == Kind.YIELD and self.yields:
+                self.yielded(link)
 
     def take(self, *kinds: Kind) -> list[Answer]:
         """What was heard since the last time, of these kinds (all, without any); the rest is forgotten."""

@@ -1,4 +1,4 @@
-"""Freezing: from one frame on nothing of a queue changes here, and nobody loses what he holds."""
+"""Freezing: from one frame on nothing of a queue changes here, and every link keeps its deliveries."""
 
 from typing import Any
 
@@ -286,20 +286,51 @@ def test_a_settlement_finds_an_awaited_consumer_before_its_link_is_opened() -> N
     assert story.scene.queue("q") == {"ready": 2, "in_flight": 0}
 
 
-def test_a_consumer_that_its_client_attaches_elsewhere_is_not_awaited_any_longer() -> None:
-    """Its link, which has not heard of the move yet, ends when it opens again (transport 2.6.1)."""
+def attached_elsewhere(**options: Any) -> tuple[Story, Peer]:
+    """A link whose queue was frozen and is served again, and that its client attaches at another frontend."""
     story = Story()
-    story.peer.consume(3, "q", 3, epoch=3, client_link="1" * 32, steals=True)
-    assert story.scene.queue("q") == {"ready": 0, "in_flight": 3}
+    story.peer.send(1, 2, [b"d", b"e"])
+    story.peer.consume(3, "q", 3, epoch=3, client_link="1" * 32, steals=True, **options)
+    assert story.scene.queue("q") == {"ready": 0, "in_flight": 5}
     story.freeze()
     story.give_back()
     other = story.scene.peer("frontend-9", boot=9)
-    other.consume(7, "q", 1, epoch=5, client_link="1" * 32, steals=True)
+    other.consume(7, "q", 1, epoch=5, client_link="1" * 32, steals=True, **options)
+    story.scene.settle_down()
+    assert other.delivered == {}
+    return story, other
+
+
+def test_a_consumer_that_its_client_attaches_elsewhere_is_awaited_no_longer_than_the_bound() -> None:
+    """Its link, to which the move is not known yet, ends when it opens again (transport 2.6.1)."""
+    story, other = attached_elsewhere()
+    story.scene.tick(limits.YIELD_MS)
     story.scene.settle_down()
     assert [each.message for each in other.delivered[7]] == [b"c"]
     story.peer.consume(3, "q", epoch=5, first=1, resume=True, client_link="1" * 32)
     assert [refusal.condition for _, _, refusal in story.peer.refusals] == [conditions.STOLEN]
-    assert story.scene.queue("q") == {"ready": 0, "in_flight": 3}
+    assert story.scene.queue("q") == {"ready": 2, "in_flight": 3}
+
+
+def test_what_the_former_link_settles_behind_its_queue_is_settled_before_the_new_one_opens() -> None:
+    story, other = attached_elsewhere(suspended_ms=60_000, recovers=True)
+    story.peer.settle(3, 0, 1)
+    assert other.recovered == {}
+    story.peer.close_consumer(3)
+    story.scene.settle_down()
+    assert other.recovered[7][2] == [(1, 2)]
+
+
+def test_a_former_link_that_opens_behind_its_queue_is_asked_first() -> None:
+    story, other = attached_elsewhere(suspended_ms=60_000, recovers=True)
+    story.peer.yields = False
+    story.peer.consume(3, "q", epoch=5, first=3, resume=True, client_link="1" * 32, suspended_ms=60_000)
+    assert [answer.link for answer in story.peer.take(Kind.YIELD)] == [3]
+    story.peer.settle(3, 0, 2)
+    assert other.recovered == {}
+    story.peer.yielded(3)
+    story.scene.settle_down()
+    assert other.recovered[7][2] == [(2, 1)]
 
 
 def test_what_nobody_takes_is_released_without_a_failed_attempt() -> None:

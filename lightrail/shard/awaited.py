@@ -36,6 +36,8 @@ class Origin(NamedTuple):
     """Of the frontend."""
     link: int
     opened: ConsumerOpen
+    has_ended: bool = False
+    """No frame of the link can come any more; its client may resume it."""
 
 
 class AwaitedConsumer:
@@ -119,7 +121,7 @@ class AwaitedConsumers:
             return False
         key = (consumer.peer.boot, consumer.link)
         self.release_client_link(consumer.queue, opened.client_link, now_ms)
-        self.adopted[consumer.id] = Origin(*key, opened)
+        self.adopted[consumer.id] = Origin(*key, opened, has_ended=True)
         found = AwaitedConsumer(key, consumer.queue, consumer.id, 0)
         found.is_lost = lost
         self._add(found)
@@ -138,6 +140,7 @@ class AwaitedConsumers:
         count = sum(run.count for run in line.runs[line.head :])
         if not 0 < count <= limits.SUSPENDED_DELIVERIES_MAX:
             return False
+        self.adopted[found.id] = origin._replace(has_ended=True)
         found.until_ms = now_ms + origin.opened.suspended_ms
         found.suspended = count
         self._suspended[found] = None
@@ -202,7 +205,9 @@ class AwaitedConsumers:
             but: a link that is not searched for.
         """
         found = self._by_client_link.get((queue, client_link))
-        return None if found is None or found.suspended is not None or found.key == but else found
+        if found is None or found.key == but or self.adopted[found.id].has_ended:
+            return None
+        return found
 
     def take_client_link(self, queue: Queue, opening: ConsumerOpen, now_ms: int) -> AwaitedConsumer | None:
         """Takes out the consumer of a client's link that the client resumes.

@@ -5,14 +5,13 @@ leaves the shard and opens the links at the shard that the placement names, or, 
 is unchanged, at the same shard again. Nothing is lost meanwhile: batches without an answer stay with their
 links, within their credit; settlements and closes wait here (held.py) until a shard has confirmed that it
 owns the queue by opening a link, for another shard ignores them. To send one twice is harmless.
-
 Which link is open at which shard is the table in assignments.py; what is due when is owner_timers.py.
 """
 
 import logging
 
 from lightrail.model.placement import Placement
-from lightrail.wire.assignments import Event
+from lightrail.wire.assignments import Assignment, Event
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import HEADER, Kind, frame
 from lightrail.wire.held import KEPT, HeldFrames
@@ -103,19 +102,23 @@ class Owner:
     # --- links open and close --------------------------------------------------------------------------
 
     def open_producer(self, producer: Producer) -> None:
-        self._owners.bind(self, producer.number)
-        self._links.open(self._links.add_producer(producer), self.peer)
+        self._open(self._links.add_producer(producer))
 
     def open_consumer(self, consumer: Consumer) -> None:
-        self._owners.bind(self, consumer.number)
-        self._links.open(self._links.add_consumer(consumer), self.peer)
+        self._open(self._links.add_consumer(consumer))
+
+    def _open(self, link: Assignment) -> None:
+        self._owners.bind(self, link.number)
+        self._links.open(link, self.peer)
+        if self._held and self.confirmed is None and self.is_there and len(self._links) == 1:
+            # They waited for the answer to a probe; the answer to this link clears them.
+            self._send_held()
 
     def close_producer(self, number: int) -> None:
         link = self._links.get(number)
-        if link is not None:
-            if link.peer is not None:
-                link.peer.close_producer(number)
-            self.ended(number)
+        if link is not None and link.peer is not None:
+            link.peer.close_producer(number)
+        self.ended(number)
 
     def close_consumer(self, number: int) -> None:
         link = self._links.get(number)
@@ -294,8 +297,7 @@ class Owner:
     # --- frames that must not get lost -----------------------------------------------------------------
 
     def _send_held(self) -> None:
-        """Sends the waiting frames behind the links; without links, once the shard is known to own the
-        queue."""
+        """Sends the waiting frames behind the links; without links, once it is known that the shard owns it."""
         if not self._links:
             self._probe()
         elif self.peer is not None:
@@ -324,9 +326,7 @@ class Owner:
     def _probe(self) -> None:
         """Asks the shard whether it owns the queue: there is no link whose answer would confirm it."""
         peer = self.peer
-        if peer is None or peer.state is not State.SERVING or self.confirmed is not None:
-            return
-        if self._held and not self._probing:
+        if peer is not None and self.is_there and not (self.confirmed or self._probing) and self._held:
             self._probing = True
             self._owners.spawn(self._ask(peer))
 

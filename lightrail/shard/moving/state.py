@@ -167,6 +167,8 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
             fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": asdict(peer.opened)}
         elif (origin := links.adopted.get(consumer.id)) is not None:
             fields |= {"boot": origin.boot, "link": origin.link, "opened": asdict(origin.opened)}
+            if origin.has_ended:
+                fields["ended"] = True
         else:
             # No link would claim what it holds.
             continue
@@ -269,7 +271,8 @@ def _holders(
             options = ConsumerOptions(first=each["next"], lock_key=each["lock_key"])
         else:
             opened = ConsumerOpen(**each["opened"])
-            origins[id] = Origin(each["boot"], each["link"], opened)
+            # Shards of former versions do not send `ended`.
+            origins[id] = Origin(each["boot"], each["link"], opened, bool(each.get("ended")))
             try:
                 options = replace(options_of(opened, looks), first=each["next"])
             except FilterError as error:

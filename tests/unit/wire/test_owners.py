@@ -212,6 +212,37 @@ def test_settlements_and_closes_that_no_shard_is_there_for_are_said_behind_the_l
     play(check)
 
 
+def test_what_is_held_for_closed_links_is_sent_behind_the_next_link(play: Play) -> None:
+    """The next link may be opened while the shard is being asked whether it owns the queue."""
+
+    async def check(scene: OwnerScene) -> None:
+        queue = scene.queue("q")
+        sender = scene.sender()
+        first = scene.receiver()
+        await scene.settle()
+        sender.send(3)
+        await scene.settle()
+        take(first, 3)
+        await scene.settle()
+        assert len(first.link.sent) == 3
+        sender.producer.close()
+        await scene.settle()
+        scene.shards[0].freeze("q")
+        await scene.settle()
+        settle(first, 0, 1)
+        first.consumer.close()
+        scene.shards[1].open(queue, queue.epoch + 1)
+        scene.placed("q", 1, queue.epoch)
+        second = scene.receiver()
+        await scene.settle()
+        take(second, 10)
+        await scene.settle()
+        assert [queue.accepted[body] for body in queue.stored] == [1, 1, 0]
+        assert len(second.link.sent) == 1
+
+    play(check)
+
+
 def test_what_comes_back_of_a_link_that_is_closed_goes_on_to_the_new_shard(play: Play) -> None:
     async def check(scene: OwnerScene) -> None:
         queue, sender, receiver = await holding(scene, 2)

@@ -165,14 +165,31 @@ def test_a_suspended_link_is_resumed_behind_the_move() -> None:
     assert peer.unsettled == {1: (True, [b"tag"])}
 
 
+RESUMABLE: dict[str, Any] = {
+    "client_link": "1" * 32,
+    "steals": True,
+    "suspended_ms": 60_000,
+    "recovers": True,
+}
+
+
+def test_a_link_that_ended_before_its_queue_moved_is_resumed_without_a_wait() -> None:
+    """No frame of it can come: its client waits for nothing."""
+    move = Move()
+    move.peer.consume(5, QUEUE, 2, **RESUMABLE)
+    move.source.settle_down()
+    move.peer.close_consumer(5)
+    move.all()
+    move.target.engine._awaited.opened(move.importing.queue, _origins(move), move.target.now_ms)
+    peer = move.target.peer("frontend-9", boot=9)
+    peer.consume(1, QUEUE, **RESUMABLE)
+    move.target.settle_down()
+    assert peer.recovered[1][2] == [(0, 2)]
+
+
 def test_a_suspended_receiver_is_resumed_behind_the_move() -> None:
-    """Its consumer goes with the queue, and its time begins anew where that is served (2.6.13)."""
-    opening: dict[str, Any] = {
-        "client_link": "1" * 32,
-        "steals": True,
-        "suspended_ms": 60_000,
-        "recovers": True,
-    }
+    """Its consumer moves with the queue, and its time begins anew where that is served (2.6.13)."""
+    opening = RESUMABLE
     move = Move()
     move.peer.consume(5, QUEUE, 2, **opening)
     move.source.settle_down()

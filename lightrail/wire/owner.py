@@ -297,7 +297,7 @@ class Owner:
     # --- frames that must not get lost -----------------------------------------------------------------
 
     def _send_held(self) -> None:
-        """Sends the waiting frames behind the links; without links, once it is known that the shard owns it."""
+        """Sends the waiting frames behind the links; without links, once the shard owns it for sure."""
         if not self._links:
             self._probe()
         elif self.peer is not None:

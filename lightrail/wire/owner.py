@@ -11,13 +11,13 @@ Which link is open at which shard is the table in assignments.py; what is due wh
 import logging
 
 from lightrail.model.placement import Placement
-from lightrail.wire.assignments import Assignment, Event
+from lightrail.wire.assignments import Event
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import HEADER, Kind, frame
 from lightrail.wire.held import KEPT, HeldFrames
 from lightrail.wire.links import Consumer, Producer
 from lightrail.wire.owner_timers import OwnerTimers
-from lightrail.wire.queue_links import QueueLinks
+from lightrail.wire.queue_links import Assignment, QueueLinks
 from lightrail.wire.registry import Registry
 from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer, State

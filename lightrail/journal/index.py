@@ -14,12 +14,14 @@ from lightrail.journal.layout import (
     GAP,
     HEADER_SIZE,
     QUEUE,
-    SEGMENT_HEADER_SIZE,
     U64,
-    SegmentHeader,
     decode_append_head,
 )
 from lightrail.journal.scan import Found, Readable, Scan
+from lightrail.journal.segment_header import (
+    SEGMENT_HEADER_SIZE,
+    SegmentHeader,
+)
 
 FORMAT: Final = 1
 BLOCK_BYTES: Final = 1024 * 1024

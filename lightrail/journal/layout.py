@@ -1,4 +1,4 @@
-"""The binary form of records and of the segment header, drawn in docs/formats/journal.md.
+"""The binary form of records, drawn in docs/formats/journal.md.
 
 Little-endian throughout. A record is a header of 32 bytes and a body; its checksum covers everything after
 the checksum itself. Encoding returns the bytes *from the type on* ("the rest"): the commit thread puts length
@@ -28,14 +28,7 @@ from lightrail.journal.record import (
     Taken,
     Transaction,
 )
-
-FORMAT_VERSION: Final = 5
-SEGMENT_MAGIC: Final = b"LRSEGMNT"
-SEGMENT_HEADER: Final = Struct("<8sHHIQQII")
-"""magic, format version u16, reserved u16, crc32 u32 (of the rest), segment u64, first lsn u64, salt u32,
-reserved u32."""
-_SEGMENT_REST: Final = Struct("<QQII")
-SEGMENT_HEADER_SIZE: Final = SEGMENT_HEADER.size
+from lightrail.journal.segment_header import FORMAT_VERSION
 
 FRONT: Final = Struct("<II")
 """length of the whole record u32, crc32 u32 of what follows."""
@@ -121,33 +114,6 @@ class AppendHead(NamedTuple):
     target_count: int
     priority: int
     attributes: int
-
-
-class SegmentHeader(NamedTuple):
-    """The header of a segment file."""
-
-    version: int
-    segment: int
-    first_lsn: int
-    salt: int
-    """Start value of the checksums of its records; one per journal, drawn when the journal is made. Without
-    it a client could send bytes that look like a record, and a torn end could be mistaken for damage."""
-
-
-def encode_segment_header(segment: int, first_lsn: int, salt: int) -> bytes:
-    """The first bytes of a segment file."""
-    checksum = crc32(_SEGMENT_REST.pack(segment, first_lsn, salt, 0))
-    return SEGMENT_HEADER.pack(SEGMENT_MAGIC, FORMAT_VERSION, 0, checksum, segment, first_lsn, salt, 0)
-
-
-def decode_segment_header(data: Bytes) -> SegmentHeader | None:
-    """Decodes the first bytes of a file; None if they are no header of a segment."""
-    if len(data) < SEGMENT_HEADER_SIZE:
-        return None
-    magic, version, _, checksum, segment, first_lsn, salt, reserved = SEGMENT_HEADER.unpack_from(data)
-    if magic != SEGMENT_MAGIC or checksum != crc32(_SEGMENT_REST.pack(segment, first_lsn, salt, reserved)):
-        return None
-    return SegmentHeader(version, segment, first_lsn, salt)
 
 
 def encode_settle(record: Settle) -> bytes:

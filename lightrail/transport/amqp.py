@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from typing import Final, Unpack
 
 from lightrail.amqp.values import DecodeError
@@ -23,10 +22,10 @@ from lightrail.client import (
     TransactionError,
 )
 from lightrail.client.connecting import ConnectOptions
-from lightrail.client.selecting import PASSED_OVER
 from lightrail.transport.amqp_messages import envelope_of, message_of
+from lightrail.transport.amqp_received import AmqpReceived, pass_over, unless_lost
 from lightrail.transport.declaring import declare
-from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
+from lightrail.transport.envelope import Envelope
 from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
 from lightrail.transport.handling import handle
 from lightrail.transport.protocol import Offers, Received, Selector, Transport
@@ -304,7 +303,7 @@ class AmqpTransport:
         try:
             envelope = envelope_of(message)
         except (DecodeError, ValueError) as error:
-            await _unless_lost(delivery.reject(NOT_READABLE, str(error)[:1000]))
+            await unless_lost(delivery.reject(NOT_READABLE, str(error)[:1000]))
             return False
         group = envelope.group
         if group is not None:
@@ -318,12 +317,12 @@ class AmqpTransport:
             try:
                 handler = select(envelope)
             except BaseException:
-                await _unless_lost(delivery.fail())
+                await unless_lost(delivery.fail())
                 raise
             if handler is None:
                 receiver.refuse_to_lose()
                 if not delivery.settled:
-                    _pass_over(delivery)
+                    pass_over(delivery)
                 return False
             await handle(handler, AmqpReceived(envelope, delivery))
             return True
@@ -378,50 +377,3 @@ class OwnedTransport(AmqpTransport):
         """Closes the links and the connection."""
         await super().close()
         await self._broker.close()
-
-
-class AmqpReceived:
-    """A message that was received over AMQP."""
-
-    __slots__ = ("delivery", "envelope")
-
-    def __init__(self, envelope: Envelope, delivery: Delivery) -> None:
-        self.envelope = envelope
-        self.delivery = delivery
-
-    @property
-    def settled(self) -> bool:
-        """Whether the message has an outcome, or its lock is known to have run out."""
-        return self.delivery.settled or self.delivery.lost
-
-    async def accept(self) -> None:
-        """The broker deletes the message; where the link was lost meanwhile, it is delivered again."""
-        await _unless_lost(self.delivery.accept())
-
-    async def release(self) -> None:
-        """The message is delivered again, uncounted."""
-        await _unless_lost(self.delivery.release())
-
-    async def fail(self, delay: float = 0.0) -> None:
-        """The message is delivered again after so many seconds, counted."""
-        if delay > 0:
-            await _unless_lost(self.delivery.defer(delay, delivery_failed=True))
-        else:
-            await _unless_lost(self.delivery.fail())
-
-    async def dead_letter(
-        self, reason: str, description: str = "", notes: Mapping[str, Header] = NO_HEADERS
-    ) -> None:
-        """The message goes to the dead letters of its queue; other brokers than LightRail drop the notes."""
-        await _unless_lost(self.delivery.dead_letter(reason, description, notes))
-
-
-def _pass_over(delivery: Delivery) -> None:
-    with suppress(LostError):
-        delivery.settle(PASSED_OVER)
-
-
-async def _unless_lost(settlement: Awaitable[None]) -> None:
-    """Settles; a message whose link or lock was lost is delivered again, and has no outcome here."""
-    with suppress(LostError):
-        await settlement

@@ -18,8 +18,11 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Header, Properties
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import read_index
-from lightrail.journal.layout import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.journal.record import Queue, QueueEvent
+from lightrail.journal.segment_header import (
+    SEGMENT_HEADER_SIZE,
+    decode_segment_header,
+)
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append

@@ -8,7 +8,7 @@ segment is synced before anything is written to the next one.
 from collections.abc import Mapping
 from typing import Final
 
-from lightrail.journal.layout import (
+from lightrail.journal.segment_header import (
     FORMAT_VERSION,
     SEGMENT_HEADER_SIZE,
     SegmentHeader,

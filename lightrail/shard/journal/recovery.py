@@ -28,12 +28,10 @@ from lightrail.journal.layout import (
     DELIVERED,
     GAP,
     HEADER_SIZE,
-    SEGMENT_HEADER_SIZE,
     SNAPSHOT,
     TARGET,
     LayoutError,
     decode_append_head,
-    decode_segment_header,
     decode_small,
 )
 from lightrail.journal.record import (
@@ -54,6 +52,10 @@ from lightrail.journal.record import (
     Transaction,
 )
 from lightrail.journal.scan import Found, Scan, next_whole
+from lightrail.journal.segment_header import (
+    SEGMENT_HEADER_SIZE,
+    decode_segment_header,
+)
 from lightrail.shard.journal.begun import begun
 from lightrail.shard.journal.extent import NOTHING, Extent
 from lightrail.shard.journal.files import DiskFile, Files, own_copy

@@ -23,22 +23,24 @@ from lightrail.journal.layout import (
     RECORD_SIZE_MIN,
     REST,
     SEAL,
-    SEGMENT_HEADER_SIZE,
     SETTLE,
     SNAPSHOT,
     TAKEN,
     TRANSACTION,
     U64,
     LayoutError,
-    SegmentHeader,
     decode_append_head,
-    decode_segment_header,
     decode_small,
-    encode_segment_header,
     finished,
 )
 from lightrail.journal.record import Delivered, Gap, Ids, Numbers, Queue, Settle, Taken
 from lightrail.journal.scan import Found, Scan, next_whole
+from lightrail.journal.segment_header import (
+    SEGMENT_HEADER_SIZE,
+    SegmentHeader,
+    decode_segment_header,
+    encode_segment_header,
+)
 from lightrail.shard.journal import extent as extents
 from lightrail.shard.journal import identity, recovery
 from lightrail.shard.journal.files import DiskFile, Files, RealFiles, own_copy

@@ -13,9 +13,7 @@ from lightrail.journal.layout import (
     FRONT_SIZE,
     MARK,
     RECORD_SIZE_MAX,
-    SEGMENT_HEADER_SIZE,
     UNSYNCED_MAX,
-    encode_segment_header,
     encode_small,
 )
 from lightrail.journal.record import (
@@ -32,6 +30,10 @@ from lightrail.journal.record import (
     Settle,
     Taken,
     Transaction,
+)
+from lightrail.journal.segment_header import (
+    SEGMENT_HEADER_SIZE,
+    encode_segment_header,
 )
 from lightrail.shard.journal.batches import columns
 from lightrail.shard.journal.commit import Entry, JournalCommit, Part, Reached, last_of

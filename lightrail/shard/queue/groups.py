@@ -66,8 +66,8 @@ class Groups(Order):
 
     @property
     def index_bytes(self) -> int:
-        ranges = len(self._of) + len(self._shared.heap)
-        return super().index_bytes + limits.RANGE_BYTES * ranges + limits.GROUP_BYTES * len(self.groups)
+        size = limits.RANGE_BYTES * (len(self._of) + len(self._shared.heap))
+        return super().index_bytes + size + limits.GROUP_BYTES * len(self.groups)
 
     # --- what happens to the queue --------------------------------------------------------------------
 
@@ -174,8 +174,7 @@ class Groups(Order):
         return super().begin()
 
     def turn(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """Delivers first messages of the consumer's own groups and of groups that are offered to all,
-        repeatedly.
+        """Delivers the first messages of the consumer's groups, and of groups that are offered to all.
 
         Groups are spread like messages: in its turn a consumer claims as many as make its groups
         `ceil(groups / consumers with credit)`, but always one.

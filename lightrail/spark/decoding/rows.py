@@ -12,21 +12,23 @@ import pyarrow as pa
 
 from lightrail.journal.archive import ArchiveError, segment_name
 from lightrail.journal.layout import (
-    FORMAT_VERSION,
     FRONT,
     GAP,
     HEADER_SIZE,
     QUEUE,
-    SEGMENT_HEADER_SIZE,
     SNAPSHOT,
     TRANSACTION,
     LayoutError,
-    SegmentHeader,
-    decode_segment_header,
     decode_small,
 )
 from lightrail.journal.record import CONTINUED, Queue, Snapshot
 from lightrail.journal.scan import Found, Readable, Scan, next_whole
+from lightrail.journal.segment_header import (
+    FORMAT_VERSION,
+    SEGMENT_HEADER_SIZE,
+    SegmentHeader,
+    decode_segment_header,
+)
 from lightrail.spark.decoding import messages
 from lightrail.spark.decoding.arrays import (
     BadEndsError,

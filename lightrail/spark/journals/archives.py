@@ -24,14 +24,14 @@ from lightrail.journal.archive import (
     segment_name,
 )
 from lightrail.journal.index import BadIndexError, SegmentIndex, decode_index, index_of
-from lightrail.journal.layout import (
+from lightrail.journal.scan import Found as Record
+from lightrail.journal.scan import Scan, next_whole
+from lightrail.journal.segment_header import (
     FORMAT_VERSION,
     SEGMENT_HEADER_SIZE,
     SegmentHeader,
     decode_segment_header,
 )
-from lightrail.journal.scan import Found as Record
-from lightrail.journal.scan import Scan, next_whole
 from lightrail.spark import stores
 from lightrail.spark.journals.sources import NoArchiveError, SegmentMissingError, SourceError
 

@@ -1,9 +1,17 @@
 """Gaps without capture: such segments are not archived, so their absence is no loss."""
 
 from lightrail.journal.index import SegmentIndex
-from lightrail.journal.layout import QUEUE, SEGMENT_HEADER_SIZE, SNAPSHOT, decode_segment_header, decode_small
+from lightrail.journal.layout import (
+    QUEUE,
+    SNAPSHOT,
+    decode_small,
+)
 from lightrail.journal.record import Queue, QueueEvent, Snapshot
 from lightrail.journal.scan import Found, Scan
+from lightrail.journal.segment_header import (
+    SEGMENT_HEADER_SIZE,
+    decode_segment_header,
+)
 from lightrail.spark.decoding.tables import read_policy
 from lightrail.spark.journals.journal import Held, Journal, first_answer
 from lightrail.spark.journals.sources import File, SegmentMissingError

@@ -11,9 +11,7 @@ from typing import NamedTuple, Protocol
 
 from lightrail.journal.layout import (
     APPEND,
-    SEGMENT_HEADER_SIZE,
     decode_append_head,
-    decode_segment_header,
     decode_small,
 )
 from lightrail.journal.record import (
@@ -29,6 +27,10 @@ from lightrail.journal.record import (
     Snapshot,
 )
 from lightrail.journal.scan import Found, Readable, Scan
+from lightrail.journal.segment_header import (
+    SEGMENT_HEADER_SIZE,
+    decode_segment_header,
+)
 
 
 class Event(NamedTuple):

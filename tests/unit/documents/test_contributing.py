@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.journal import layout
+from lightrail.journal import layout, segment_header
 from lightrail.journal.record import Close, Queue, QueueEvent
 from tests.support.broker import ROOT
 
@@ -24,7 +24,7 @@ def printed(segment: bytes, directory: Path) -> subprocess.CompletedProcess[str]
 @pytest.fixture
 def segment() -> bytes:
     records: tuple[Queue | Close, ...] = (Queue(QueueEvent.DECLARED, 1, "shop/orders", "{}"), Close())
-    return layout.encode_segment_header(1, 1, SALT) + b"".join(
+    return segment_header.encode_segment_header(1, 1, SALT) + b"".join(
         layout.finished(layout.encode_small(record, lsn, 0, 0), SALT) for lsn, record in enumerate(records, 1)
     )
 

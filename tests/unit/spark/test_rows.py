@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from lightrail.amqp.sections import Header, encode_header
 from lightrail.journal.layout import (
     HEADER_SIZE,
-    SEGMENT_HEADER_SIZE,
 )
 from lightrail.journal.record import (
     CONTINUED,
@@ -25,6 +24,9 @@ from lightrail.journal.record import (
     Queue,
     QueueEvent,
     Settle,
+)
+from lightrail.journal.segment_header import (
+    SEGMENT_HEADER_SIZE,
 )
 from lightrail.model import limits
 from lightrail.model.attempts import DEFERRED

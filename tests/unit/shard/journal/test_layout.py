@@ -10,7 +10,6 @@ from lightrail.journal.layout import (
     REST,
     LayoutError,
     decode_append_head,
-    decode_segment_header,
     decode_small,
     encode_small,
     finished,
@@ -38,6 +37,9 @@ from lightrail.journal.record import (
     TransactionState,
 )
 from lightrail.journal.scan import Scan
+from lightrail.journal.segment_header import (
+    decode_segment_header,
+)
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of

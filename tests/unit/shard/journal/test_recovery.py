@@ -9,12 +9,14 @@ from lightrail.journal.layout import (
     CLOSE,
     MARK,
     REST,
-    SEGMENT_HEADER_SIZE,
     U64,
-    encode_segment_header,
     finished,
 )
 from lightrail.journal.record import Outcome, Queue, QueueEvent, Settle
+from lightrail.journal.segment_header import (
+    SEGMENT_HEADER_SIZE,
+    encode_segment_header,
+)
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files

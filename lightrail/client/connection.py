@@ -15,14 +15,8 @@ from typing import Any, Final
 from lightrail.amqp.performatives import AmqpError, Source
 from lightrail.amqp.values import Symbol
 from lightrail.client.affinity import check_loop
-from lightrail.client.errors import (
-    AuthenticationError,
-    ClientError,
-    ClosedError,
-    ConnectError,
-    NotAllowedError,
-)
-from lightrail.client.events import Event
+from lightrail.client.errors import AuthenticationError, ClientError, ClosedError, ConnectError
+from lightrail.client.events import Event, Reporter
 from lightrail.client.link import Link
 from lightrail.client.links import Links, LinkType
 from lightrail.client.locks import Locks
@@ -66,8 +60,8 @@ class Connection:
         self._is_named = name is not None
         self._name = name or f"lightrail-client-{os.getpid()}-{secrets.token_hex(4)}"
         self._policy = reconnect or ReconnectPolicy()
-        self._on_event = on_event
         self.loop = asyncio.get_running_loop()
+        self._reporter = Reporter(self.loop, on_event)
         self._pid = os.getpid()
         self._opening = partial(
             Opening,
@@ -396,18 +390,8 @@ class Connection:
 
     def is_token_missing(self, error: ClientError) -> bool:
         """Whether the broker refused a link because a token ran out; aborts the connection if so."""
-        if self._tokens is None or not self._tokens.is_due or not isinstance(error, NotAllowedError):
-            return False
-        self._abort(f"the token ran out: {error}")
-        return True
+        return self._tokens is not None and self._tokens.explains(error)
 
     def report(self, kind: str, where: str, reason: str = "") -> None:
         """Calls on_event."""
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(Event(kind, where, reason))
-        except Exception as error:
-            self.loop.call_exception_handler(
-                {"message": f"on_event of a connection failed for {kind}", "exception": error}
-            )
+        self._reporter.report(kind, where, reason)

@@ -1,5 +1,7 @@
 """Events of a connection, for applications that watch it."""
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -17,3 +19,22 @@ class Event:
     kind: str
     where: str
     reason: str = ""
+
+
+class Reporter:
+    """Calls an application's function with events; its exceptions are reported to the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_event: Callable[[Event], None] | None) -> None:
+        self._loop = loop
+        self._on_event = on_event
+
+    def report(self, kind: str, where: str, reason: str = "") -> None:
+        """See Event."""
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(Event(kind, where, reason))
+        except Exception as error:
+            self._loop.call_exception_handler(
+                {"message": f"on_event of a connection failed for {kind}", "exception": error}
+            )

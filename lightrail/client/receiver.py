@@ -15,7 +15,7 @@ from lightrail.client.incoming import Incoming
 from lightrail.client.keeper import CAPABILITY, Keeper
 from lightrail.client.link import Link, LinkConnection
 from lightrail.client.message import Message
-from lightrail.client.requirements import check_keeps_passed_over, unmet
+from lightrail.client.requirements import check_has_no_window, check_keeps_passed_over, unmet
 from lightrail.client.selecting import Handler, select
 from lightrail.client.sources import NEVER
 from lightrail.client.wire import Wire
@@ -145,11 +145,7 @@ class Receiver(Link):
         broker has not used. Raises ValueError for a receiver with a window.
         """
         incoming = self._incoming
-        if incoming.window:
-            raise ValueError(
-                f"{self.address}: expected a receiver that was opened with credit=0, found one whose window "
-                f"of {incoming.window} refills itself"
-            )
+        check_has_no_window(self.address, incoming.window)
         incoming.granted = max(0, incoming.granted + count)
         if self._link is not None and self._attached:
             self._link.grant(incoming.granted)
@@ -379,9 +375,7 @@ class Receiver(Link):
             if event.link.credit <= 0:  # type: ignore[attr-defined]
                 self._end_drain()
         elif isinstance(event, events.Transfers):
-            link = event.link
-            number = event.first_delivery_id
-            settled = event.settled
+            link, number, settled = event.link, event.first_delivery_id, event.settled
             tags = event.tags or repeat(b"", len(event.payloads))
             deliveries = [
                 Delivery(self, link, number, payload, settled, tag)

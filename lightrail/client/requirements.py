@@ -42,3 +42,12 @@ def check_keeps_passed_over(connection: LinkConnection, address: str | None) -> 
             f"{address}: expected a broker that keeps messages which a receiver passes over, and "
             f"{product} drops them: use a queue for each kind of message"
         )
+
+
+def check_has_no_window(address: str | None, window: int) -> None:
+    """Raises ValueError for a receiver whose credit refills itself."""
+    if window:
+        raise ValueError(
+            f"{address}: expected a receiver that was opened with credit=0, found one whose window of "
+            f"{window} refills itself"
+        )

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lightrail.amqp.performatives import Source
 from lightrail.amqp.session import Session
-from lightrail.client.errors import AuthenticationError, ClientError, ConnectError
+from lightrail.client.errors import AuthenticationError, ClientError, ConnectError, NotAllowedError
 from lightrail.client.link import LinkConnection
 from lightrail.client.message import Message
 from lightrail.client.receiver import Receiver
@@ -110,6 +110,13 @@ class Tokens:
             raise ConnectError(f"{NODE}: {error}") from error
         if expires_at is not None:
             self._task = self._connection.loop.create_task(self._keep(expires_at), name="tokens for $cbs")
+
+    def explains(self, error: ClientError) -> bool:
+        """Whether a link was refused because a token ran out; the connection is of no use then."""
+        if not self.is_due or not isinstance(error, NotAllowedError):
+            return False
+        self._failed(f"the token ran out: {error}")
+        return True
 
     def stop(self) -> None:
         """The connection was lost or closed."""

@@ -9,8 +9,8 @@ from lightrail.filters.filter import compile_filter
 from lightrail.model import names as spelling
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import MissingError, ServiceError
-from lightrail.namespace.records import Right
+from lightrail.namespace.errors import ChangedError, MissingError, ServiceError
+from lightrail.namespace.records import Right, Subscription
 from lightrail.namespace.rights import Caller, demand, may
 from lightrail.namespace.rules import check_rules
 
@@ -68,6 +68,23 @@ def check_policy(directory: Directory, name: str, policy: Policy) -> None:
             raise InvalidPolicyError(
                 "dead_letter", policy["dead_letter"], f"a name whose dead letters do not end in {name}"
             )
+
+
+def check_replacement(existing: Subscription, made: Subscription, revision: int | None) -> None:
+    """Raises ChangedError at another revision; ServiceError where a URL would become a name, or a name a URL.
+
+    Args:
+        revision: that the existing subscription should have; None for any.
+    """
+    if revision not in (None, existing.revision):
+        raise ChangedError(
+            f"subscription {existing.id} of {existing.router} is at revision {existing.revision} by now"
+        )
+    if existing.push != made.push:
+        raise ServiceError(
+            f"subscription {made.id} of {made.router} sends to {existing.target}; a URL can't become a name "
+            "or a name a URL: make another subscription, and delete this one"
+        )
 
 
 def check_subscription(

@@ -193,9 +193,6 @@ class Service:
         if not owner:
             demand(directory, caller, Right.MANAGE, record)
         existing = self._replaceable(record, id, replace_it)
-        if existing is not None and revision not in (None, existing.revision):
-            raise ChangedError(f"subscription {id} of {router} is at revision {existing.revision} by now")
-        checks.check_subscription(filter, action, expires_at, rules)
         made = Subscription(
             router,
             id or secrets.token_hex(8),
@@ -207,11 +204,9 @@ class Service:
             no_local=no_local,
             rules=rules,
         )
-        if existing is not None and existing.push != made.push:
-            raise ServiceError(
-                f"subscription {made.id} of {router} goes to {existing.target}; a URL can't become a name "
-                "or a name a URL: make another subscription, and delete this one"
-            )
+        if existing is not None:
+            checks.check_replacement(existing, made, revision)
+        checks.check_subscription(filter, action, expires_at, rules)
         spelling.check(spelling.subscription_name(router, made.id))
         if made.push:
             problem = self._destinations.problem(target)

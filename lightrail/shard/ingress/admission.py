@@ -188,16 +188,8 @@ class Admission:
         done = end if dropped else chosen.after(fits, end)
         if fits or done > entry.done:
             error = self._take(queue, entry, chosen, fits, done, now_ms)
-            if isinstance(error, StoreBrokenError):
-                return Progress.WAITS
-            if isinstance(error, StoreBusyError):
-                self.unfinished[queue] = None
-                return Progress.WAITS
             if error is not None:
-                self._counts.store_failures += 1
-                refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error))
-                self._turn_away(queue, entry, entry.done, refusal)
-                return Progress.DONE
+                return self._not_stored(queue, entry, error)
             contents.counters.dropped += dropped
             contents.counters.duplicates += done - entry.done - fits - dropped
             entry.done = done
@@ -215,6 +207,17 @@ class Admission:
             return Progress.WAITS
         else:
             self._turn_away(queue, entry, done, queue_full(queue))
+        return Progress.DONE
+
+    def _not_stored(self, queue: Queue, entry: Parked, error: Exception) -> Progress:
+        """The store did not take a batch: it waits for the commit under way, or its sender is refused."""
+        if isinstance(error, StoreBrokenError):
+            return Progress.WAITS
+        if isinstance(error, StoreBusyError):
+            self.unfinished[queue] = None
+            return Progress.WAITS
+        self._counts.store_failures += 1
+        self._turn_away(queue, entry, entry.done, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)))
         return Progress.DONE
 
     def _take(

@@ -35,10 +35,11 @@ types: setup ## mypy --strict, tests and examples of the client included
 imports: setup ## layers and purity, by import-linter
 	$(BIN)/lint-imports
 
-# Tests that compute, and those that talk to a broker, to Celery or to Spark file by file, use both processors; the others of
-# the slower half (those that kill and freeze processes, and start Docker) need the machine for themselves.
+# Tests that compute, and those that talk to a broker, to Celery or to Spark file by file, use both processors; those that
+# kill and freeze processes, and start Docker, need the machine for themselves.
 COMPUTING := tests/unit tests/model tests/simulation
-TALKING := tests/bus tests/client tests/conformance tests/contracts tests/http tests/interop tests/policies tests/transport tests/ui
+TALKING := tests/bus tests/client tests/conformance tests/contracts tests/http tests/transport
+FOREIGN := tests/interop tests/policies tests/ui
 PIPELINES := tests/kombu tests/spark
 unit: setup ## the faster half of the tests, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
 ifeq ($(ARGS),)
@@ -49,10 +50,11 @@ else
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(ARGS)
 endif
 
-test-slow: setup ## set up, then the slower half of the tests: clusters, faults, Celery, Spark, containers
+test-slow: setup ## set up, then the slower half: clients and browsers of others, Celery, Spark, clusters, faults, containers
+	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(FOREIGN) $(ARGS)
 	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(PIPELINES) $(ARGS)
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(COMPUTING:%=--ignore=%) $(TALKING:%=--ignore=%) \
-		$(PIPELINES:%=--ignore=%) $(ARGS)
+		$(FOREIGN:%=--ignore=%) $(PIPELINES:%=--ignore=%) $(ARGS)
 
 docs: setup ## the documents as a site, in build/site; a broken link is an error
 	$(BIN)/mkdocs build --strict

@@ -151,7 +151,8 @@ class QueueConsumer(Consumer):
     def gave_up(self, waiter: Waiter) -> None:
         """The request was cancelled; a delivery that it got in the same moment is released."""
         if waiter.cancelled():
-            self._left()
+            if not self.closed:  # Else it was counted with those that waited at the end.
+                self._left()
         elif waiter.exception() is None and (delivery := waiter.result()) is not None:
             delivery.release()
 

@@ -117,6 +117,20 @@ def test_a_request_cancelled_in_the_moment_of_its_delivery_gives_it_back() -> No
     scene(check)
 
 
+def test_a_request_cancelled_in_the_moment_in_which_its_queue_is_deleted_is_counted_once() -> None:
+    async def check(receivers: Receivers, shards: FakeShards) -> None:
+        leaving, staying = waiting(receivers), waiting(receivers)
+        await turn()
+        leaving.cancel()
+        shards.peer.consumer.ended(Refusal("amqp:resource-deleted", "it was deleted"))
+        await turn()
+        assert leaving.cancelled()
+        assert isinstance(staying.exception(), ProblemError)
+        assert receivers.waiting == 0
+
+    scene(check)
+
+
 def test_time_outs_ring_in_their_order() -> None:
     async def check(receivers: Receivers, shards: FakeShards) -> None:
         late, early = waiting(receivers, 60), waiting(receivers, 20)

@@ -303,6 +303,8 @@ class Peer:
         self.requests = 0
         self.yields = True
         """It answers YIELD at once, as a frontend that runs does."""
+        self.late: list[bytes] | None = None
+        """Settlements and closes on their way, in order; None where they arrive at once."""
         self.answers: dict[int, tuple[dict[str, Any], bytes]] = {}
         """(fields, blob) of each request that was answered."""
         scene.peers[self.identity] = self
@@ -310,9 +312,18 @@ class Peer:
     # --- saying ----------------------------------------------------------------------------------------
 
     def say(self, *parts: bytes) -> None:
-        """One message; the turn ends after it."""
+        """One message; the turn ends after it. What is on its way arrives before."""
+        if self.late:
+            parts, self.late = (*self.late, *parts), []
         self.scene.receive(self.identity, parts)
         self.scene.turn()
+
+    def say_late(self, part: bytes) -> None:
+        """Sends a frame that may arrive late."""
+        if self.late is None:
+            self.say(part)
+        else:
+            self.late.append(part)
 
     def greet(self) -> None:
         self.attempt += 1
@@ -342,7 +353,7 @@ class Peer:
         self.say(frame(Kind.PRODUCER_CLOSE, link=link))
 
     def close_consumer(self, link: int) -> None:
-        self.say(frame(Kind.CONSUMER_CLOSE, link=link))
+        self.say_late(frame(Kind.CONSUMER_CLOSE, link=link))
 
     def resend(self, link: int, *ranges: Range) -> None:
         self.say(frame(Kind.RESEND, link=link, body=encode_ranges(ranges)))
@@ -367,7 +378,8 @@ class Peer:
         asked: int = 0,
     ) -> None:
         body = b"" if detail is None else detail.encode()
-        self.say(frame(Kind.SETTLE, flags=code, link=link, number=first, count=count, body=body, asked=asked))
+        settle = frame(Kind.SETTLE, flags=code, link=link, number=first, count=count, body=body, asked=asked)
+        self.say_late(settle)
 
     def ask(self, op: str, blob: bytes = b"", **fields: Any) -> int:
         """A request; returns its number."""

@@ -19,6 +19,8 @@ LOOK_S: Final = 0.25
 """How often the outbox is checked for messages of other processes."""
 REFUSALS_MAX: Final = 10
 """Attempts after which a message that its address refuses is set aside."""
+STOP_S: Final = 5.0
+"""How long a forwarder that stops waits for the outcomes of messages on their way."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_LONGEST_S: Final = 5.0
 
@@ -45,7 +47,11 @@ class Forwarder:
         self._task = asyncio.create_task(self._run(), name="forwarder")
 
     async def stop(self) -> None:
-        """Stops forwarding; waiting messages stay in the outbox."""
+        """Stops forwarding; waiting messages stay in the outbox.
+
+        Messages on their way are removed first, once the broker has accepted them: the next process would
+        send them again, behind later ones. It waits STOP_S for that.
+        """
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -62,7 +68,7 @@ class Forwarder:
                     await asyncio.sleep(LOOK_S)
                     continue
                 batch = await self._store.next(BATCH)
-                is_done = not batch or await self._forward(batch)
+                is_done = not batch or await self._forward_whole(batch)
             except BusError as error:
                 log.warning("the outbox can't be forwarded now: %s", error)
                 is_done = False
@@ -83,6 +89,17 @@ class Forwarder:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await arrived.wait()
+
+    async def _forward_whole(self, batch: list[Waiting]) -> bool:
+        """As `_forward`, which goes on for STOP_S when this task is cancelled."""
+        forwarding = asyncio.ensure_future(self._forward(batch))
+        try:
+            return await asyncio.shield(forwarding)
+        except asyncio.CancelledError:
+            await asyncio.wait({forwarding}, timeout=STOP_S)
+            forwarding.cancel()
+            await asyncio.gather(forwarding, return_exceptions=True)
+            raise
 
     async def _forward(self, batch: list[Waiting]) -> bool:
         """Whether all messages of a batch were accepted and removed."""

@@ -28,6 +28,7 @@ from lightrail.bus import (
     command,
     message,
 )
+from lightrail.bus import forwarder as forwarding
 from lightrail.bus.forwarder import Forwarder
 from lightrail.bus.postgresql import PostgresqlStore
 from lightrail.bus.sending import Sending
@@ -360,6 +361,56 @@ def test_a_message_that_is_refused_for_good_is_set_aside_and_no_error_ends_the_f
         while len(posted) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         await forwarder.stop()
+        await store.close()
+
+    play(test())
+
+
+def test_what_is_on_its_way_when_a_forwarder_stops_is_not_sent_again(store: Store) -> None:
+    async def test() -> None:
+        await store.open()
+        posted: list[str] = []
+        sending, answered = asyncio.Event(), asyncio.Event()
+
+        async def post(each: Sending) -> None:
+            posted.append(each.address)
+            sending.set()
+            await answered.wait()
+
+        await store.commit(Step(None, None, [Sending("q", Envelope(), None, None)]))
+        forwarder = Forwarder(store, post, Hurried())
+        forwarder.start()
+        await sending.wait()
+        stopping = asyncio.create_task(forwarder.stop())
+        await asyncio.sleep(0)
+        answered.set()
+        await stopping
+        assert await store.next(10) == []
+        assert posted == ["q"]
+        await store.close()
+
+    play(test())
+
+
+def test_a_forwarder_that_stops_waits_for_no_broker_longer_than_the_bound(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "STOP_S", 0.01)
+
+    async def test() -> None:
+        await store.open()
+        sending = asyncio.Event()
+
+        async def post(each: Sending) -> None:
+            sending.set()
+            await asyncio.Event().wait()
+
+        await store.commit(Step(None, None, [Sending("q", Envelope(), None, None)]))
+        forwarder = Forwarder(store, post, Hurried())
+        forwarder.start()
+        await sending.wait()
+        await forwarder.stop()
+        assert len(await store.next(10)) == 1
         await store.close()
 
     play(test())

@@ -1,4 +1,4 @@
-"""Consumers: each receives from one queue into the connection's inbox, up to a limit of unsettled messages."""
+"""Consumers: each receives from one queue into the connection's inbox, with a limit of unsettled messages."""
 
 import threading
 from collections.abc import Callable

@@ -89,7 +89,7 @@ class Opening:
                 await self._ready
         except TimeoutError:
             self._abort("the attempt took too long")
-            raise ConnectError(f"expected an open connection within {timeout:g} s, and it is not") from None
+            raise ConnectError(f"the broker did not open the connection within {timeout:g} s") from None
         except OSError as error:
             raise ConnectError(str(error)) from error
         except BaseException:

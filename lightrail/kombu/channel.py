@@ -244,8 +244,8 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         try:
             self.connection.send(sent)
         except SendError as error:
-            nobody = error.outcome.condition == conditions.NOT_FOUND and not exchange
-            if not nobody or sent.durable or mandatory:
+            no_queue = error.outcome.condition == conditions.NOT_FOUND and not exchange
+            if not no_queue or sent.durable or mandatory:
                 raise
 
     # --- receiving ---------------------------------------------------------------------------------------

@@ -268,7 +268,7 @@ topologySpreadConstraints:
 {{- end -}}
 
 {{/*
-Probes. /healthz answers as long as the process turns, whatever happens to etcd; a process is started anew only
+Probes. /healthz answers as long as its loop runs, also without etcd; a process is restarted only
 when that stops. Takes VALUES-OF-THE-ROLE.
 */}}
 {{- define "lightrail.probes" -}}

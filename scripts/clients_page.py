@@ -172,7 +172,7 @@ TABLE: Final[Mapping[str, Mapping[str, Proof]]] = {
         PROTON: _proton("routers", "a_durable_shared_subscription_of_all_containers"),
         OURS: _ours("subscriptions", "receivers_of_several_connections_share_a_subscription"),
     },
-    "nothing of the own connection (no-local)": {
+    "no messages of the same connection (no-local)": {
         JMS: _jms(
             "Subscriptions",
             "a_subscriber_without_local_messages_gets_those_of_others",
@@ -234,7 +234,7 @@ def _azures(python: Proof | None, javascript: Proof | None, sdks: str) -> Mappin
 
 
 ON_AZURE: Final[Mapping[str, Mapping[str, Proof]]] = {
-    "messages with all that can be set": _azures(
+    "messages with all fields": _azures(
         _azure_at("locks", "a_message_has_a_lock_token_a_sequence_and_its_times"),
         STORY,
         "a_message_arrives_with_all_that_was_set",
@@ -320,9 +320,9 @@ ON_JMS: Final[Mapping[str, Mapping[str, Proof]]] = {
 HEAD = """# Which client does what
 
 Each word in these tables stands for a test that runs with every change of the broker; the number in a
-cell is that of the test in the list below. *refused* means that broker or client refuses it with a
-sentence that says so. An empty cell means that there is no test of it, not that it does not work. *by
-policy* means that the queue has a [policy](../operate/policies.md) for it.
+cell is the number of the test in the list below. *refused* means that the broker or the client refuses it
+with an error that names it. An empty cell means that the feature is not tested, not that it does not work.
+*by policy* means that the queue needs a [policy](../operate/policies.md) for it.
 
 fe2o3-amqp for Rust takes minutes to compile and is among the long tests of `make soak`,
 `tests/interop/test_fe2o3_amqp.py`: order, types, large messages, outcomes, credit, transactions, a link that

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What an installation needs before it can serve: the key of the wire and the user `admin`, with a password that is
-# given in a file or drawn here and said once. Run again it changes nothing, unless the given password is another one.
+# Prepares an installation: creates the key of the wire and the user `admin`, with a password from a file or a random
+# one, which is printed once. A second run changes nothing, unless the file has another password.
 set -eu
 umask 077
 

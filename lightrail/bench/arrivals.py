@@ -38,12 +38,12 @@ class Arrivals:
     misdirected: int = 0
     """Replies to another requester, or with the correlation-id of another request."""
     examples: list[str] = field(default_factory=list)
-    """The first few faults in words."""
+    """Texts of the first few faults."""
 
     def note(self, last_of: dict[int, int], origin: int, first: int, end: int) -> None:
-        """Count the fresh messages ``first`` to ``end`` (not in) of a sender on one link.
+        """Count the fresh messages ``first`` to ``end`` (exclusive) of a sender on one link.
 
-        ``last_of`` is the link's own: the highest sequence number per origin.
+        ``last_of`` has the highest sequence number on this link per origin.
         """
         seen = self._of(origin, end)
         again = seen.count(FRESH, first, end)

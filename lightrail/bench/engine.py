@@ -44,7 +44,7 @@ _push, _pending, _peek, _pop = (
 
 
 class PeerError(Exception):
-    """The broker refused, failed or disconnected; the text says what was expected and what was found."""
+    """The broker refused, failed or disconnected; the text has what was expected and what was found."""
 
 
 class Connection:
@@ -158,7 +158,7 @@ class Connection:
             raise PeerError(self.reason() or "the broker closed the connection")
 
     def flush(self) -> bool:
-        """Write what the engine has; False when the socket is full (then wait until it is writable)."""
+        """Write the engine's output; False when the socket is full (then wait until it is writable)."""
         transport = self.transport
         send = self.socket.send
         try:
@@ -224,7 +224,7 @@ class Connection:
             self.receive()
 
     def close(self) -> None:
-        """Close in order, as far as the broker answers."""
+        """Close the connection in order, if the broker answers."""
         try:
             lib.pn_connection_close(self.connection)
             self.wait(self._remote_closed, "close", CLOSING_TIME_S)

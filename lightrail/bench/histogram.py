@@ -52,7 +52,7 @@ class Histogram:
         self.total_ns += value_ns * times
 
     def merge(self, other: "Histogram") -> None:
-        """Add what another one counted."""
+        """Add the counts of another histogram."""
         if not other.count:
             return
         self.min_ns = min(self.min_ns, other.min_ns) if self.count else other.min_ns

@@ -11,7 +11,7 @@ from lightrail.bench.run import Run, RunError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it; the exit status: 0, 1 when the checks found a fault, 2 when it failed."""
+    """Run the command; returns the exit status: 0, 1 when the checks found a fault, 2 when it failed."""
     options = parse_options(sys.argv[1:] if argv is None else argv)
     try:
         outcome = Run(options, Progress(options)).execute()

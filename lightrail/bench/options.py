@@ -18,7 +18,7 @@ LINKS_MAX: Final = 1_000_000
 CREDIT_MAX: Final = 1 << 30
 DAY_MS: Final = 24 * 3_600_000
 PASSWORD_BYTES_MAX: Final = 1_025
-"""Bytes that are read of a file: the longest password of a LightRail broker, and the end of its line."""
+"""Bytes that are read from a password file: the longest password of a LightRail broker, and its line end."""
 
 EXAMPLES: Final = """\
 examples:
@@ -62,7 +62,7 @@ def parse_options(argv: Sequence[str]) -> Options:
     if given.queues > receivers and not given.send_only:
         parser.error(
             f"--queues {given.queues} needs as many receivers, found {receivers}"
-            f"{' that are not slow' if given.slow else ''}: what goes to a queue without one never arrives"
+            f"{' that are not slow' if given.slow else ''}: a queue without one is never read"
         )
     if given.target is not None and given.drain_only:
         parser.error("--target is for sending; --drain-only does not send")
@@ -131,9 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--url", type=_read(parse_url), default=parse_url("amqp://127.0.0.1/bench"), metavar="URL",
         help="amqp://[user:password@]host[:port]/address (default amqp://127.0.0.1:5672/bench)")
-    add("--user", metavar="NAME", help="who to log in as, instead of a user in the URL")
+    add("--user", metavar="NAME", help="user to log in as, instead of a user in the URL")
     add("--password-file", metavar="FILE",
-        help="its first line is the password, which a URL would show to whoever lists processes")
+        help="its first line is the password, which in a URL would be visible in the process list")
     _add_load(parser.add_argument_group("load").add_argument)
     _add_messages(parser.add_argument_group("messages").add_argument)
     _add_results(parser.add_argument_group("what to do and to show").add_argument)
@@ -164,23 +164,23 @@ def _add_load(add: Callable[..., object]) -> None:
         f"ADDRESS-slow-N, with a credit of {SLOW_CREDIT} at most; shown are the others (default 0)")
     add("--slow-rate", type=_rate, metavar="N", help="messages per second of each slow sender (default 5)")
     add("--slow-time", dest="slow_time_s", type=_seconds(1, DAY_MS), metavar="TIME",
-        help="what a slow receiver needs for each message before it accepts it (default 100ms)")
+        help="time that a slow receiver needs for each message before it accepts it (default 100ms)")
     add("--backlog", dest="backlog_max", type=_whole(0, 1 << 40), default=0, metavar="N",
         help="senders wait while N messages are sent and not received (default 0: they do not)")
     add("--unsettled", dest="unsettled_max", type=_whole(0, 1 << 30), default=0, metavar="N",
-        help="messages a sender may have unanswered (default 0: what the broker gives credit for)")
+        help="messages a sender may have unanswered (default 0: as many as the broker's credit)")
 
 
 def _add_messages(add: Callable[..., object]) -> None:
     add("--size", type=_whole(SIZE_MIN, SIZE_MAX), default=100, metavar="BYTES",
         help=f"of the body, {SIZE_MIN} or more (default 100)")
-    add("--durable", action="store_true", help="ask for durability")
+    add("--durable", action="store_true", help="send durable messages")
     add("--pre-settled", action="store_true", help="at most once: no outcomes, in both directions")
     add("--credit", type=_whole(1, CREDIT_MAX), default=1_000, metavar="N",
         help="messages a receiver lets the broker send ahead (default 1000)")
     add("--priorities", type=_whole(0, PRIORITIES_MAX), default=0, metavar="N",
-        help="priorities 0 to N-1 in turn; no order is expected then (default 0: none is said)")
-    add("--message-ids", action="store_true", help="a message-id of its own for each")
+        help="priorities 0 to N-1 in turn; no order is expected then (default 0: no priority)")
+    add("--message-ids", action="store_true", help="a unique message-id for each")
     add("--groups", type=_whole(0, COUNT_MAX), default=0, metavar="N",
         help="a group-id for each, N of them in turn (default 0: none)")
     add("--property", dest="numbered_property", type=_read(_property), metavar="NAME=N",
@@ -191,11 +191,11 @@ def _add_messages(add: Callable[..., object]) -> None:
     add("--list32", action="store_true",
         help="with --application: lists of the message encoded with four octets of size, as many clients do")
     add("--ttl", dest="ttl_s", type=_seconds(1, DAY_MS), default=0.0, metavar="TIME",
-        help="with --application: a header that says after what time each expires, such as 1h")
+        help="with --application: a header with the time to live of each, such as 1h")
     add("--jms", action="store_true",
         help="with --application: annotations as JMS clients write them, and with --ttl the time at which "
         "each message expires")
-    add("--selector", metavar="TEXT", help="receive what this JMS selector selects; it must select all")
+    add("--selector", metavar="TEXT", help="receive with this JMS selector, which must select all messages")
     add("--target", metavar="ADDRESS",
         help="send there, such as to a router whose queue is received from (default: the address of --url)")
 
@@ -203,9 +203,9 @@ def _add_messages(add: Callable[..., object]) -> None:
 def _add_results(add: Callable[..., object]) -> None:
     add("--send-only", action="store_true", help="leave the messages in the queue")
     add("--drain-only", action="store_true",
-        help="receive what is in the queue, until --count or until nothing comes for --drain-time")
+        help="receive the messages in the queue, until --count or until nothing arrives for --drain-time")
     add("--drain-time", dest="drain_time_s", type=_seconds(1, DAY_MS), default=10.0, metavar="TIME",
-        help="how long nothing may arrive before what is missing counts as lost (default 10s)")
+        help="time without arrivals after which missing messages count as lost (default 10s)")
     add("--pids", type=_read(_pids), default=(), metavar="PID,...",
         help="report CPU time and context switches of these processes and all their descendants per message")
     add("--system-calls", action="store_true",
@@ -221,7 +221,7 @@ def _first_line(path: str) -> str:
 
 
 def _read(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """Have argparse show what the ValueError of ``parse`` says."""
+    """Make argparse show the text of the ValueError of ``parse``."""
 
     def read(text: str) -> _T:
         try:

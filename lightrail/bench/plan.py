@@ -29,7 +29,7 @@ class Options:
     rate: float | None = None
     """Messages per second in total, without those of slow senders; None: as fast as possible."""
     slow: int = 0
-    """Of the senders and of the receivers: pairs on queues of their own that are slow."""
+    """Number of slow senders, and of slow receivers: pairs on separate queues."""
     slow_rate: float = 5.0
     """Messages per second of each slow sender."""
     slow_time_s: float = 0.1
@@ -37,7 +37,7 @@ class Options:
     size: int = 100
     durable: bool = False
     priorities: int = 0
-    """Priorities that take turns, so that no order is expected; 0: none is said."""
+    """Priorities that take turns, so that no order is expected; 0: no priority."""
     message_ids: bool = False
     groups: int = 0
     """Group-ids that take turns; 0: none."""
@@ -46,11 +46,11 @@ class Options:
     application: bool = False
     """Messages as applications send them (application.py), with bodies of random sizes."""
     list32: bool = False
-    """Their sections are encoded as list32."""
+    """Whether their sections are encoded as list32."""
     ttl_s: float = 0.0
-    """Their header says after how many seconds they expire; 0: never."""
+    """Their time to live in seconds; 0: none."""
     jms: bool = False
-    """They have annotations as JMS clients write them."""
+    """Whether they have annotations as JMS clients write them."""
     target: str | None = None
     """Where senders send; None: to the address of the URL."""
     selector: str | None = None
@@ -67,7 +67,7 @@ class Options:
     """Per side."""
     warm_up_s: float = 1.0
     drain_time_s: float = 10.0
-    """How long nothing may arrive before what is missing counts as lost."""
+    """Time without arrivals after which missing messages count as lost."""
     drain_only: bool = False
     send_only: bool = False
     pids: tuple[int, ...] = ()

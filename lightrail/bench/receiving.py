@@ -109,7 +109,7 @@ class Receiver(Incoming):
         return taken
 
     def _rare(self, whole: bytearray, now_ns: int, measure_from_ns: int) -> None:
-        """Read a message that differs in form from the one before, and remember its form."""
+        """Read a message that differs in form from the one before, and store its form."""
         found = self.stamp_of(whole)
         if found is None:
             return

@@ -32,9 +32,9 @@ class Replies(Receiver):
     ):
         super().__init__(connection, link, share, arrivals, histogram)
         self.origin = 0
-        """The requester's."""
+        """The origin of the requester."""
         self.awaited: int | None = None
-        """The request whose reply is waited for."""
+        """The request that waits for its reply."""
 
     def _rare(self, whole: bytearray, now_ns: int, measure_from_ns: int) -> None:
         """Read a reply; each has a form of its own."""
@@ -83,7 +83,7 @@ class Requester(Sender):
         return self.replies.awaited is None and super().may_send()
 
     def _is_final(self, handle: Any, sequence: int) -> bool:
-        """As for any message; there is no reply to a request that was not accepted."""
+        """As of `Sender`; a request that was not accepted gets no reply."""
         final = super()._is_final(handle, sequence)
         if final and sequence == self.replies.awaited:
             self.replies.awaited = None

@@ -233,7 +233,7 @@ class Sending:
         self.accepted_after = Histogram()
         self.sent = self.settled = 0
         self._blocked: set[int] = set()
-        """Sockets that did not take everything; they are watched for room as well."""
+        """Sockets with unwritten output; they are watched for room as well."""
         options = share.options
         self.connections = [
             Connection(options.url, f"bench-{share.run:x}-senders-{share.worker}-{i}")
@@ -328,7 +328,7 @@ class Sending:
         return most - left
 
     def _receive(self, events: list[tuple[int, int]], now_ns: int, measure: bool) -> int:
-        """Read the sockets that have something, and collect outcomes; the time at the end."""
+        """Read the sockets that have input, and collect outcomes; returns the time at the end."""
         for fileno, event in events:
             connection = self.connection_of[fileno]
             if event & ~select.EPOLLOUT:
@@ -348,7 +348,7 @@ class Sending:
         return now_ns
 
     def _wake_ns(self, active: list[Sender], now_ns: int) -> int:
-        """When there is work even if no socket has events."""
+        """Time of the next work even if no socket has events."""
         wake = now_ns + 100_000_000
         for sender in active:
             pace = sender.pace

@@ -81,8 +81,8 @@ def between(before: dict[int, ProcessUsage], after: dict[int, ProcessUsage]) -> 
         (usage.pid, usage.name, usage.own_s - (before[usage.pid].own_s if usage.pid in before else 0.0))
         for usage in after.values()
     ]
-    gone = sum(usage.with_ended_s for usage in before.values() if usage.pid not in after)
-    return Spent(max(total - gone, 0.0), sorted(processes, key=lambda process: -process[2]))
+    ended = sum(usage.with_ended_s for usage in before.values() if usage.pid not in after)
+    return Spent(max(total - ended, 0.0), sorted(processes, key=lambda process: -process[2]))
 
 
 def _name(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""A process of a run: connects, reports that, works on command, and returns its result or its failure."""
+"""A process of a run: connects, reports it, starts on command, and returns its result or its failure."""
 
 import gc
 import os

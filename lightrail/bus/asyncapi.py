@@ -1,4 +1,4 @@
-"""A description of a bus in AsyncAPI 3.0: what it handles, what it says that it sends, and their schemas."""
+"""A description of a bus in AsyncAPI 3.0: messages that it handles or declares to send, and their schemas."""
 
 import dataclasses
 import datetime as dt
@@ -39,11 +39,11 @@ _SIMPLE: Final[Mapping[Any, Mapping[str, Any]]] = {
 
 
 def describe(bus: Bus, *, title: str | None = None, release: str | None = None) -> dict[str, Any]:
-    """The document, as what JSON has.
+    """The document, as JSON values.
 
     Args:
-        title: of the service; the name of the bus without it.
-        release: version of the service; LightRail's without it.
+        title: of the service; by default the name of the bus.
+        release: version of the service; by default LightRail's.
     """
     document = _Document(bus)
     for registration in bus.registrations:
@@ -133,7 +133,7 @@ class _Document:
     # --- schemas -------------------------------------------------------------------------------------------
 
     def _schema(self, annotation: Any) -> dict[str, Any]:
-        """JSON Schema of a type, draft 7; classes go to the components."""
+        """JSON Schema of a type, draft 7; schemas of classes are added to the components."""
         try:
             simple = _SIMPLE.get(annotation)
         except TypeError:
@@ -196,7 +196,7 @@ class _Document:
 
 
 type_: Final = type
-"""The class `type`, where a parameter has its name."""
+"""The built-in `type`, for functions that have a parameter of that name."""
 
 
 def _name(annotation: Any) -> str:

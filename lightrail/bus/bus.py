@@ -64,8 +64,8 @@ class Bus(Handlers):
 
     Args:
         urls: of the broker, as of `lightrail.client.connect`; memory:// for queues in this process.
-        name: of the service: the default id of its subscriptions. All its processes have the same.
-        format: how messages are written; Json unless another one is named. All formats are read.
+        name: of the service: the default id of its subscriptions. All its processes use the same name.
+        format: in which messages are written, Json by default; JSON and CloudEvents are read as well.
         conventions: of names at the broker.
         broker: in place of URLs.
         store: for handlers with transactions and for sagas; the bus forwards its outbox.
@@ -205,7 +205,7 @@ class Bus(Handlers):
                 loop.remove_signal_handler(number)
 
     async def _started(self, ended: asyncio.Event) -> bool:
-        """Starts once the broker is reachable; False where the process has to end before."""
+        """Starts once the broker is reachable; False if `ended` is set before."""
         pause_s = PAUSE_FIRST_S
         while not ended.is_set():
             try:
@@ -258,13 +258,13 @@ class Bus(Handlers):
 
         Args:
             event: an instance of a class that was declared with @message.
-            topic: words that subscriptions select by, as eu.7.express; the name of the type without it.
-            type: the class, where `event` is a dict of a TypedDict.
+            topic: words that subscriptions select by, as eu.7.express; by default the name of the type.
+            type: the class, if `event` is a dict of a TypedDict.
             id, headers, ttl, group, correlation_id, priority: of the message.
 
         Raises:
-            SendRefusedError: a queue did not accept the event, or it is not known whether all have.
-            ConfigurationError: the object is no event.
+            SendRefusedError: a queue did not accept the event, or it is unknown whether all queues did.
+            ConfigurationError: the object is not an event.
         """
         await self._post(self.outgoing.event(event, **options))
 
@@ -273,7 +273,7 @@ class Bus(Handlers):
 
         Args:
             command: an instance of a class that was declared with @command.
-            to: address of another queue than that of the type.
+            to: address of a queue, in place of the queue of the type.
             type, id, headers, ttl, group, correlation_id, priority: as of `publish`.
         """
         await self._post(self.outgoing.command(command, **options))
@@ -282,7 +282,7 @@ class Bus(Handlers):
         self,
         request: Any,
         *answers: type[Answer],
-        timeout: float = REQUEST_S,  # noqa: ASYNC109 - the broker drops the request then, too
+        timeout: float = REQUEST_S,  # noqa: ASYNC109 - the request expires then
         **options: Any,
     ) -> Answer:
         """Sends a request, and returns the answer as an instance of one of the classes.
@@ -307,7 +307,7 @@ class Bus(Handlers):
         Args:
             at: seconds since the Unix epoch, or
             delay: seconds from now.
-            options: as of `send` or `publish`; an `id` of your own allows to cancel the message.
+            options: as of `send` or `publish`; the message can be cancelled by an explicit `id`.
 
         Returns:
             The argument of `cancel`.
@@ -317,11 +317,11 @@ class Bus(Handlers):
         return found.scheduled
 
     async def cancel(self, scheduled: Scheduled) -> bool:
-        """Cancels a scheduled message; False where it was sent or cancelled before."""
+        """Cancels a scheduled message; False if it was sent or cancelled before."""
         return await self.broker.cancel(scheduled.queue, scheduled.id)
 
     def sends(self, *classes: Any) -> None:
-        """Names messages that this service sends, for `lightrail bus docs`. It may send others as well."""
+        """Declares messages that this service sends, for `lightrail bus docs`. It may send others as well."""
         for cls in classes:
             self.sent_types.append(message_type(cls))
 

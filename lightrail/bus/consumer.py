@@ -115,13 +115,13 @@ class Consumer:
         """Begins to receive."""
         count = self.registration.concurrency
         if self._collector is not None:
-            # A batch is as many messages that are being handled at once.
+            # Each message of a batch occupies a worker until the batch is handled.
             count = max(count, self._collector.batch.size)
         for number in range(count):
             task = asyncio.create_task(self._work(transport), name=f"{self.queue} {number}")
             self._workers.add(task)
 
-    async def stop(self, timeout: float) -> None:  # noqa: ASYNC109 - what runs then is cancelled
+    async def stop(self, timeout: float) -> None:  # noqa: ASYNC109 - running handlers are cancelled then
         """Stops receiving, and waits for running handlers; after `timeout` seconds it cancels them."""
         self._is_stopping = True
         for task in self._idle:
@@ -198,7 +198,7 @@ class Consumer:
                     return
             message = load(read.data)
         except Exception as error:
-            # Validators of a library, or Python's recursion limit: the error is in the message.
+            # Also errors of a library's validators, or of Python's recursion limit: the message is at fault.
             await received.dead_letter(NOT_READABLE, description_of(error), notes_of(error))
             log.warning("%s: a message is not readable as %s: %s", self.queue, self.type.name, error)
             self._done(None, envelope, Outcome.NOT_READABLE, error, began)
@@ -214,7 +214,8 @@ class Consumer:
         if failure is None:
             self._done(context, envelope, Outcome.HANDLED, None, began)
         elif received.settled:
-            # The broker has rolled the transaction back, or nobody knows; it delivers the message again.
+            # The transaction was rolled back, or its outcome is unknown. Unless it was committed, the broker
+            # delivers the message again.
             log.warning("%s: the transaction of %s was not committed: %s", self.queue, self._name, failure)
             self._done(context, envelope, Outcome.RETRIED, failure, began)
         elif self.registration.is_responder and envelope.reply_to is not None:
@@ -225,7 +226,7 @@ class Consumer:
             await self._failed(received, context, failure, type, began)
 
     async def _conclude(self, received: Received, context: Context) -> Exception | None:
-        """Sends the messages of the handler, and accepts the one that it has handled; the error, or None."""
+        """Sends the messages of the handler, and accepts the handled one; returns the error, or None."""
         try:
             if self.registration.transaction and context.sent:
                 await self._accept_and_post(received, context.sent)
@@ -238,7 +239,7 @@ class Consumer:
         return None
 
     async def _attempt(self, context: Context) -> Exception | None:
-        """Calls the handler, with its immediate retries; the exception of the last call."""
+        """Calls the handler, with its immediate retries; returns the exception of the last call, or None."""
         retry = self.registration.retry
         while True:
             try:
@@ -262,13 +263,13 @@ class Consumer:
             context.attempt += 1
 
     async def _call(self, message: Any, context: Context) -> Any:
-        """Calls the handler within its middlewares; `message` is a list where it has batches."""
+        """Calls the handler within its middlewares; `message` is a list if the handler has batches."""
         if not self._middlewares:
             return await self._call_function(message, context)
         return await self._through(0, message, context)
 
     async def _through(self, index: int, message: Any, context: Context) -> Any:
-        """Calls the middleware of an index around those behind it, and the handler as the last."""
+        """Calls the middleware of an index around those after it, and the handler as the last."""
         if index == len(self._middlewares):
             return await self._call_function(message, context)
         middleware = self._middlewares[index]
@@ -301,7 +302,7 @@ class Consumer:
             result = await asyncio.to_thread(function, message, **values)
             return await result if inspect.isawaitable(result) else result
 
-    # --- what can't be handled -----------------------------------------------------------------------------
+    # --- failures ------------------------------------------------------------------------------------------
 
     async def _skip(self, received: Received, types: tuple[str, ...], began: float) -> None:
         text = f"expected a message of {self.type.wire_name}, found one of {', '.join(types)}"
@@ -321,7 +322,7 @@ class Consumer:
             await received.fail(pause_s)
             self._done(context, envelope, Outcome.RETRIED, error, began)
             return
-        log.error("%s: %s failed for good", self.queue, self._name, exc_info=error)
+        log.error("%s: %s failed after its last attempt", self.queue, self._name, exc_info=error)
         attempts = envelope.delivery_count * (self.registration.retry.immediate + 1) + context.attempt
         # Published before the message is settled: a crash in between leads to two faults, never to none.
         await self._publish_fault(context, error, type, attempts)
@@ -347,11 +348,11 @@ class Consumer:
         try:
             await self._post(self._outgoing.fault(fault, fault_of(type), context))
         except Exception as failure:
-            # For example, a format without a name for faults. The dead letter has the same information.
+            # For example, the format has no name for faults. The dead letter has the same information.
             log.warning("%s: the fault could not be published: %s", self.queue, failure)
 
     async def _answer_fault(self, context: Context, error: Exception) -> None:
-        log.error("%s: %s raised, and that is the answer", self.queue, self._name, exc_info=error)
+        log.error("%s: %s raised; the requester gets the error", self.queue, self._name, exc_info=error)
         try:
             await self._post(self._outgoing.fault_answer(error, context))
         except Exception as failure:

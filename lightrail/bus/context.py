@@ -11,13 +11,13 @@ from lightrail.bus.sending import Scheduling, Sending
 from lightrail.transport import Envelope, Header, Received
 
 CONVERSATION: Final = "lightrail-conversation"
-"""Header: id of the first message of a chain of messages that were sent while one of them was handled."""
+"""Header: id of the first message of a chain, in which each message was sent by the handler of the last."""
 CAUSE: Final = "lightrail-cause"
 """Header: id of the message whose handler sent this one."""
 
 
 class _Done:
-    """The result of a call that has been done already; awaiting it takes no time."""
+    """The awaitable result of a call that is complete when it returns."""
 
     def __await__(self) -> Any:
         return iter(())
@@ -27,7 +27,7 @@ DONE: Final[Awaitable[None]] = _Done()
 
 
 class Outgoing(Protocol):
-    """What makes envelopes of a handler's messages: `lightrail.bus.outgoing`."""
+    """Makes the envelopes of a handler's messages; implemented by `lightrail.bus.outgoing`."""
 
     def event(self, event: Any, context: "Context | None" = None, **options: Any) -> Sending: ...
     def command(self, command: Any, context: "Context | None" = None, **options: Any) -> Sending: ...
@@ -39,12 +39,12 @@ class Context:
     """The message that a handler is called with.
 
     Attributes:
-        envelope: as it was received.
-        message: the object.
+        envelope: the received envelope.
+        message: the decoded object.
         handler: name of the handler's function.
-        queue: where the message came from.
+        queue: from which the message was received.
         attempt: 1 for the first call of the handler with this message, 2 for the next one, and so on.
-        state: for middlewares and handlers to leave values for each other.
+        state: values that middlewares and handlers pass to each other.
     """
 
     def __init__(
@@ -104,6 +104,6 @@ class Context:
         return DONE
 
     async def defer(self, seconds: float) -> None:
-        """Lets the broker deliver the message again after a time; messages of the handler are not sent."""
+        """Makes the broker deliver the message again after a time; messages of the handler are not sent."""
         self.sent.clear()
         await self._received.fail(seconds)

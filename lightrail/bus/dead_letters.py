@@ -18,9 +18,9 @@ REQUESTS: Final = 10
 """Requests without an answer at a time; the broker allows 20 per link."""
 NOT_FOUND: Final = 404
 QUIET_S: Final = 0.5
-"""Silence of a queue after which no more messages are expected."""
+"""Time without a delivery after which no more messages are expected."""
 OWN: Final = "x-opt-dead-letter-"
-"""Annotations that a message loses when it is sent again."""
+"""Prefix of annotations that are removed when a message is sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class DeadLetter:
     """A dead letter.
 
     Attributes:
-        id: of the message; empty where it has none.
+        id: of the message; empty if it has none.
         type: wire name of its type.
         reason, description: why it is a dead letter.
         headers: of the message.
@@ -63,7 +63,7 @@ class DeadLetters:
         return self._broker.connection
 
     async def queues(self) -> list[tuple[str, int]]:
-        """Queues that have dead letters, with how many, by name."""
+        """Queues that have dead letters, with their number, by name."""
         found: list[tuple[str, int]] = []
         room = asyncio.Semaphore(REQUESTS)
         async with self._connection.management() as management:
@@ -126,7 +126,7 @@ class DeadLetters:
         return await self._each(queue, ids, accept)
 
     async def _each(self, queue: str, ids: Sequence[str] | None, handle: Callable[[Delivery], Any]) -> int:
-        """Lets a function handle the present dead letters of a queue."""
+        """Calls a function with each dead letter that the queue has now; returns how many it handled."""
         left = len(await self.of(queue))
         count = 0
 

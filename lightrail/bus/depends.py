@@ -22,8 +22,8 @@ def Depends(function: Callable[..., Any]) -> Any:  # noqa: N802 - as a type it w
     """Marks a parameter of a handler, as its default or in Annotated: `db: Session = Depends(session)`.
 
     Args:
-        function: plain or async, or a generator whose part behind `yield` runs when the handler has ended,
-            with its exception where it raised; it may have dependencies and a Context of its own.
+        function: plain or async, or a generator whose part after `yield` runs when the handler has ended,
+            with the handler's exception if it raised. It may have dependencies and a Context, too.
     """
     return Dependency(function)
 
@@ -79,7 +79,7 @@ class Parameters:
 
     @property
     def needs_stack(self) -> bool:
-        """Whether something has to be closed after a call."""
+        """Whether a call needs an exit stack, to close dependencies."""
         return bool(self.dependencies)
 
     async def values(self, context: Context, stack: AsyncExitStack, made: dict[Any, Any]) -> dict[str, Any]:
@@ -120,5 +120,5 @@ def _depends_of(parameter: inspect.Parameter) -> Dependency | None:
 
 
 def name_of(function: Any) -> str:
-    """Module and name of a function, for people."""
+    """Module and name of a function, for errors and logs."""
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"

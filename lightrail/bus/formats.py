@@ -41,8 +41,8 @@ class Read:
     """A decoded message, before its class is known.
 
     Attributes:
-        types: wire names of its type and bases; empty where the sender wrote none.
-        data: what JSON has.
+        types: wire names of its type and bases; empty if the sender wrote none.
+        data: a JSON value.
     """
 
     types: tuple[str, ...]
@@ -61,7 +61,7 @@ class Format(Protocol):
 
         Args:
             types: wire names with blanks between them.
-            data: what JSON has.
+            data: a JSON value.
             id: of the message.
             source: name of the bus.
         """
@@ -93,7 +93,7 @@ class CloudEvents:
     """CloudEvents 1.0: structured messages are written; those of the binary mode are read, too.
 
     Args:
-        source: URI reference of what writes; the name of the bus without it.
+        source: URI reference of the sender; by default the name of the bus.
     """
 
     def __init__(self, source: str | None = None) -> None:
@@ -149,7 +149,7 @@ class Formats:
     """All formats that a bus reads, and the one that it writes.
 
     Args:
-        written: the format of what is sent.
+        written: the format of sent messages; Json by default.
     """
 
     def __init__(self, written: Format | None = None) -> None:

@@ -127,7 +127,7 @@ class Forwarder:
         return is_whole
 
     async def _refuse(self, waiting: Waiting, reason: str) -> None:
-        """Counts a refusal; a message that is refused too often is set aside for those behind it."""
+        """Counts a refusal; a message that is refused too often is set aside, so that others are sent."""
         count = self._refusals.get(waiting.sequence, 0) + 1
         self._refusals[waiting.sequence] = count
         if count >= REFUSALS_MAX:

@@ -80,7 +80,7 @@ class Batch:
     """Options of a handler that gets several messages as a list.
 
     Attributes:
-        size: most messages of one call.
+        size: largest number of messages in one call.
         wait: seconds that the first message of a call waits for others.
     """
 
@@ -135,23 +135,23 @@ class Handlers:
             async def bill(order: OrderPlaced, context: Context) -> None: ...
 
         Args:
-            subscription: of events: handlers with the same id, in whatever process, share the messages, and
-                each id gets all of them; the name of the bus without it.
+            subscription: of events, by default the name of the bus: handlers with the same id share the
+                messages, in all processes; each id gets every message.
             topic: of events: a pattern of words of `publish(topic=…)`, as eu.*.express or eu.#.
             retry: of a message whose handler raises.
-            concurrency: messages that are worked on at once, in each process.
+            concurrency: messages that are handled at once, in each process.
             ordered: messages of one key (`@message(key=…)`) are handled in order, one at a time in all
                 processes.
             batch: the function gets a list of messages, annotated as list[T].
-            lock_duration: seconds after which the broker gives a message to another process when this one
-                hangs; locks are renewed while the handler runs. None: it is locked as long as the connection
-                is there.
-            rate_limit: calls in a time, in this process.
+            lock_duration: seconds after which the broker delivers a message to another process if this one
+                hangs; locks are renewed while the handler runs. None: a message is locked as long as the
+                connection is open.
+            rate_limit: largest number of calls in a time, in this process.
             kill_switch: pauses the handler when too many calls fail.
-            transaction: what the handler sends, and the end of the message that it handles, are one
-                transaction of the broker: all of it takes effect, once, or the message is delivered again.
+            transaction: the messages that the handler sends, and the settlement of the one that it handles,
+                are one transaction of the broker: all take effect once, or the message is delivered again.
 
-        Raises ConfigurationError for a function whose parameters are not understood.
+        Raises ConfigurationError for a function with unsupported parameters.
         """
 
         def register(function: Function) -> Function:
@@ -167,7 +167,7 @@ class Handlers:
     def responder(self, /, **options: Unpack[ResponderOptions]) -> Callable[[Function], Function]: ...
 
     def responder(self, function: Any = None, /, **options: Unpack[ResponderOptions]) -> Any:
-        """Registers a function for requests: what it returns is the answer, and what it raises the error.
+        """Registers a function for requests: its result is the answer; if it raises, the answer is the error.
 
         An exception is retried `retry.immediate` times and then answered, because the requester waits.
         """
@@ -184,7 +184,7 @@ class Handlers:
         return function
 
     def include(self, handlers: "Handlers") -> None:
-        """Adds all handlers of a group; its middlewares stay around them alone."""
+        """Adds all handlers of a group; its middlewares wrap only these handlers."""
         for each in handlers.registrations:
             each.middlewares = [*handlers.middlewares, *each.middlewares]
             self.registrations.append(each)
@@ -212,7 +212,7 @@ class Handlers:
         if options["transaction"] and parameters.has_transaction:
             raise ConfigurationError(
                 f"{name_of(function)}: expected a transaction of the broker or one of a store, found both: "
-                "what the handler sends is in the store's outbox already"
+                "the store's outbox sends the handler's messages already"
             )
         found = message_types(function, options["batch"] is not None)
         for each in found:
@@ -274,7 +274,7 @@ def types_of(annotation: Any) -> list[MessageType]:
 
 
 def return_types(function: Callable[..., Any]) -> list[MessageType]:
-    """The message types that a responder returns, as its annotation has them; none where it has none."""
+    """The message types in a responder's return annotation; empty without an annotation."""
     annotation = typing.get_type_hints(function).get("return")
     if annotation is None or annotation is type(None) or annotation is Any:
         return []

@@ -17,7 +17,7 @@ class Health:
 
     Args:
         is_ready: whether messages are handled now.
-        metrics: text for Prometheus; None where there are none.
+        metrics: text for Prometheus; None if /metrics is not served.
     """
 
     def __init__(self, is_ready: Callable[[], bool], metrics: Callable[[], bytes] | None = None) -> None:

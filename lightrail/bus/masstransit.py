@@ -1,7 +1,7 @@
 """MassTransit's JSON envelope, so that services in .NET and in Python handle each other's messages.
 
 After the documentation of MassTransit 8 (serialization, "Message Envelope"). Names of types are
-`urn:message:NAMESPACE:CLASS`; `names` says which of our types each is. .NET writes names of properties as
+`urn:message:NAMESPACE:CLASS`; `names` maps our classes to them. .NET writes names of properties as
 camelCase, Python as snake_case: those of our classes are translated, keys of dicts are not.
 """
 
@@ -31,7 +31,7 @@ class MassTransit:
     """The format of MassTransit.
 
     Args:
-        names: by class of ours: the name in .NET, as "Shop.Contracts:OrderPlaced".
+        names: names in .NET by our class, as "Shop.Contracts:OrderPlaced".
         address: of this service, for `sourceAddress`.
     """
 
@@ -53,7 +53,7 @@ class MassTransit:
         return (envelope.content_type or "").startswith(CONTENT_TYPE)
 
     def write(self, types: str, data: Any, *, id: str, source: str) -> Written:
-        """An envelope with the message, its types and where it came from.
+        """An envelope with the message, its types and its source address.
 
         Raises ConfigurationError for a type without a name in .NET.
         """
@@ -79,7 +79,7 @@ class MassTransit:
         return Written(json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(), CONTENT_TYPE, {})
 
     def read(self, envelope: Envelope) -> Read:
-        """The message of an envelope, its types by our names."""
+        """The message of an envelope, with its types translated to our names."""
         try:
             body = json.loads(envelope.body)
         except ValueError as error:

@@ -1,6 +1,6 @@
 """Message types: classes with a name that is part of the contract between applications.
 
-The name is given once, to the decorator `message` or `command`, and never derived from a module or a class,
+The name is an argument of the decorator `message` or `command`, and never derived from a module or a class,
 so that code can move without a change on the wire.
 """
 
@@ -37,9 +37,9 @@ class MessageType:
         kind: event or command.
         cls: class of the messages.
         supersedes: the type that this one replaces; its handlers get the messages, too, read as that type.
-        key: attribute or function of a message that gives its group; messages of one group are handled in
+        key: attribute or function of a message that has its group; messages of one group are handled in
             order by handlers that are `ordered`.
-        bases: types of base classes and of what is superseded, nearest first.
+        bases: types of base classes and superseded types, nearest first.
     """
 
     name: str
@@ -88,7 +88,7 @@ def message(
     Args:
         name, version, supersedes, key, kind: see MessageType.
 
-    Raises ConfigurationError for a name that is none, and for a key that the class does not have.
+    Raises ConfigurationError for an invalid name, and for a key that the class does not have.
     """
     if not _NAME.match(name):
         raise ConfigurationError(
@@ -130,7 +130,7 @@ def message(
 
 
 def known_type(wire_name: str) -> MessageType | None:
-    """The type with a name that this process declared last."""
+    """The type that this process declared last under a wire name; None if there is none."""
     return _KNOWN.get(wire_name)
 
 

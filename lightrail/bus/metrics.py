@@ -19,8 +19,8 @@ class Metrics:
 
     | metric | labels | |
     |---|---|---|
-    | `lightrail_bus_handled_total` | bus, queue, type, outcome | messages that the bus is done with |
-    | `lightrail_bus_handler_seconds` | bus, queue | from receipt to settlement, retries at once included |
+    | `lightrail_bus_handled_total` | bus, queue, type, outcome | messages that the bus has settled |
+    | `lightrail_bus_handler_seconds` | bus, queue | from receipt to settlement, with immediate retries |
     | `lightrail_bus_sent_total` | bus, type | messages that were sent |
 
     Outcomes: handled, retried, failed, skipped, not-readable, deferred.
@@ -35,7 +35,7 @@ class Metrics:
         self._bus = bus.name
         self._handled = Counter(
             "lightrail_bus_handled",
-            "Messages that a handler, or the bus, is done with.",
+            "Messages that the bus has settled.",
             ("bus", "queue", "type", "outcome"),
             registry=registry,
         )

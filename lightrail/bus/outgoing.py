@@ -23,7 +23,7 @@ SOURCE: Final = "lightrail-source"
 FAULT: Final = "lightrail-fault"
 """Header of an answer whose body is the responder's exception."""
 TARGET: Final = "lightrail-target"
-"""Header of a message in a queue of schedules: its address at its time."""
+"""Header of an event in a queue of schedules: the address that it is published to when it is due."""
 
 
 class Outgoing:

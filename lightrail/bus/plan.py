@@ -83,7 +83,7 @@ class Plan:
         return topology
 
     def of_message(self, address: str, type: MessageType) -> Topology | None:
-        """The router or queue of a message's address; None for an address of the application's own."""
+        """The router or queue of a message's address; None for an address that the application chose."""
         topology = Topology()
         if address == self._router(type):
             self._add_event(topology, type)

@@ -130,7 +130,7 @@ class PostgresqlStore:
         self.arrived = asyncio.Event()
 
     async def close(self) -> None:
-        """Lets another process forward; the engine is the application's to dispose of."""
+        """Lets another process forward; the application disposes of the engine."""
         lock, self._lock = self._lock, None
         if lock is not None:
             with suppress(StoreError):
@@ -144,14 +144,14 @@ class PostgresqlStore:
             @bus.handler
             def bill(order: OrderPlaced, database: Connection = Depends(store.transaction)): ...
 
-        What the handler sends is written into the outbox by the same commit, and the message into the inbox:
+        The same commit writes the handler's messages into the outbox, and the handled message into the inbox:
         the handler is not called for a message that was handled before.
         """
         message = context.envelope.id
         connected: list[Connection] = []
         try:
-            # Into a list, because a cancellation meanwhile would lose the connection but not its slot in the
-            # pool.
+            # The list keeps the connection if this call is cancelled meanwhile: else it would stay checked
+            # out of the pool.
             await self._in_thread(lambda: connected.append(self._engine.connect()))
             [database] = connected
             if message is not None and await self._in_thread(_is_handled, database, context.handler, message):
@@ -210,7 +210,7 @@ class PostgresqlStore:
     # --- forwarding --------------------------------------------------------------------------------------
 
     async def forwards(self) -> bool:
-        """Whether this process forwards the outbox: the one that has the advisory lock.
+        """Whether this process has the advisory lock, and so forwards the outbox.
 
         A lock that was lost with its connection is acquired again.
         """

@@ -14,7 +14,7 @@
     bus.include(orders)
 
 A step reads the state, calls the function, and writes the state, the messages sent and the message's id in
-one commit. Where another process has changed the saga meanwhile, the step begins anew with its state.
+one commit. If another process has changed the saga meanwhile, the step is repeated with the new state.
 """
 
 import inspect
@@ -101,7 +101,7 @@ class Saga(Handlers, Generic[State]):
         """Registers a function for a message that begins a saga, or continues one that exists.
 
         Args:
-            key: attribute or function of the message that says which saga it belongs to.
+            key: attribute or function of the message that identifies its saga.
             retry, options: as of `Handlers.handler`.
         """
         return self._step(key, True, retry, options)
@@ -167,7 +167,9 @@ class Saga(Handlers, Generic[State]):
             # Its messages are in the outbox.
             context.sent.clear()
             return
-        raise ConflictError(f"{self.name} {key}: {CONFLICTS_MAX} attempts met changes of other processes")
+        raise ConflictError(
+            f"{self.name} {key}: {CONFLICTS_MAX} attempts conflicted with changes of other processes"
+        )
 
     def _written(self, state: State) -> str:
         dump = self._converter.dump

@@ -48,7 +48,7 @@ class Senders:
             self._watch(sending)
 
     async def _transport(self, sending: Sending) -> Transport:
-        """The transport to its address, where everything that it needs is declared."""
+        """The transport to the message's address, whose router or queue is declared."""
         address = sending.address
         transport = self._transports.get(address)
         if transport is None:

@@ -1,4 +1,4 @@
-"""Sendings: messages on their way out, each an envelope and its address, at once or at a time."""
+"""Sendings: outgoing messages, each an envelope and its address, sent at once or scheduled."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from lightrail.transport import Envelope
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """An envelope and where it goes."""
+    """An envelope and its address."""
 
     address: str
     envelope: Envelope
@@ -19,11 +19,11 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A message that is sent later, by which `Bus.cancel` knows it.
+    """A scheduled message, as the argument of `Bus.cancel`.
 
     Attributes:
         id: of the message.
-        queue: where it waits.
+        queue: in which it waits.
         at: when it is sent, in seconds since the Unix epoch.
     """
 
@@ -34,7 +34,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """A message that is to be sent later."""
+    """A message to send now, which the broker or the bus delivers later."""
 
     sending: Sending
     scheduled: Scheduled

@@ -1,4 +1,4 @@
-"""Routing slips: steps of several services in a row, which are undone in reverse where one fails.
+"""Routing slips: steps of several services in a row, which are undone in reverse if one fails.
 
     reserve = Activity("shop.reserve-stock", Reserve)
 
@@ -66,14 +66,14 @@ class SlipError:
 
 @dataclass
 class Slip:
-    """A routing slip under way.
+    """A routing slip.
 
     Attributes:
         id: of the slip.
         stops: remaining activities, in order.
         done: activities that can be undone, in order.
-        variables: values that activities leave for each other.
-        error: why it is undone; None on the way forward.
+        variables: values that activities pass to each other.
+        error: why it is undone; None before a failure.
     """
 
     id: str
@@ -131,7 +131,7 @@ class RoutingSlip:
     """A slip under construction.
 
     Args:
-        variables: values for the activities; what JSON has.
+        variables: values for the activities, as JSON values.
     """
 
     def __init__(self, variables: Mapping[str, Any] | None = None) -> None:
@@ -157,7 +157,7 @@ _CLASSES: Final[dict[tuple[str, bool], Any]] = {}
 
 
 def slip_class(activity: str, undoes: bool) -> Any:
-    """The class of the slips on their way to an activity, or to its compensation: each has a queue."""
+    """The message class of slips for an activity, or for its compensation: each class has a queue."""
     found = _CLASSES.get((activity, undoes))
     if found is None:
         cls: Any = dataclass(type("Slip", (Slip,), {"__module__": __name__}))
@@ -170,7 +170,7 @@ class Activity(Handlers):
     """A step of slips, with its compensation.
 
     Args:
-        name: by which slips name it.
+        name: of the activity in slips.
         arguments: class of its arguments.
     """
 

@@ -60,7 +60,7 @@ class SqliteStore:
     """A store in a file of SQLite.
 
     Args:
-        path: of the application's database, or one of its own.
+        path: of the application's database, or of a separate one.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -103,7 +103,7 @@ class SqliteStore:
             @bus.handler
             def bill(order: OrderPlaced, database: Connection = Depends(store.transaction)): ...
 
-        What the handler sends is written into the outbox by the same commit, and the message into the inbox:
+        The same commit writes the handler's messages into the outbox, and the handled message into the inbox:
         the handler is not called for a message that was handled before. Transactions of one process wait for
         each other, since SQLite has one writer at a time.
         """
@@ -202,7 +202,7 @@ class SqliteStore:
     # --- forwarding --------------------------------------------------------------------------------------
 
     async def forwards(self) -> bool:
-        """Whether this process forwards the outbox: the one that has the lock of the file."""
+        """Whether this process has the lock of the file, and so forwards the outbox."""
         if self._lock is None:
             lock = open(f"{self.path}.outbox-lock", "ab")  # noqa: SIM115, ASYNC230 - open while it forwards
             try:
@@ -268,7 +268,7 @@ class SqliteStore:
     @property
     def _opened(self) -> sqlite3.Connection:
         if self._database is None:
-            raise StoreError(f"{self.path}: expected a store that is open: give it to the bus as `store`")
+            raise StoreError(f"{self.path}: expected a store that is open: pass it to the bus as `store`")
         return self._database
 
     def _connected(self) -> sqlite3.Connection:

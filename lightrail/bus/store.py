@@ -1,7 +1,7 @@
 """Stores: an application's database with the outbox, inbox and sagas of a bus.
 
-One commit writes all three, so that a message has its effects once: its outcome at the broker follows the
-commit, and a message that is delivered again is found in the inbox.
+One commit writes all three, so that a message has its effects once: the message is settled at the broker
+after the commit, and a message that is delivered again is found in the inbox.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class Step:
     """The contents of one commit.
 
     Attributes:
-        handler, message: for the inbox; None where nothing was received.
+        handler, message: for the inbox; None if no message was received.
         sendings: for the outbox.
         change: of a saga.
     """
@@ -77,8 +77,8 @@ class Waiting:
 
     Attributes:
         sequence: position in the order of the commits.
-        address: where it goes.
-        type: wire name; None for what has no type.
+        address: of its queue or router.
+        type: wire name; None for a message without a type.
     """
 
     sequence: int
@@ -95,7 +95,7 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Closes it."""
+        """Closes the database."""
         ...
 
     async def commit(self, step: Step) -> None:

@@ -1,4 +1,4 @@
-"""Tests of applications: a bus in memory, with a clock that the test moves, and records of messages.
+"""Tests of applications: a bus in memory, with a clock that the test advances, and records of messages.
 
 async with TestBus(bus) as test:
     await test.publish(OrderPlaced(7))
@@ -62,23 +62,23 @@ class TestBus:
     # --- doing -------------------------------------------------------------------------------------------
 
     async def publish(self, event: Any, **options: Any) -> None:
-        """As of the bus."""
+        """See `Bus.publish`."""
         await self.bus.publish(event, **options)
 
     async def send(self, command: Any, **options: Any) -> None:
-        """As of the bus."""
+        """See `Bus.send`."""
         await self.bus.send(command, **options)
 
     async def request(self, request: Any, *answers: type[Message], **options: Any) -> Message:
-        """As of the bus."""
+        """See `Bus.request`."""
         return await self.bus.request(request, *answers, **options)
 
     async def schedule(self, message: Any, **options: Any) -> Scheduled:
-        """As of the bus."""
+        """See `Bus.schedule`."""
         return await self.bus.schedule(message, **options)
 
     async def advance(self, seconds: float) -> None:
-        """Moves the clock, and returns when everything that is due then is done."""
+        """Advances the clock, and returns when all messages that are due then are handled."""
         await self.idle()
         self.clock.advance(seconds)
         await self.idle()

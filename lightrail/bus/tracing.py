@@ -1,8 +1,8 @@
 """Spans of OpenTelemetry for a bus; they need opentelemetry-api: pip install 'lightrail[tracing]'.
 
-A span `create TYPE` is made for each message that is sent, and its context goes in the message's headers
-(traceparent). A span `process QUEUE` is around each handler, below that of the message, so that a trace goes
-through all services. Attributes are those of the semantic conventions for messaging.
+A span `create TYPE` is made for each message that is sent; its context is in the message's headers
+(traceparent). A span `process QUEUE` covers each handler, as a child of the span of the message, so that a
+trace covers all services. Attributes follow the semantic conventions for messaging.
 """
 
 from typing import Any, Final
@@ -23,8 +23,8 @@ class Tracing:
     """Makes spans for the messages that a bus sends and handles.
 
     Args:
-        bus: before it is started.
-        provider: of tracers; the global one without it.
+        bus: not started.
+        provider: of tracers; by default the global one.
     """
 
     def __init__(self, bus: Bus, provider: TracerProvider | None = None) -> None:

@@ -123,7 +123,7 @@ def _union(arguments: tuple[Any, ...]) -> Converter:
 
 
 def _is_of(value: Any, argument: Any) -> bool:
-    """Whether a value is of a type, as far as its class shows."""
+    """Whether a value is of a type, by its class alone."""
     origin = get_origin(argument) or argument
     if is_typeddict(origin):
         return isinstance(value, dict)

@@ -21,7 +21,7 @@ def hints_of(cls: Any) -> dict[str, Any]:
 
 
 def plain(hint: Any) -> Any:
-    """Without Required and NotRequired."""
+    """An annotation without Required and NotRequired."""
     return get_args(hint)[0] if get_origin(hint) in (typing.Required, typing.NotRequired) else hint
 
 
@@ -42,7 +42,7 @@ def fields_of(annotation: Any) -> Mapping[str, Any] | None:
 
 
 def item_of(annotation: Any) -> Any:
-    """Annotation of the items of a list or of the values of a dict; None where it is not known."""
+    """Annotation of the items of a list or of the values of a dict; None if it is unknown."""
     for each in _options(annotation):
         arguments = get_args(each)
         if arguments:

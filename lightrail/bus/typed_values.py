@@ -15,11 +15,11 @@ Convert = Callable[[Any], Any]
 
 
 class Converter(NamedTuple):
-    """The two conversions of a type; None where the value is the same on both sides.
+    """The two conversions of a type.
 
     Attributes:
-        dump: a value to what JSON has.
-        load: what JSON has to a value. Raises NotReadableError that says where and what.
+        dump: converts a value to a JSON value; None if they are equal.
+        load: converts a JSON value to a value. Raises NotReadableError with the position and the fault.
     """
 
     dump: Convert | None
@@ -46,7 +46,7 @@ def _load_float(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise wrong("a number that a float may have", value) from None
+        raise wrong("a number in the range of a float", value) from None
 
 
 def _parsed(cls: Any, parse: Callable[[str], Any], dump: Convert, what: str) -> Converter:
@@ -62,7 +62,7 @@ def _parsed(cls: Any, parse: Callable[[str], Any], dump: Convert, what: str) -> 
 
 
 def _load_decimal(value: Any) -> Decimal:
-    """Reads a text, as this side writes it, or a number, as others do."""
+    """Reads a text, as the bus writes it, or a number, as other senders may."""
     if type(value) is str or type(value) is int or type(value) is float:
         try:
             return Decimal(str(value))
@@ -75,7 +75,7 @@ def _load_duration(value: Any) -> dt.timedelta:
     try:
         return dt.timedelta(seconds=_load_float(value))
     except (OverflowError, ValueError):
-        raise wrong("a number of seconds that a duration may have", value) from None
+        raise wrong("a number of seconds in the range of a duration", value) from None
 
 
 SIMPLE: Final[dict[type, Converter]] = {

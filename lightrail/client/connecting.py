@@ -29,11 +29,11 @@ class connect:  # noqa: N801 - it is called like a function
         urls: amqp://[USER[:PASSWORD]@]HOST[:PORT] or amqps://…, or ws://HOST[:PORT]/PATH or wss://… for AMQP
             over WebSocket, with the extra `websocket`; of several the first that can be opened.
         credentials: for all addresses, in place of those in the URLs.
-        token: returns a Token for the node `$cbs`, with the credentials or instead of them.
+        token: returns a Token for the node `$cbs`, in addition to the credentials or instead of them.
         tls: for amqps:// and wss://, with certificates of authorities and the client; None for the system's.
         name: the container-id.
         reconnect: how to connect again after a loss.
-        heartbeat: seconds; a broker that sends nothing for twice as long is lost.
+        heartbeat: seconds; a connection without frames from the broker for twice as long is lost.
         on_event: called with each Event, on the loop.
 
     Raises:

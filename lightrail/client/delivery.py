@@ -19,16 +19,16 @@ DELIVERY_TIME: Final = "x-opt-delivery-time"
 DISPOSITION_BYTES: Final = 64
 """Bytes of a disposition's frame without the state, at most."""
 LOCK_RAN_OUT: Final = (
-    "the lock of the message ran out, and the broker delivers it again: give its queue a longer "
-    "lock_duration, renew the lock in time, or receive with renew_for"
+    "the lock of the message has expired, and the broker delivers it again: set a longer lock_duration "
+    "for its queue, renew the lock in time, or receive with renew_for"
 )
 
 
 class LockKeeper(Protocol):
-    """What renews the locks of deliveries."""
+    """Renews the locks of deliveries."""
 
     def settled(self, delivery: "Delivery") -> None:
-        """It has an outcome, and its lock is renewed no more."""
+        """Stops renewing the lock of a delivery that has an outcome."""
 
 
 class DeliveryReceiver(Protocol):
@@ -36,13 +36,13 @@ class DeliveryReceiver(Protocol):
 
     @property
     def keeper(self) -> LockKeeper | None:
-        """Renews their locks."""
+        """Renews the locks of deliveries; None if the receiver does not."""
 
     def settle(self, link: Link, number: int, state: Any) -> None:
         """Sends an outcome. Raises LostError after the loss of the link."""
 
     def flush_outcomes(self, link: Link) -> None:
-        """Sends outcomes of a link now. Raises LostError after its loss."""
+        """Sends outcomes of a link now. Raises LostError after the loss of the link."""
 
     async def renew(self, deliveries: "Sequence[Delivery]") -> list[float | None]:
         """Renews locks; see Locks.renew."""
@@ -67,10 +67,10 @@ class Delivery:
         self._number = number
         self._tag = tag
         self.lost = False
-        """Whether a renewal found that its lock ran out: the broker delivers it again."""
+        """Whether its lock was found to have expired: the broker delivers the message again."""
         self.message = Message.decode(payload)
         self.settled = settled
-        """Whether it has an outcome, or its sender sent it settled."""
+        """Whether it has an outcome, or was sent settled."""
 
     @property
     def body(self) -> Any:
@@ -82,17 +82,23 @@ class Delivery:
         return self._link is link and not self.lost
 
     async def accept(self) -> None:
-        """It was processed: the broker deletes it. Raises LostError: it is delivered again."""
+        """Settles a processed message: the broker deletes it.
+
+        Raises LostError: the message is delivered again.
+        """
         self.settle(ACCEPTED)
 
     async def release(self) -> None:
-        """It was not processed: any receiver may get it. Raises LostError: it is delivered again."""
+        """Releases a message that was not processed: any receiver may get it.
+
+        Raises LostError: the message is delivered again.
+        """
         self.settle(RELEASED)
 
     async def fail(self) -> None:
-        """The attempt failed: delivered again until the queue's max_delivery_count, then a dead letter.
+        """Counts a failed attempt: redelivered until the queue's max_delivery_count, then a dead letter.
 
-        Raises LostError: it is delivered again, whatever its count.
+        Raises LostError: the message is delivered again, whatever its count.
         """
         self.settle(FAILED)
 
@@ -103,7 +109,7 @@ class Delivery:
         undeliverable_here: bool = False,
         annotations: Mapping[str, Any] | None = None,
     ) -> None:
-        """As `release`; may count as failed, exclude this receiver, add message-annotations (3.4.5)."""
+        """As `release`; may count a failed attempt, exclude this receiver, add annotations (3.4.5)."""
         changed = {Symbol(key): value for key, value in (annotations or {}).items()}
         state = Modified(
             delivery_failed=delivery_failed,
@@ -118,7 +124,7 @@ class Delivery:
         description: str = "",
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        """It can't be processed: it becomes a dead letter, if the queue keeps them, with this reason."""
+        """Rejects a message that can't be processed: it becomes a dead letter, if the queue keeps them."""
         error = AmqpError(
             condition=Symbol(condition),
             description=description or None,
@@ -129,23 +135,23 @@ class Delivery:
     async def dead_letter(
         self, reason: str, description: str = "", annotations: Mapping[str, Any] | None = None
     ) -> None:
-        """As `reject`, with a reason of the application, by which it finds dead letters.
+        """As `reject`, with a reason by which the application finds dead letters.
 
         LightRail keeps reason and description in the annotations x-opt-dead-letter-condition and
         -description, and adds further annotations whose names begin with x-opt-.
 
-        Raises LostError: it is delivered again.
+        Raises LostError: the message is delivered again.
         """
         await self.reject(reason, description, annotations)
 
     async def defer(self, seconds: float, *, delivery_failed: bool = False) -> None:
-        """It is delivered again after a time, to any receiver; for queues with the policy `delay`.
+        """Makes the broker deliver the message again after a time; for queues with the policy `delay`.
 
         Args:
-            seconds: until then, from now on.
+            seconds: from now until the delivery.
             delivery_failed: whether this counts as an attempt of the queue's max_delivery_count.
 
-        Raises LostError: it is delivered again at once.
+        Raises LostError: the message is delivered again at once.
         """
         if seconds < 0:
             raise ValueError(f"expected 0 seconds or more, found {seconds}")
@@ -153,19 +159,19 @@ class Delivery:
         await self.modify(delivery_failed=delivery_failed, annotations={DELIVERY_TIME: Timestamp(due_ms)})
 
     async def renew(self) -> float | None:
-        """Renews its lock, where its queue has the policy `lock_duration`; for LightRail.
+        """Renews the lock of the message, if its queue has the policy `lock_duration`; for LightRail.
 
-        Without that policy a delivery belongs to its receiver until it is settled or the link ends.
-        `Connection.receiver(renew_for=...)` renews locks by itself.
+        Without that policy a message is locked until it is settled or the link ends.
+        `Connection.receiver(renew_for=...)` renews locks automatically.
 
         Returns:
-            Seconds for which it is locked from now on; None where no time ends its lock.
+            Seconds for which the message is locked from now on; None if its lock does not expire.
 
         Raises:
             ClientError: the broker does not renew locks.
-            LostError: its lock ran out, or the connection was lost: it is delivered again.
-            ManagementError: it was not renewed; with status 503: try again.
-            ClosedError: it has an outcome.
+            LostError: the lock expired, or the connection was lost: the message is delivered again.
+            ManagementError: the lock was not renewed; with status 503: try again.
+            ClosedError: the message has an outcome.
         """
         if self.settled:
             raise ClosedError("the message has an outcome already")
@@ -179,7 +185,7 @@ class Delivery:
         return seconds
 
     def settle(self, state: Any) -> None:
-        """Settles it with any delivery state of the engine."""
+        """Settles the delivery with any delivery state of the engine."""
         if self.settled:
             raise ClosedError("the message has an outcome already")
         if self.lost:
@@ -194,11 +200,11 @@ class Delivery:
         most = self._link.session.connection.peer_max_frame_size - DISPOSITION_BYTES
         size = len(encode_state(state))
         if size > most:
-            raise ValueError(f"expected an outcome of at most {most} bytes with all it says, found {size}")
+            raise ValueError(f"expected an outcome of at most {most} encoded bytes, found {size}")
         self.settle(state)
 
     def lose(self) -> None:
-        """Its lock ran out. The engine forgets it; the disposition changes nothing at the broker."""
+        """Marks a delivery whose lock expired, and settles it in the engine; the broker ignores that."""
         self.lost = True
         with suppress(LostError):
             self._receiver.settle(self._link, self._number, RELEASED)

@@ -18,7 +18,7 @@ class ConnectError(ClientError):
 
 
 class AuthenticationError(ConnectError):
-    """The broker refused the credentials: only other credentials help."""
+    """The broker refused the credentials: the same credentials will be refused again."""
 
 
 class ClosedError(ClientError):
@@ -26,7 +26,7 @@ class ClosedError(ClientError):
 
 
 class ForkError(ClientError):
-    """It was opened by another process: open a connection in this one."""
+    """The object was opened by another process: open a connection in this one."""
 
 
 class LinkError(ClientError):
@@ -46,11 +46,11 @@ class LinkError(ClientError):
 
 
 class NotFoundError(LinkError):
-    """There is nothing at the address."""
+    """The address does not exist."""
 
 
 class NotAllowedError(LinkError):
-    """The user has no right to this."""
+    """The user lacks a right for the address."""
 
 
 class LostError(ClientError):

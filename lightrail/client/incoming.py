@@ -1,4 +1,4 @@
-"""Deliveries that a receiver has received and the application has not, and the credit for more."""
+"""Deliveries that wait in a receiver for the application, and the credit for more."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ class Incoming:
     """The buffer of one receiver.
 
     Args:
-        window: messages that the broker sends ahead; 0: those that the application asks for.
+        window: messages that the broker sends ahead; 0: only those that the application requests.
         refill: called when half of the window is received by the application, for new credit.
     """
 
@@ -27,7 +27,7 @@ class Incoming:
         self.received = 0
         """Messages that the application received since the last grant of credit."""
         self.granted = 0
-        """Without a window: messages that the application asked for and that have not arrived."""
+        """Without a window: messages that the application requested and that have not arrived."""
 
     @property
     def credit(self) -> int:
@@ -40,7 +40,7 @@ class Incoming:
         return self.received << 1 >= self.window > 0
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
-        """The broker sent them."""
+        """Adds deliveries that the broker sent."""
         self.buffer.extend(deliveries)
         if not self.window:
             self.granted = max(0, self.granted - len(deliveries))
@@ -48,7 +48,7 @@ class Incoming:
             self.wake()
 
     def pop(self) -> Delivery:
-        """The first one, which the application receives."""
+        """Removes the first delivery, which the application receives."""
         delivery = self.buffer.popleft()
         self.received += 1
         if self.received << 1 >= self.window > 0:
@@ -58,13 +58,13 @@ class Incoming:
         return delivery
 
     def put_back(self, delivery: Delivery) -> None:
-        """Makes it the first one again."""
+        """Makes a delivery the first one again."""
         self.buffer.appendleft(delivery)
         self.received -= 1
         self.wake()
 
     def remove(self, delivery: Delivery) -> None:
-        """Drops a delivery whose lock ran out, if the application has not received it."""
+        """Drops a delivery whose lock expired, if the application has not received it."""
         if delivery in self.buffer:
             self.buffer.remove(delivery)
             self.received += 1
@@ -79,7 +79,7 @@ class Incoming:
             with suppress(ValueError):
                 self._waiters.remove(waiter)
             if not waiter.cancelled():
-                # It was woken for a message that another waiter may receive.
+                # This waiter was woken for a message that another one may receive.
                 self.wake()
             raise
 

@@ -1,8 +1,8 @@
 """The keeper of a receiver: renews the locks of its unsettled deliveries, while handlers work.
 
-The first answer of the broker has the time that a lock lasts; from then on a lock is renewed when a quarter
-of that time has passed, so a delivery that is settled sooner costs nothing. Passes are a quarter apart, too:
-at least half of the time is left whenever a request is sent.
+The first answer of the broker has the duration of a lock; from then on a lock is renewed when a quarter of
+that time has passed, so a delivery that is settled sooner costs nothing. Passes are a quarter apart, too: at
+least half of the time is left whenever a request is sent.
 """
 
 import asyncio
@@ -15,19 +15,19 @@ from lightrail.client.errors import ClientError
 CAPABILITY: Final = "lightrail:renew-locks"
 """Offered by brokers whose `$management` renews locks."""
 LONGEST_S: Final = 10.0
-"""Between renewals of long locks, and of endless ones: the queue's policy may change to a shorter time."""
+"""Longest time between renewals, also of locks without an end: the policy may change to a shorter time."""
 AGAIN_S: Final = 0.25
-"""Pause after a request that failed; shorter where the locks are."""
+"""Longest pause after a request that failed; shorter for short locks."""
 
 
 class Keeper:
     """Renews locks for as long as its receiver is attached.
 
     Args:
-        renew: renews locks; returns seconds for which each delivery is locked, None for no end, 0 for a lock
-            that ran out.
+        renew: renews locks; returns seconds for which each delivery is locked, None for no end, 0 for an
+            expired lock.
         longest: seconds after the arrival of a delivery for which its lock is renewed.
-        lost: called with the number of locks that ran out, and why they were not renewed, where known.
+        lost: called with the number of locks that expired, and why they were not renewed, if known.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Keeper:
         self._longest = longest
         self._lost = lost
         self._kept: dict[Delivery, list[float]] = {}
-        """Times of its arrival and of its latest renewal, by the clock of the loop."""
+        """By delivery: times of its arrival and of its latest renewal, by the clock of the loop."""
         self._interval: float | None = None
         """Seconds from a lock to its renewal; None before the first answer."""
         self._why = ""
@@ -64,7 +64,7 @@ class Keeper:
         self._kept.pop(delivery, None)
 
     def stop(self) -> None:
-        """Stops all renewals: the link was lost or closed; locks of the next link may last shorter."""
+        """Stops all renewals: the link was lost or closed; locks of the next link may be shorter."""
         self._kept.clear()
         self._interval = None
         if self._task is not None:
@@ -88,7 +88,7 @@ class Keeper:
         due = [each for each, (_, since) in self._kept.items() if now - since >= (interval or 0.0)]
         if due:
             try:
-                # A later answer is too late for the locks.
+                # A later answer would be too late for the locks.
                 async with asyncio.timeout(max(AGAIN_S, 2 * (interval or LONGEST_S))):
                     locked = await self._renew(due)
             except (ClientError, TimeoutError) as error:
@@ -102,7 +102,7 @@ class Keeper:
         for delivery, seconds in zip(due, locked, strict=True):
             times = self._kept.get(delivery)
             if times is None:
-                # It was settled, or the link lost, before the answer arrived.
+                # The delivery was settled, or the link was lost, before the answer arrived.
                 continue
             if seconds == 0:
                 lost += 1

@@ -1,6 +1,6 @@
 """Keywords: options of links and fields of messages as types, for functions that pass them on.
 
-Each has the parameters of the function that they are passed to; a test compares the two.
+Each type has the parameters of the function that its docstring names; a test compares the two.
 """
 
 import uuid

@@ -1,4 +1,4 @@
-"""What senders and receivers have in common, and the connection as they use it."""
+"""The base class of senders and receivers, and the interface of the connection for them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Link(LinkOwner):
 
     @property
     def what(self) -> str:
-        """A name for errors."""
+        """Description for error texts."""
         raise NotImplementedError
 
     # --- for the application -----------------------------------------------------------------------------
@@ -64,26 +64,26 @@ class Link(LinkOwner):
         try:
             await self.opened()
         except asyncio.CancelledError:
-            # Its block does not begin, so nobody else closes it.
+            # The `async with` block does not begin, so its exit does not close the link.
             if self._attached:
-                # The broker's attach came in the same turn, and credit left with it.
+                # The broker's attach was handled in the same turn, and credit may be granted already.
                 await self.close()
             else:
                 self.end(ClosedError(f"the opening of {self.what} was cancelled"))
             raise
 
     async def opened(self) -> None:
-        """Returns when the broker has opened it for the first time. Raises LinkError where it refused."""
+        """Returns when the broker has first opened the link. Raises LinkError if the broker refused it."""
         await asyncio.shield(self._opened)
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether the link has ended and is not attached again."""
         return self._closed is not None
 
     @property
     def healthy(self) -> bool:
-        """Whether it is attached now."""
+        """Whether the link is attached now."""
         return self._attached
 
     async def close(self) -> None:
@@ -94,7 +94,7 @@ class Link(LinkOwner):
 
     @property
     def was_opened(self) -> bool:
-        """Whether the broker has opened it before."""
+        """Whether the broker has opened the link before, or it has failed."""
         return self._opened.done()
 
     def attach(self, wire: Wire, session: Session) -> None:
@@ -102,11 +102,11 @@ class Link(LinkOwner):
         raise NotImplementedError
 
     def lost(self) -> None:
-        """The connection was lost."""
+        """Resets the link after the loss of the connection."""
         raise NotImplementedError
 
     def end(self, error: Exception) -> None:
-        """Ends it for good: the application closed it, the broker refused it, or the connection ended."""
+        """Ends the link: the application closed it, the broker refused it, or the connection ended."""
         raise NotImplementedError
 
     # --- inside ------------------------------------------------------------------------------------------
@@ -118,10 +118,10 @@ class Link(LinkOwner):
     def _fail_opening(self, error: Exception) -> None:
         if not self._opened.done():
             self._opened.set_exception(error)
-            # Nobody may wait for it.
+            # Mark the exception as retrieved: there may be no waiter.
             self._opened.exception()
 
     def _touch(self) -> None:
-        """`flush` is called at the end of this turn."""
+        """Requests a call of `flush` at the end of this turn."""
         if self._wire is not None:
             self._wire.touch(self)

@@ -1,4 +1,4 @@
-"""The open links of a connection: attached on each new connection, and again where the broker ended one."""
+"""The open links of a connection: attached on each new connection, and again if the broker ended one."""
 
 from typing import Final, Protocol, TypeVar
 
@@ -22,7 +22,7 @@ _FINAL: Final = frozenset(
         conditions.PRECONDITION_FAILED,
     )
 )
-"""Conditions that another attempt to attach does not change."""
+"""Permanent conditions: another attempt to attach would get the same one."""
 
 LinkType = TypeVar("LinkType", bound=Link)
 
@@ -41,7 +41,7 @@ class Links:
         self._policy = policy
         self._open: dict[Link, None] = {}
         self._attempts: dict[Link, int] = {}
-        """Attempts without success to attach links again that the broker ended."""
+        """Failed attempts to attach links again that the broker ended."""
         self._wire: Wire | None = None
         self._sessions: Sessions | None = None
 
@@ -52,16 +52,16 @@ class Links:
 
     @property
     def healthy(self) -> bool:
-        """Whether all of them are attached."""
+        """Whether all open links are attached."""
         return self.connected and all(link.healthy for link in self._open)
 
     @property
     def all(self) -> list[Link]:
-        """Those that are open."""
+        """The open links."""
         return list(self._open)
 
     def add(self, link: LinkType) -> LinkType:
-        """Opens a link. Raises ClientError where the broker takes no more links."""
+        """Opens a link. Raises ClientError if the broker accepts no more links."""
         if self._wire is not None and self._sessions is not None:
             try:
                 link.attach(self._wire, self._sessions.with_room())
@@ -71,7 +71,7 @@ class Links:
         return link
 
     def forget(self, link: Link) -> None:
-        """The link ended."""
+        """Removes a link that has ended."""
         self._open.pop(link, None)
         self._attempts.pop(link, None)
 
@@ -85,18 +85,18 @@ class Links:
         wire.touch()
 
     def lost(self) -> None:
-        """The connection was lost."""
+        """Resets all links after the loss of the connection."""
         self._wire = self._sessions = None
         for link in self.all:
             link.lost()
 
     def end(self, error: Exception) -> None:
-        """Ends all links: the connection ended."""
+        """Ends all links, because the connection ended."""
         for link in self.all:
             link.end(error)
 
     def link_lost(self, link: Link, what: str, error: AmqpError | None) -> None:
-        """The broker ended or refused a link: it is attached again, unless that changes nothing."""
+        """Attaches a link again that the broker ended; ends it if the broker refused it permanently."""
         found = link_error(what, error)
         self._connection.report("link-lost", link.address or "", str(found))
         if self._connection.is_token_missing(found):
@@ -110,7 +110,7 @@ class Links:
         self._connection.loop.call_later(pause, self._attach_again, link, self._wire)
 
     def link_attached(self, link: Link) -> None:
-        """The broker opened a link."""
+        """Resets the attempts of a link that the broker has opened."""
         if self._attempts.pop(link, 0):
             self._connection.report("link-attached", link.address or "")
 
@@ -118,7 +118,7 @@ class Links:
         try:
             link.attach(wire, sessions.with_room())
         except (ClientError, LocalError) as error:
-            # This broker may take fewer links than the one before.
+            # This broker may accept fewer links than the previous one.
             link.end(ClientError(f"{link.address}: {error}"))
 
     def _attach_again(self, link: Link, wire: Wire | None) -> None:

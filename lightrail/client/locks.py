@@ -1,4 +1,4 @@
-"""Locks of deliveries, in queues whose locks end after a time: their renewal.
+"""Renewal of the locks of deliveries, in queues whose locks expire.
 
 A request to `$management` names the link and the delivery-tags (docs/operate/management.md, Locks). A
 receiver of the same connection receives the answer, without a queue.
@@ -21,7 +21,7 @@ NOT_FOUND: Final = 404
 
 
 class LocksConnection(LinkConnection, Protocol):
-    """The connection as its locks use it."""
+    """The interface of the connection for its locks."""
 
     @property
     def connected(self) -> bool: ...
@@ -36,7 +36,7 @@ class Locks:
         self._management: Management | None = None
 
     async def renew(self, receiver: Link, tags: Sequence[bytes]) -> list[float | None]:
-        """Seconds for which each delivery is locked from now on: None for no end, 0 for a lock that ran out.
+        """Seconds for which each delivery is locked from now on: None for no end, 0 for an expired lock.
 
         Raises:
             ClientError: the broker does not renew locks.
@@ -46,10 +46,12 @@ class Locks:
         connection = self._connection
         if not connection.offers(CAPABILITY):
             if not connection.connected:
-                raise LostError(f"{receiver.address}: the connection is lost, and its deliveries come again")
+                raise LostError(
+                    f"{receiver.address}: the connection is lost, and its messages are delivered again"
+                )
             raise ClientError(
                 f"{receiver.address}: expected a broker that renews locks ({CAPABILITY}), and "
-                f"{connection.product or 'this one'} does not: settle messages before their locks run out"
+                f"{connection.product or 'this one'} does not: settle messages before their locks expire"
             )
         management = self._management
         if management is None:
@@ -64,14 +66,14 @@ class Locks:
         except ManagementError as error:
             if error.status == NOT_FOUND:
                 raise LostError(
-                    f"{receiver.address}: the link was lost, and its deliveries come again"
+                    f"{receiver.address}: the link was lost, and its messages are delivered again"
                 ) from error
             raise
         except SendError as error:
             if error.outcome.kind is not OutcomeKind.UNKNOWN:
                 raise
             raise LostError(
-                f"{receiver.address}: the connection was lost, and its deliveries come again"
+                f"{receiver.address}: the connection was lost, and its messages are delivered again"
             ) from error
         except LinkError:
             # The broker refused a link; the next call opens new ones.

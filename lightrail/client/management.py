@@ -1,6 +1,6 @@
 """Management: names, policies, subscriptions and messages of a LightRail broker, over its node `$management`.
 
-The broker's page on it is docs/operate/management.md; it follows the working draft of AMQP Management 1.0.
+docs/operate/management.md describes the node, which follows the working draft of AMQP Management 1.0.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -36,7 +36,7 @@ class ManagementError(ClientError):
 
 
 class Management:
-    """Reads and changes a broker. Opened by `Connection.management`."""
+    """Reads and changes entities of a broker. Opened by `Connection.management`."""
 
     def __init__(self, requester: Requester) -> None:
         self._requester = requester
@@ -49,7 +49,7 @@ class Management:
         await self.close()
 
     async def opened(self) -> None:
-        """Returns when requests can be sent. Raises LinkError where the broker has no such node."""
+        """Returns when requests can be sent. Raises LinkError if the broker has no such node."""
         await self._requester.opened()
 
     async def close(self) -> None:
@@ -59,9 +59,9 @@ class Management:
     async def create(
         self, type: str, name: str, attributes: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Makes an entity: `create(QUEUE, "orders", {"max_delivery_count": 5})`. Returns all its attributes.
+        """Creates an entity: `create(QUEUE, "orders", {"max_delivery_count": 5})`. Returns all attributes.
 
-        Raises ManagementError; 409 where it exists.
+        Raises ManagementError; 409 if the entity exists.
         """
         return dict(await self._call("CREATE", type, name, attributes or {}))
 
@@ -75,7 +75,7 @@ class Management:
         """Changes some attributes; None resets one to its default. Returns all of them.
 
         Args:
-            revision: as read before; where the entity has another one by now, the change fails with 412.
+            revision: as read before; if the entity has another one now, the change fails with 412.
         """
         return dict(await self._call("UPDATE", type, name, attributes, _if_match(revision)))
 
@@ -87,8 +87,8 @@ class Management:
         """All entities of a type, with these attributes, or all of them."""
         offset = 0
         while True:
-            asked = {"entityType": type, "offset": offset, "count": PAGE}
-            found = await self._call("QUERY", None, None, {"attributeNames": list(attributes)}, asked)
+            fields = {"entityType": type, "offset": offset, "count": PAGE}
+            found = await self._call("QUERY", None, None, {"attributeNames": list(attributes)}, fields)
             for result in found["results"]:
                 yield dict(zip(found["attributeNames"], result, strict=True))
             if not found["results"]:
@@ -100,7 +100,7 @@ class Management:
         return int((await self._call("purge", QUEUE, queue))["purged"])
 
     async def peek(self, queue: str, *, start: int = 0, count: int = 20) -> list[tuple[int, str, Message]]:
-        """Messages of a queue from a sequence on, which stay there: (sequence, state, message) of each."""
+        """Messages of a queue from a sequence on, without removing them: (sequence, state, message) each."""
         found = await self._call("peek", QUEUE, queue, None, {"from": start, "count": count})
         return [
             (int(each["sequence"]), str(each["state"]), Message.decode(bytes(each["message"])))
@@ -114,7 +114,7 @@ class Management:
     async def cancel(self, queue: str, id: MessageId) -> bool:
         """Removes a scheduled message by its id; returns whether there was one.
 
-        It reads all messages of the queue until that one: `cancel_scheduled` does not.
+        It reads the messages of the queue until it finds the id; `cancel_scheduled` reads none.
         """
         start = 0
         while found := await self.peek(queue, start=start, count=PEEK):
@@ -147,13 +147,13 @@ class Management:
         body: Mapping[str, Any] | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> Any:
-        asked: dict[str, Any] = {"operation": operation} | dict(properties or {})
+        fields: dict[str, Any] = {"operation": operation} | dict(properties or {})
         if type is not None:
-            asked["type"] = type
+            fields["type"] = type
         if name is not None:
-            asked["name"] = name
-        question = Message(dict(body) if body is not None else None, properties=asked, durable=False)
-        answer = await self._requester.request(question)
+            fields["name"] = name
+        request = Message(dict(body) if body is not None else None, properties=fields, durable=False)
+        answer = await self._requester.request(request)
         status = int(answer.properties.get("statusCode", 0))
         if not 200 <= status < 300:
             reason = answer.properties.get("statusDescription") or "no reason was given"

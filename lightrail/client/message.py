@@ -117,7 +117,7 @@ class Message:
     def encode(self) -> bytes:
         """All sections, in their order; of a received message, the same bytes.
 
-        Raises TypeError or ValueError for a value of no AMQP type.
+        Raises TypeError or ValueError for a value that has no AMQP type.
         """
         try:
             return self._payload
@@ -196,7 +196,7 @@ class Message:
         found, _ = read_value(payload, value_at, area[1], 0)
         return MappingProxyType(found)
 
-    # --- what is in them ------------------------------------------------------------------------------
+    # --- fields ---------------------------------------------------------------------------------------
 
     @property
     def body(self) -> Any:
@@ -215,7 +215,7 @@ class Message:
 
     @property
     def to(self) -> str | None:
-        """Address of the node that it is sent to."""
+        """Address of the node that the message is sent to."""
         return _address(self._properties.to)
 
     @property
@@ -257,7 +257,7 @@ class Message:
 
     @property
     def user_id(self) -> bytes | None:
-        """The user who sent it."""
+        """The user who sent the message."""
         return self._properties.user_id
 
     @property
@@ -272,7 +272,7 @@ class Message:
 
     @property
     def durable(self) -> bool:
-        """Whether the broker stores it durably."""
+        """Whether the broker stores the message durably."""
         return bool(self._header.durable)
 
     @property
@@ -292,7 +292,7 @@ class Message:
 
     @property
     def first_acquirer(self) -> bool:
-        """Whether no receiver has acquired it before."""
+        """Whether no receiver has acquired the message before."""
         return bool(self._header.first_acquirer)
 
     @property
@@ -333,7 +333,7 @@ class Message:
 _SHOWN: Final = ("id", "subject", "correlation_id", "group", "properties")
 _NO_PROPERTIES: Final = Properties()
 _DECIMALS: Final = (Decimal32, Decimal64, Decimal128)
-"""Classes of bytes that are AMQP types of their own."""
+"""Subclasses of bytes that are AMQP types and not binary."""
 _HEADER: Final = ("durable", "priority", "ttl")
 """The arguments of the constructor that are fields of the header, by the same names."""
 _FIELDS: Final = {

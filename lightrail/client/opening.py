@@ -17,18 +17,18 @@ from lightrail.client.tokens import Tokens
 from lightrail.client.wire import Wire
 
 BEYOND_CREDIT_MAX: Final = 10_000
-"""Some brokers, as RabbitMQ's plugin, count credit anew while transfers are on their way, and send more."""
+"""Transfers beyond credit that are accepted: RabbitMQ's plugin recounts credit while transfers are sent."""
 _TEMPORARY: Final = frozenset((2, 4))
 """The sasl-codes sys and sys-temp: the broker can't check credentials now (security 5.3.3.6)."""
 
 
 class Opening:
-    """Makes a wire, with a session on which links can be attached.
+    """Opens a wire, with a session on which links can be attached.
 
     Args:
         credentials: None for those of the address.
         tls: for amqps:// and wss://, with certificates of authorities and the client; None for the system's.
-        tokens: shows a token for the node `$cbs` once the connection is open.
+        tokens: sends a token to the node `$cbs` once the connection is open.
         name: the container-id.
         idle_time_out_ms: how long the broker may be silent.
         lost: called once, when the socket is closed, during the attempt or after it.
@@ -54,7 +54,7 @@ class Opening:
         self._lost = lost
         self._mechanism: Mechanism | None = None
         self._session: Session | None = None
-        """Begun with the open, without another round trip."""
+        """Begun together with the open, which saves a round trip."""
         self._ready: asyncio.Future[None] = loop.create_future()
         # After a failure of TCP or TLS nothing awaits this.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
@@ -69,14 +69,14 @@ class Opening:
         )
         self._wire = Wire(loop, settings, self._negotiate, self._closed)
         self._websocket: asyncio.WriteTransport | None = None
-        """Has a socket before the wire has it."""
+        """Gets the socket before the wire does."""
 
     async def run(self, timeout: float) -> tuple[Wire, Session]:  # noqa: ASYNC109 - exceeding it is an error
-        """Returns the wire, and a session that the broker has answered, when it has opened the connection.
+        """Returns the wire, and a session that the broker has answered, when the connection is open.
 
         Raises:
             AuthenticationError: the broker refused the credentials, or the token.
-            ConnectError: it was not reached, or did not open the connection within `timeout` seconds.
+            ConnectError: the broker was not reached, or did not answer within `timeout` seconds.
         """
         wire, address = self._wire, self._address
         secure = None
@@ -88,12 +88,12 @@ class Opening:
                 await self._loop.create_connection(lambda: protocol, address.host, address.port, ssl=secure)
                 await self._ready
         except TimeoutError:
-            self._abort("it took too long")
-            raise ConnectError(f"expected it to let us in within {timeout:g} s, and it did not") from None
+            self._abort("the attempt took too long")
+            raise ConnectError(f"the broker did not open the connection within {timeout:g} s") from None
         except OSError as error:
             raise ConnectError(str(error)) from error
         except BaseException:
-            self._abort("it was cancelled")
+            self._abort("the attempt was cancelled")
             raise
         if not wire.usable:
             # The broker closed the connection after its open, before this step.
@@ -104,10 +104,10 @@ class Opening:
         return wire, self._session
 
     def _protocol(self) -> asyncio.Protocol:
-        """What stands on the socket. Raises ConnectError where a package for it is missing."""
+        """The protocol of the socket. Raises ConnectError if a package for it is missing."""
         if not self._address.is_websocket:
             return self._wire
-        # Loaded here, since it needs a package that the client else does without.
+        # Imported here, since it needs a package that the rest of the client does not need.
         from lightrail.client.websocket import WebSocket
 
         made = self._websocket = WebSocket(self._wire, self._address)

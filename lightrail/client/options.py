@@ -33,7 +33,7 @@ class Address:
     port: int
     credentials: Credentials
     path: str = ""
-    """Of ws and wss, with the query: what the HTTP request asks for."""
+    """Of ws and wss, with the query: the target of the HTTP request."""
 
     @classmethod
     def parse(cls, url: str) -> "Address":
@@ -67,18 +67,18 @@ class Address:
 
     @property
     def is_websocket(self) -> bool:
-        """Whether AMQP goes in the messages of a WebSocket."""
+        """Whether AMQP is sent in the messages of a WebSocket."""
         return self.scheme in _WEBSOCKET
 
     @property
     def authority(self) -> str:
-        """HOST:PORT, without the port that is the scheme's own; an address of IPv6 in brackets."""
+        """HOST:PORT, without the scheme's default port; an address of IPv6 in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def is_local(self) -> bool:
-        """Whether it is this machine, so that passwords cross no network."""
+        """Whether the host is this machine, so that passwords cross no network."""
         if self.host == "localhost":
             return True
         try:
@@ -93,7 +93,7 @@ class Address:
 
 
 def _target(path: str, query: str) -> str:
-    """The target of the HTTP request. Raises ValueError where it has octets that a request may not have."""
+    """The target of the HTTP request. Raises ValueError for octets that a request may not have."""
     target = f"{path or '/'}{'?' if query else ''}{query}"
     if not target.isascii() or not target.isprintable() or " " in target:
         raise ValueError(f"expected a path of ASCII without spaces, others as %XX, found {path!r}")
@@ -104,8 +104,8 @@ def _target(path: str, query: str) -> str:
 class ReconnectPolicy:
     """How to reconnect after a loss: seconds before the first attempt, growing up to the longest.
 
-    Each pause is drawn between half of that and all of it, so that clients of a restarted broker do not
-    connect all at once.
+    Each pause is a random time between half of that and all of it, so that clients of a restarted broker do
+    not connect all at once.
     """
 
     first: float = 0.05

@@ -13,15 +13,15 @@ class OutcomeKind(Enum):
     """Outcomes of AMQP, and `UNKNOWN` of the client."""
 
     ACCEPTED = "accepted"
-    """It is stored at its address, as durably as it asks for."""
+    """The message is stored at its address, on disk if it is durable."""
     REJECTED = "rejected"
-    """It can't be processed; `condition` and `description` have the reason."""
+    """The message can't be processed; `condition` and `description` have the reason."""
     RELEASED = "released"
-    """It was not processed, and may be sent again."""
+    """The message was not processed, and may be sent again."""
     MODIFIED = "modified"
     """As released, and the attempt may count as failed."""
     UNKNOWN = "unknown"
-    """The connection was lost before the answer: it may have been accepted or not."""
+    """The connection was lost before the answer: the message may have been accepted or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def accepted(self) -> bool:
-        """Whether the broker accepted it."""
+        """Whether the broker accepted the message."""
         return self.kind is OutcomeKind.ACCEPTED
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Requests and replies: requests carry the address of our node, answers the correlation-id."""
+"""Requests and answers: a request has the address of our node, an answer the request's correlation-id."""
 
 import asyncio
 import secrets
@@ -34,7 +34,7 @@ class Requester:
         self._sender = sender
         self._receiver = receiver
         self._reply_to = reply_to
-        """Address for answers; None for the node that the broker makes for the receiver."""
+        """Address for answers; None for the node that the broker creates for the receiver."""
         self._answers: dict[str, asyncio.Future[Message]] = {}
         self._prefix = secrets.token_hex(8)
         self._number = 0
@@ -47,7 +47,7 @@ class Requester:
         try:
             await self.opened()
         except asyncio.CancelledError:
-            # Its block does not begin, so nobody else closes it.
+            # The `async with` block does not begin, so its exit does not close the links.
             address = self._sender.address
             self._abandon(ClosedError(f"the opening of the requester of {address} was cancelled"))
             raise
@@ -72,7 +72,7 @@ class Requester:
         self,
         message: Any = None,
         *,
-        timeout: float | None = TIMEOUT_S,  # noqa: ASYNC109 - the broker drops the question then, too
+        timeout: float | None = TIMEOUT_S,  # noqa: ASYNC109 - the request expires then
         **fields: Unpack[MessageFields],
     ) -> Message:
         """Sends a request, and returns the answer.
@@ -102,7 +102,7 @@ class Requester:
                 return await answer
         finally:
             self._answers.pop(id, None)
-            # No answer is awaited when the request could not be sent.
+            # The answer is not awaited if the request could not be sent.
             answer.cancel()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a receiver requires of its broker: filters, renewal of locks, and room for messages it passes over."""
+"""Requirements of a receiver: filters, renewal of locks, and a broker that keeps messages it passes over."""
 
 from typing import Any, Final
 
@@ -12,11 +12,11 @@ LOSES_PASSED_OVER: Final = frozenset({"RabbitMQ"})
 
 
 def unmet(connection: LinkConnection, asked: Source, answered: Any, *, renews: bool) -> str:
-    """What the broker does not do for a receiver that it has attached; empty where it does all.
+    """An error text for the unmet requirement of an attached receiver; empty if all are met.
 
     Args:
         asked: the source of our attach.
-        answered: the source of the broker's, which leaves out filters that it does not have (3.5.3).
+        answered: the source of the broker's attach, without filters that it does not support (3.5.3).
         renews: whether the receiver renews locks.
     """
     applied = (answered.filter or {}) if isinstance(answered, Source) else {}
@@ -24,7 +24,7 @@ def unmet(connection: LinkConnection, asked: Source, answered: Any, *, renews: b
     if missing:
         return (
             f"expected a broker that filters by {', '.join(missing)}, and this one does not: "
-            "choose among what arrives with `select`, or leave the filter out"
+            "choose among received messages with `select`, or leave the filter out"
         )
     if renews and not connection.offers(CAPABILITY):
         return (
@@ -35,7 +35,7 @@ def unmet(connection: LinkConnection, asked: Source, answered: Any, *, renews: b
 
 
 def check_keeps_passed_over(connection: LinkConnection, address: str | None) -> None:
-    """Raises ClientError where the broker drops messages that a receiver passes over."""
+    """Raises ClientError if the broker drops messages that a receiver passes over."""
     product = connection.product
     if product in LOSES_PASSED_OVER:
         raise ClientError(

@@ -26,7 +26,7 @@ class Receiving(Protocol):
 async def select(
     receiver: Receiving,
     choose: Callable[[Message], Handler | None],
-    timeout: float | None,  # noqa: ASYNC109 - that nothing came in time is no error
+    timeout: float | None,  # noqa: ASYNC109 - exceeding it is not an error
 ) -> bool:
     """See Receiver.select."""
     try:
@@ -58,7 +58,7 @@ async def select(
 
 
 async def _fail(delivery: Delivery) -> None:
-    """Its handler raised; after the loss of its link the broker delivers it again anyhow."""
+    """Fails a delivery whose handler raised; after the loss of its link the broker does so by itself."""
     if not delivery.settled:
         with suppress(LostError):
             await delivery.fail()

@@ -23,9 +23,9 @@ from lightrail.client.outcomes import ACCEPTED, UNKNOWN, Outcome, outcome_of
 from lightrail.client.wire import Wire
 
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
-"""Capability of queues or brokers that apply the annotation (JMS mapping of OASIS)."""
+"""Capability of queues or brokers that apply the delivery time (JMS mapping of OASIS)."""
 CLOSE_S: Final = 5.0
-"""How long a sender or connection that closes waits for outcomes of sent messages."""
+"""How long closing a sender or connection waits for outcomes of sent messages."""
 WINDOW: Final = 1_000
 """Messages of a sender without an outcome, at most."""
 
@@ -33,7 +33,7 @@ Answer = asyncio.Future[Outcome]
 
 
 class Sender(Link):
-    """Sends messages to one address. Opened by `Connection.sender`; open again by itself after a loss."""
+    """Sends messages to one address. Opened by `Connection.sender`, and again after each loss."""
 
     def __init__(
         self, connection: LinkConnection, address: str | None, *, window: int, name: str, presettled: bool
@@ -41,7 +41,7 @@ class Sender(Link):
         super().__init__(connection, address, name, presettled=presettled)
         self._window = window
         self._waiting: deque[tuple[bytes, Answer, TransactionalState | None]] = deque()
-        """Messages that wait for credit; the transaction of those that belong to one."""
+        """Messages that wait for credit, each with its transaction, if it has one."""
         self._answers: dict[int, Answer] = {}
         """Futures of sent messages without an outcome, by their numbers on the link."""
         self._room: deque[asyncio.Future[None]] = deque()
@@ -62,10 +62,10 @@ class Sender(Link):
 
         Args:
             message: a Message, or a body for one.
-            fields: of Message, beside a body.
+            fields: of Message, in addition to a body.
 
         Raises:
-            SendError: it was not accepted, or the connection was lost before its outcome; see `outcome`.
+            SendError: the message was not accepted, or the connection was lost before its outcome.
             ClosedError: the sender or its connection is closed.
         """
         payload = encoded(message, fields)
@@ -142,8 +142,8 @@ class Sender(Link):
         is_offered = DELAYED_DELIVERY in offered or self._connection.offers(DELAYED_DELIVERY)
         if self._attached and not is_offered:
             raise ClientError(
-                f"{self.address}: expected a queue that holds messages back until their time, and this one "
-                "would deliver them at once: set its policy `delay`"
+                f"{self.address}: expected a queue that delays messages, and this one would deliver them at "
+                "once: set its policy `delay`"
             )
         due = time.time() + delay if delay is not None else at
         given = message if isinstance(message, Message) else Message(message)
@@ -200,7 +200,7 @@ class Sender(Link):
         except asyncio.CancelledError:
             with suppress(ValueError):
                 self._room.remove(waiter)
-            # It was woken for room that another call may use.
+            # This call was woken for room that another one may use.
             self._wake()
             raise
 

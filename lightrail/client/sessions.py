@@ -1,4 +1,4 @@
-"""The sessions of a connection: another one begins whenever the last is full of links.
+"""The sessions of a connection: another one begins whenever all have the largest number of links.
 
 A broker limits the links of a session by handle-max of its begin (transport 2.7.2), so links are attached
 after the first begin is answered. Further sessions are expected to have the same handle-max: their links do
@@ -26,9 +26,9 @@ class Sessions:
     def with_room(self) -> Session:
         """A session with room for another link, begun if there is none.
 
-        Raises ClientError where the broker accepts no more sessions.
+        Raises ClientError if the broker accepts no more sessions.
         """
-        # Usually the newest has room; older ones do after links ended.
+        # Usually the newest has room; older ones have room after links ended.
         for session in reversed(self._all):
             if len(session.outputs) <= session.peer_handle_max:
                 return session
@@ -36,7 +36,7 @@ class Sessions:
             session = self._engine.begin()
         except LocalError:
             raise ClientError(
-                f"expected room for another link, and the broker takes {self._handle_max + 1} on each of "
+                f"expected room for another link, and the broker accepts {self._handle_max + 1} on each of "
                 f"{len(self._all)} sessions, which are all in use: open another connection"
             ) from None
         session.peer_handle_max = self._handle_max

@@ -38,13 +38,13 @@ def check_options(
     if renew_for < 0:
         raise ValueError(f"expected renew_for to be 0 seconds or more, found {renew_for}")
     if renew_for and presettled:
-        raise ValueError("expected renew_for or presettled, found both: what is settled has no lock")
+        raise ValueError("expected renew_for or presettled, found both: settled messages have no lock")
     if shared and subscription is None:
         raise ValueError("expected the name of a subscription to be shared, found none")
     if subscription is not None and not shared and not is_named:
         raise ValueError(
-            "expected a connection with a `name` of its own, by which the broker knows the "
-            "subscription again after a restart; or `shared`, which belongs to no connection"
+            "expected a connection with a `name`, by which the broker identifies the subscription after a "
+            "restart; or `shared`, which belongs to no connection"
         )
 
 

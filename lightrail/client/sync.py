@@ -8,7 +8,7 @@
                 delivery.accept()
 
 One thread of the process runs a loop for all connections; the first starts it. Objects may be used by any
-thread. Objects from before a fork belong to the parent process, and raise ForkError in the child.
+thread. Objects that were opened before a fork belong to the parent process, and raise ForkError in the child.
 """
 
 import os
@@ -42,10 +42,10 @@ _connections: "weakref.WeakSet[client.Connection]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In the child, none of the parent's sockets.
+    """Closes copies of the parent's sockets in the child.
 
     A broker notices the death of the parent by the end of its socket, which a copy in a child would keep
-    open. The number stays in use, for an empty file: closing it later closes no other file.
+    open. The file descriptor stays in use, for an empty file: closing it later closes no other file.
     """
     numbers = [number for connection in list(_connections) if (number := connection.fileno()) >= 0]
     if numbers:

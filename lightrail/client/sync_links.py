@@ -1,4 +1,4 @@
-"""Senders, receivers and deliveries without await: lightrail.client.sync has them."""
+"""Senders, receivers and deliveries without await, for lightrail.client.sync."""
 
 import asyncio
 import contextlib
@@ -189,7 +189,7 @@ class Receiver(_Link[client.Receiver]):
     """See client.Receiver."""
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Messages, each when it is received. Ends when the receiver is closed, by any thread."""
+        """Deliveries, each when it is received. Ends when the receiver is closed, by any thread."""
         for inner in self._loop.iterate(self._inner):
             yield Delivery(self._loop, inner)
 

@@ -27,13 +27,13 @@ class ThreadLoop:
         self.loop.run_forever()
 
     def call(self, work: Coroutine[Any, Any, Found]) -> Found:
-        """Runs a coroutine there, and waits for its result; an interrupted wait cancels it."""
+        """Runs a coroutine on the loop, and waits for its result; an interrupted wait cancels it."""
         if self.pid != os.getpid():
             work.close()
             raise ForkError(other_process(self.pid))
         if threading.current_thread() is self._thread:
             work.close()
-            raise ClientError("expected to be called outside of the client's loop, which it would stop")
+            raise ClientError("expected to be called outside of the client's loop, which it would block")
         waiting: Future[Found] = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return waiting.result()
@@ -42,7 +42,7 @@ class ThreadLoop:
             raise
 
     def iterate(self, source: AsyncIterator[Found]) -> Iterator[Found]:
-        """The items of an asynchronous iterator, which runs there."""
+        """The items of an asynchronous iterator, which runs on the loop."""
         while True:
             try:
                 item = self.call(_next_of(source))
@@ -76,7 +76,7 @@ def loop_of_process() -> ThreadLoop:
 
 
 def _after_fork() -> None:
-    """In the child, a lock that no thread of the parent holds."""
+    """Replaces the lock in the child: a thread of the parent may have locked it."""
     global _lock
     _lock = threading.Lock()
 

@@ -23,7 +23,7 @@ from lightrail.client.wire import Wire
 NODE: Final = "$cbs"
 ANSWER_S: Final = 10.0
 RENEW_AT: Final = 0.75
-"""Part of the life of a token after which the next one is sent."""
+"""Fraction of the remaining life of a token after which the next one is sent."""
 AGAIN_S: Final = 1.0
 """Pause after a failed renewal, while the last token is valid."""
 
@@ -36,7 +36,7 @@ class Token:
         text: the token itself.
         expires_at: seconds since the Unix epoch; None: never.
         type: `jwt` for LightRail.
-        audience: amqp://HOST/NAME, or a name, that it is for; amqp:// without path for all.
+        audience: the name that it is valid for, or amqp://HOST/NAME; amqp://HOST/ for all names.
     """
 
     text: str
@@ -56,7 +56,7 @@ class Tokens:
     """Sends tokens for one connection.
 
     Args:
-        failed: called where a token expired and no other was accepted: the connection is of no use any more.
+        failed: called if a token expired and no other was accepted: the connection is unusable then.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Tokens:
         return True
 
     def stop(self) -> None:
-        """The connection was lost or closed."""
+        """Stops sending tokens: the connection was lost or closed."""
         self.is_due = False
         if self._task is not None:
             self._task.cancel()
@@ -130,7 +130,7 @@ class Tokens:
         self._sender = self._receiver = None
 
     async def _keep(self, expires_at: float) -> None:
-        """Sends the next token before the last one expires, again and again."""
+        """Sends each next token before the last one expires."""
         while True:
             left = expires_at - self._clock()
             await asyncio.sleep(max(AGAIN_S, left * RENEW_AT))
@@ -140,7 +140,7 @@ class Tokens:
                     found = await self._put()
             except (ClientError, TimeoutError, OSError) as error:
                 if self._clock() + AGAIN_S >= expires_at:
-                    self._failed(f"the token ran out, and no other could be shown: {error or 'no answer'}")
+                    self._failed(f"the token expired, and no other was accepted: {error or 'no answer'}")
                     return
                 continue
             self.is_due = False
@@ -156,7 +156,7 @@ class Tokens:
         except (ClientError, asyncio.CancelledError):
             raise
         except Exception as error:
-            raise ConnectError(f"no token could be had: {error}") from error
+            raise ConnectError(f"the token source failed: {error}") from error
         assert self._sender is not None
         assert self._receiver is not None
         self._number += 1

@@ -4,7 +4,7 @@ async with connection.transaction() as transaction:
     await transaction.accept(delivery)
     await transaction.send(sender, {"id": 7})
 
-The broker does nothing of it before the end of the block. An exception in the block rolls all of it back.
+The broker applies nothing before the end of the block. An exception in the block rolls everything back.
 """
 
 from contextlib import suppress
@@ -32,15 +32,15 @@ from lightrail.client.wire import Wire
 
 WINDOW: Final = 100
 """Requests of a coordinator without an answer."""
-NOT_OPEN: Final = "expected a transaction that was begun and has not ended, found one that is not"
+NOT_OPEN: Final = "expected an open transaction, found one that was not begun or has ended"
 
 
 class TransactionError(ClientError):
-    """A transaction was not begun or not committed; nothing of it was done, unless `is_unknown`.
+    """A transaction was not begun or not committed; nothing took effect, unless `is_unknown`.
 
     Attributes:
-        condition: of AMQP, as amqp:transaction:rollback; empty where the connection was lost.
-        is_unknown: the connection was lost before the answer to the commit: all of it was done, or nothing.
+        condition: of AMQP, as amqp:transaction:rollback; empty if the connection was lost.
+        is_unknown: the connection was lost before the answer to the commit: it was committed or rolled back.
     """
 
     def __init__(self, text: str, condition: str = "", *, is_unknown: bool = False) -> None:
@@ -50,12 +50,12 @@ class TransactionError(ClientError):
 
 
 class TransactionLink(Sender):
-    """The link to the broker's coordinator of transactions, one for a connection (transactions 4.2)."""
+    """The link to the broker's coordinator of transactions, one per connection (transactions 4.2)."""
 
     def __init__(self, connection: LinkConnection, name: str) -> None:
         super().__init__(connection, None, window=WINDOW, name=name, presettled=False)
         self.losses = 0
-        """How often it was lost: a transaction ends with the link that it was declared on."""
+        """How often the link was lost: a transaction ends with the link that it was declared on."""
 
     @property
     def what(self) -> str:
@@ -69,7 +69,7 @@ class TransactionLink(Sender):
         wire.touch()
 
     def lost(self) -> None:
-        """The broker rolls its transactions back."""
+        """Counts the loss: the broker rolls the transactions of the link back."""
         self.losses += 1
         super().lost()
 
@@ -92,18 +92,18 @@ class TransactionLink(Sender):
 
 
 class Transaction:
-    """One; made by `Connection.transaction`, for `async with`."""
+    """A transaction; created by `Connection.transaction`, for `async with`."""
 
     def __init__(self, link: TransactionLink) -> None:
         self._link = link
         self._id: bytes | None = None
         self._losses = 0
-        """Of its link, when it was begun."""
+        """`losses` of the link when the transaction was begun."""
         self._sending: TransactionalState
-        """One object for all messages, which so leave in batches."""
+        """One object for all messages, so that they are sent in batches."""
         self._accepting: TransactionalState
         self._settled: dict[tuple[DeliveryReceiver, Link], None] = {}
-        """Receivers with the links of what was settled: its outcomes have to leave before the discharge."""
+        """Receivers and links of settled deliveries: their outcomes are sent before the discharge."""
         self._error: SendError | None = None
 
     async def __aenter__(self) -> "Transaction":
@@ -119,7 +119,7 @@ class Transaction:
             await self.roll_back()
 
     async def begin(self) -> None:
-        """Begins it. Raises TransactionError, LinkError: the broker offers none."""
+        """Begins the transaction. Raises TransactionError; LinkError: the broker does not offer any."""
         if self._id is not None:
             raise ClosedError("the transaction was begun already")
         txn_id = self._id = await self._link.declare()
@@ -128,14 +128,14 @@ class Transaction:
         self._accepting = TransactionalState(txn_id=txn_id, outcome=ACCEPTED)
 
     async def send(self, sender: Sender, message: Any = None, **fields: Unpack[MessageFields]) -> None:
-        """Sends a message that is there when the transaction is committed.
+        """Sends a message that the broker stores when the transaction is committed.
 
         Args:
             sender: of the same connection.
             message, fields: as of `Sender.send`.
 
         Raises:
-            SendError: the broker does not take it; the transaction can only be rolled back.
+            SendError: the broker does not accept it; the transaction can only be rolled back.
             LostError: the connection was lost, and the transaction with it.
             ClosedError: the transaction has ended, or the sender is closed.
         """
@@ -150,7 +150,7 @@ class Transaction:
         delay: float | None = None,
         **fields: Unpack[MessageFields],
     ) -> None:
-        """Sends a message that is delivered at a given time, where the transaction is committed.
+        """Sends a message that is delivered at a given time, if the transaction is committed.
 
         Args:
             sender: of the same connection.
@@ -171,19 +171,19 @@ class Transaction:
             raise self._error
 
     async def accept(self, delivery: Delivery) -> None:
-        """It was processed, if the transaction is committed; else it is delivered again.
+        """Accepts a message if the transaction is committed; otherwise it is delivered again.
 
-        Raises LostError: it is delivered again. ClosedError: the transaction has ended.
+        Raises LostError: the message is delivered again. ClosedError: the transaction has ended.
         """
         self._check()
         self._settle(delivery, self._accepting)
 
     async def release(self, delivery: Delivery) -> None:
-        """It was not processed. Raises as `accept`."""
+        """Releases a message that was not processed. Raises as `accept`."""
         self._settle(delivery, TransactionalState(txn_id=self._check(), outcome=RELEASED))
 
     async def fail(self, delivery: Delivery) -> None:
-        """The attempt failed. Raises as `accept`."""
+        """Counts a failed attempt. Raises as `accept`."""
         self._settle(delivery, TransactionalState(txn_id=self._check(), outcome=FAILED))
 
     def _settle(self, delivery: Delivery, state: TransactionalState) -> None:
@@ -191,10 +191,10 @@ class Transaction:
         self._settled[delivery._receiver, delivery._link] = None
 
     async def commit(self) -> None:
-        """All of it takes effect now, and is as durable as its messages ask for.
+        """Applies all of the transaction, on disk for durable messages.
 
         Raises:
-            TransactionError: nothing of it was done, and settled deliveries come again; unless `is_unknown`.
+            TransactionError: nothing took effect, settled messages are redelivered; unless `is_unknown`.
             ClosedError: the transaction or the connection has ended.
         """
         txn_id, is_lost = self._end()
@@ -211,15 +211,15 @@ class Transaction:
             raise TransactionError(f"the transaction was rolled back: {error}") from error
         outcome = await self._link.discharge(txn_id, fail=False)
         if outcome.kind is OutcomeKind.UNKNOWN:
-            raise TransactionError(f"whether it was committed is not known: {outcome}", is_unknown=True)
+            raise TransactionError(f"the transaction may be committed or not: {outcome}", is_unknown=True)
         if not outcome.accepted:
             raise TransactionError(f"the transaction was rolled back: {outcome}", outcome.condition)
 
     async def roll_back(self) -> None:
-        """Nothing of it takes effect; settled deliveries come again as failed ones. Raises ClosedError."""
+        """Applies nothing; settled messages are delivered again as failed ones. Raises ClosedError."""
         txn_id, is_lost = self._end()
         if not is_lost:
-            # Where the connection is lost meanwhile, the broker rolls it back.
+            # If the connection is lost meanwhile, the broker rolls the transaction back.
             await self._discharge_failed(txn_id)
 
     async def _discharge_failed(self, txn_id: bytes) -> None:
@@ -229,18 +229,18 @@ class Transaction:
         await self._link.discharge(txn_id, fail=True)
 
     def _end(self) -> tuple[bytes, bool]:
-        """Its id, and whether it was lost with its link."""
+        """The id of the transaction, and whether it was lost with its link. Raises ClosedError."""
         txn_id, self._id = self._id, None
         if txn_id is None:
             raise ClosedError(NOT_OPEN)
         return txn_id, self._link.losses != self._losses
 
     def _check(self) -> bytes:
-        """Its id. Raises ClosedError, LostError."""
+        """The id of the transaction. Raises ClosedError, LostError."""
         if self._id is None:
             raise ClosedError(NOT_OPEN)
         if self._link.losses != self._losses:
             raise LostError(
-                "the connection was lost, and the broker has rolled the transaction back: begin anew"
+                "the connection was lost, and the broker has rolled the transaction back: begin a new one"
             )
         return self._id

@@ -1,8 +1,8 @@
-"""WebSocket: a broker whose AMQP comes in the binary messages of a WebSocket (AMQP WebSocket Binding 1.0).
+"""WebSocket: AMQP in the binary messages of a WebSocket (AMQP WebSocket Binding 1.0).
 
-A `WebSocket` stands between the socket and the wire: to the socket it is the protocol, to the wire the
-transport. wsproto does the handshake and the frames (RFC 6455); it is the extra `websocket`, loaded by the
-first connection that needs it.
+A `WebSocket` is between the socket and the wire: for the socket it is the protocol, for the wire the
+transport. wsproto implements the handshake and the frames (RFC 6455); the extra `websocket` installs it, and
+the first connection that needs it imports it.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
     Args:
         wire: gets the bytes of AMQP, and writes them: its `connection_made` is called when the server has
             accepted the WebSocket, its `connection_lost` when the socket is closed.
-        address: whose path is asked for.
+        address: whose path is requested.
     """
 
     def __init__(self, wire: asyncio.Protocol, address: Address) -> None:
@@ -52,9 +52,9 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._websocket = WSConnection(ConnectionType.CLIENT)
         self._accepted = False
         self._going_on = False
-        """Frames are left for another turn."""
+        """Whether frames are left for another turn."""
         self._refusal = b""
-        """Of the text by which the server refuses, its beginning."""
+        """Beginning of the text of a server that refuses."""
         self._status = 0
         self._why: Exception | None = None
         """Why this side closes the socket."""
@@ -72,7 +72,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         try:
             self._websocket.receive_data(data)
         except (RemoteProtocolError, UnicodeError) as error:
-            self._fail(f"expected a server of WebSockets, found one that sends otherwise: {error}")
+            self._fail(f"expected a server of WebSockets, found one that sends something else: {error}")
             return
         self._turn()
 
@@ -92,7 +92,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._wire.resume_writing()
 
     def _turn(self) -> None:
-        """Applies a bounded number of frames, and goes on with the rest in another turn."""
+        """Applies a bounded number of frames, and the rest in another turn."""
         payload = bytearray()
         count = 0
         try:
@@ -122,7 +122,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
                 self._transport.resume_reading()
 
     def _handle(self, event: object) -> None:
-        """A frame that has no bytes of AMQP, or a part of the handshake."""
+        """Handles a frame without bytes of AMQP, or a part of the handshake."""
         if isinstance(event, AcceptConnection):
             if event.subprotocol != SUBPROTOCOL:
                 self._fail(f"expected the subprotocol {SUBPROTOCOL}, found {event.subprotocol or 'none'}")
@@ -180,13 +180,13 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
     # --- from the wire ---------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Sends bytes of AMQP, in messages that no server finds too large."""
+        """Sends bytes of AMQP, in messages that are small enough for every server."""
         view = memoryview(data)
         for at in range(0, len(view), limits.WEBSOCKET_MESSAGE_BYTES):
             self._send(BytesMessage(data=bytes(view[at : at + limits.WEBSOCKET_MESSAGE_BYTES])))
 
     def close(self) -> None:
-        """Closes the WebSocket, and the socket when all is written."""
+        """Closes the WebSocket, and the socket when all bytes are written."""
         if self._accepted:
             self._send(CloseConnection(code=CloseReason.NORMAL_CLOSURE))
         self._close()

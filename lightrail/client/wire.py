@@ -1,7 +1,7 @@
 """One TCP connection to a broker: moves bytes to and from the AMQP engine, and passes on its events.
 
-The engine (lightrail.amqp, in the client's role) implements the protocol. This has the socket, the clock, and
-one write for all output of a turn of the loop.
+The engine (lightrail.amqp, in the client's role) implements the protocol. This module has the socket and the
+clock, and writes all output of a turn of the loop at once.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class LinkOwner(Protocol):
         """Transfers, Outcome, Credit or Drained."""
 
     def flush(self) -> None:
-        """At the end of a turn: passes what was gathered to the engine."""
+        """Passes collected messages and outcomes to the engine, at the end of a turn."""
 
 
 class Wire(asyncio.Protocol):
@@ -55,7 +55,7 @@ class Wire(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._flushes = False
         self.why = ""
-        """Why the connection ends, once it does."""
+        """Why the connection ends; empty before."""
         self.dirty: dict[LinkOwner, None] = {}
         """Links to flush at the end of this turn."""
         self.paused = False
@@ -96,7 +96,7 @@ class Wire(asyncio.Protocol):
         return self.engine.opened and self._transport is not None and not self._transport.is_closing()
 
     def touch(self, owner: LinkOwner | None = None) -> None:
-        """Writes at the end of this turn of the loop, and flushes the link before."""
+        """Writes at the end of this turn of the loop, after flushing the link."""
         if owner is not None:
             self.dirty[owner] = None
         if not self._flushes:
@@ -104,7 +104,7 @@ class Wire(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def go_on(self) -> None:
-        """Lets the engine read on after an answer that it waited for."""
+        """Makes the engine continue after an answer that it waited for."""
         self.data_received(b"")
 
     def close(self, why: str = "") -> None:
@@ -134,7 +134,7 @@ class Wire(asyncio.Protocol):
                 event.link.context.handle(event)  # type: ignore[attr-defined]
             elif isinstance(event, events.Attached):
                 if event.link.context is None:
-                    event.link.refuse("amqp:not-allowed", "a client takes no links that it did not attach")
+                    event.link.refuse("amqp:not-allowed", "a client accepts no links that it did not attach")
                 else:
                     event.link.context.attached()
             elif isinstance(event, events.Drained):
@@ -152,14 +152,14 @@ class Wire(asyncio.Protocol):
                 if event.by_peer:
                     self.why = self.why or with_reason("the broker closed the connection", event.error)
                 else:
-                    # The broker was silent or made an error: no need to wait for its close.
+                    # The broker was silent or violated the protocol: do not wait for its close.
                     self.why = self.why or with_reason("the connection was closed", event.error)
                     self._loop.call_soon(self.abort, self.why)
             elif isinstance(event, events.HeaderRejected):
                 self.why = f"expected a broker that speaks AMQP 1.0, found one that answers {event.found!r}"
             else:
                 if kind is events.Opened:
-                    # From now on time-outs of both sides apply; before, that of the open.
+                    # From now on the idle time-outs of both sides apply; before, the time-out of the open.
                     self._loop.call_soon(self._tick)
                 self._negotiate(self, event)
 

@@ -81,7 +81,7 @@ class Action:
 
 
 def _section(code: int, message: bytes, value_at: int, changes: Mapping[Any, bytes | None]) -> bytes:
-    """The changed section; a new one where it is missing, or none when nothing is set in it."""
+    """The changed section; a new one if it is missing, or empty if it is missing and no field is set."""
     if not message and not any(changes.values()):
         return b""
     change = _changed_list if code == PROPERTIES else _changed_map
@@ -125,7 +125,7 @@ def _changed_map(message: bytes, value_at: int, changes: Mapping[bytes, bytes | 
             else:
                 value = changes[key]
                 if value is not None and key not in written:
-                    # In its place, with the original key.
+                    # At the position of the former value, with the original key.
                     pairs.append(message[position:value_from] + value[_key_width(value) :])
                     written.add(key)
             position = after
@@ -150,7 +150,7 @@ def _key(encoded: bytes) -> bytes | None:
 
 
 def compile_action(spec: Mapping[str, Any]) -> Action:
-    """Compile the JSON of an action; raises FilterError with what was expected and found, and where."""
+    """Compile the JSON of an action. Raises FilterError with the expected and found values."""
     if not isinstance(spec, Mapping):
         raise FilterError("an object with set or remove", shown(spec))
     unknown = next((key for key in spec if key not in ("set", "remove")), None)
@@ -212,7 +212,7 @@ def _encoded(path: Path, value: Any) -> bytes:
         return _PROPERTY_WRITERS.get(path.name, _write_string)(path, value)
     key = write_string(path.name) if path.section == APPLICATION_PROPERTIES else write_symbol(path.name)
     if not isinstance(value, str | bool | int | float):
-        raise _refusal(path, "a string, a number or a boolean (remove takes a field away)", value)
+        raise _refusal(path, "a string, a number or a boolean (remove deletes a field)", value)
     if type(value) is int and not _INTEGER_MIN <= value <= _INTEGER_MAX:
         raise _refusal(path, "a whole number of at most 64 bits", value)
     return key + (_write_string(path, value) if isinstance(value, str) else write_value(value))

@@ -8,8 +8,8 @@
     SqlRuleAction       SET sys.Label='x'; REMOVE y  {"set": {"subject": "x"},
                                                       "remove": ["application-properties.y"]}
 
-A filter without a form of Service Bus, such as a subject pattern, is shown as a SqlFilter whose expression is
-its JSON, and read again from that. Actions set constants.
+A filter without a counterpart in Service Bus, such as a subject pattern, is shown as a SqlFilter whose
+expression is its JSON, and is read from that JSON again. Actions set constants.
 """
 
 import json
@@ -60,7 +60,7 @@ class Correlation(NamedTuple):
 
 
 def sql_filter(expression: str) -> dict[str, Any] | None:
-    """The filter of an expression; None for one that everything matches. Raises FilterError."""
+    """The filter of an expression; None for one that matches every message. Raises FilterError."""
     text = expression.strip()
     if "".join(text.split()) == TRUE:
         return None
@@ -75,7 +75,7 @@ def sql_filter(expression: str) -> dict[str, Any] | None:
 
 
 def correlation_filter(fields: Mapping[str, Any], properties: Mapping[Any, Any]) -> dict[str, Any]:
-    """The filter of a correlation filter. Raises FilterError, also where nothing is compared."""
+    """The filter of a correlation filter. Raises FilterError, also if no field is compared."""
     equal: dict[str, Any] = {}
     for name, value in fields.items():
         if name not in CORRELATED:
@@ -141,7 +141,7 @@ def statements_of(spec: Mapping[str, Any] | None) -> str:
 
 
 def _correlation(equal: Mapping[str, Any]) -> Correlation | None:
-    """A correlation filter for these fields; None where one of them has no place in it."""
+    """A correlation filter for these fields; None if it can't express one of them."""
     made = Correlation({}, {})
     for text, value in equal.items():
         path = parse_path(text)
@@ -179,7 +179,7 @@ def _field(token: Token) -> str:
 
 
 def _constant(tokens: list[Token]) -> Any:
-    """The value of a literal, with a minus sign perhaps. Raises FilterError."""
+    """The value of a literal with an optional minus sign. Raises FilterError."""
     first = tokens[0]
     if len(tokens) == 1 and first.kind in ("string", "number"):
         return first.value

@@ -4,8 +4,8 @@
 class FilterError(ValueError):
     """A filter, path or action that cannot be used.
 
-    `expected` and `found` are words for people; `position` counts characters of an expression from 1 and is
-    None where there is no expression; `part` says which part of the JSON is meant, empty for the whole.
+    `expected` and `found` are for people; `position` counts characters of an expression from 1 and is
+    None without an expression; `part` is the path of the faulty part of the JSON, empty for the whole.
     """
 
     def __init__(self, expected: str, found: str, position: int | None = None, part: str = "") -> None:
@@ -18,7 +18,7 @@ class FilterError(ValueError):
         self.part = part
 
     def within(self, part: str) -> "FilterError":
-        """The same error, as an enclosing part of the JSON names it."""
+        """The same error, with its path relative to an enclosing part of the JSON."""
         inner = f"{part}.{self.part}" if self.part else part
         return FilterError(self.expected, self.found, self.position, inner)
 

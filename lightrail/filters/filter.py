@@ -6,8 +6,8 @@
     {"selector": "JMSType = 'order'"}                    the same language under its JMS name
     {"all": [...]}, {"any": [...]}, {"not": {...}}       filters of filters
 
-An object with several of these keys matches when all of them do. `not` matches whatever the filter inside it
-does not match, also what is unknown to it; NOT inside an expression stays unknown there.
+An object with several of these keys matches when all of them do. `not` matches every message that the filter
+inside it does not match, also if its result is unknown; NOT inside an expression keeps an unknown result.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +27,11 @@ KEYS: Final = ("subject", "properties", "sql", "selector", "all", "any", "not")
 class Filter:
     """A compiled filter.
 
-    `spec` is its JSON (None: everything matches), `paths` are the fields that it reads, `equality` is (path,
-    term) when it is nothing but one field equal to one constant, None otherwise; the term None means that the
-    field is absent. `guard` is an equality that holds for every matching message, None where none is known.
-    `weight` is what it evaluates for a message at most: operators, literals and fields, and eight words of a
-    subject pattern as one.
+    `spec` is its JSON (None: every message matches), `paths` are the fields that it reads, `equality` is
+    (path, term) if it only compares one field with one constant, None otherwise; the term None means that the
+    field is absent. `guard` is an equality that holds for every matching message, None if none is known.
+    `weight` is the largest number of operators, literals and fields that it evaluates for a message; eight
+    words of a subject pattern count as one.
     """
 
     __slots__ = ("equality", "guard", "is_heavy", "paths", "spec", "test", "weight")
@@ -53,7 +53,7 @@ class Filter:
         self.guard = guard or equality
         self.weight = weight
         self.is_heavy = is_heavy
-        """Whether its cost depends on the message far beyond its weight, as with LIKE."""
+        """Whether its cost may be far above its weight for some messages, as with LIKE."""
 
     def matches(self, view: MessageView) -> bool:
         """Whether the message matches; an unknown result does not. Never raises."""
@@ -68,9 +68,9 @@ EVERYTHING: Final = Filter(None, lambda view: True, ())
 
 
 def compile_filter(spec: Mapping[str, Any] | None) -> Filter:
-    """Compile the JSON of a filter, None for one that everything matches.
+    """Compile the JSON of a filter, None for one that matches every message.
 
-    Raises FilterError, which says what was expected and found, and where.
+    Raises FilterError with the expected and found values and the position.
     """
     if spec is None:
         return EVERYTHING

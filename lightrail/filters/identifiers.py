@@ -123,9 +123,9 @@ def is_field(scope: str, name: str) -> bool:
 
 
 def resolve(scope: str | None, name: str, is_quoted: bool, position: int) -> Reference:
-    """The field of an identifier; `scope` is None where none was written. Raises FilterError.
+    """The field of an identifier; `scope` is None if none was written. Raises FilterError.
 
-    A quoted name without a scope is always an application property, also where JMS knows the word.
+    A quoted name without a scope is always an application property, even if it is a name of JMS.
     """
     if scope is None:
         known = None if is_quoted else JMS_NAMES.get(name)

@@ -59,7 +59,7 @@ def _number(text: str, position: int) -> int | float:
     if type(value) is int and value > INTEGER_MAX:
         raise FilterError("a whole number of at most 64 bits", shown(text), position)
     if value == float("inf"):
-        raise FilterError("a number that binary64 can hold", shown(text), position)
+        raise FilterError("a number in the range of binary64", shown(text), position)
     return value
 
 
@@ -68,7 +68,7 @@ def _unquoted(text: str) -> str:
 
 
 class Lexer:
-    """Cuts one expression into tokens, once."""
+    """Splits one expression into tokens; used once."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,11 +1,11 @@
 """LIKE: `%` is any text, `_` one character; compiled so that a match is linear in the text for any pattern.
 
 The pattern is cut at its `%`. Each piece is searched for after the one before it, and its first match is
-final, because the leftmost position is always as good as any other. So nothing is tried twice. A piece
+final, because the leftmost position is always as good as any other. So no position is tried twice. A piece
 without `_`, or with `_` at its ends only, is one `str.find`. A piece that has `_` between its letters is
-tried at a few positions that its longest part names, and then with one bit for each position of the text
-(Baeza-Yates and Gonnet's Shift-And, turned round: the bits are positions of the text, and the loop is over
-the pattern).
+compared at a few positions of its longest part, and then with one bit for each position of the text
+(Baeza-Yates and Gonnet's Shift-And, reversed: the bits are positions of the text, and the loop is over the
+pattern).
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def share(likes: list[Like]) -> None:
 def compile_like(pattern: str, escape: str | None) -> Like:
     """Compile a pattern.
 
-    Raises ValueError, which says what was expected, when the escape character escapes nothing.
+    Raises ValueError with the expected text if the escape character escapes nothing.
     """
     pieces = _pieces(pattern, escape)
     plain = _plain(pieces)
@@ -144,7 +144,7 @@ class _Piece:
         self._anchor = max(self.parts, key=lambda part: len(part[1]), default=(0, ""))
 
     def is_at(self, text: str, position: int) -> bool:
-        """Whether the piece matches at a position that has room for it."""
+        """Whether the piece matches at a position with enough characters after it."""
         return all(text.startswith(part, position + offset) for offset, part in self.parts)
 
     def find(self, text: str, start: int, stop: int) -> int:
@@ -183,7 +183,7 @@ class _Piece:
                 if positions > 0:
                     positions <<= shift
                 else:
-                    # Positions with room behind them for the `_` at the end.
+                    # Positions with enough characters after them for the `_` at the end.
                     positions = (1 << len(text)) - (1 << shift)
                 if character not in bits:
                     if len(bits) >= _BITMAPS:

@@ -6,7 +6,7 @@ from typing import Final
 from lightrail.model import limits
 
 BASE: Final = 20
-"""Units of one look besides the filter and the message: the view and the loop."""
+"""Fixed units of one look, for the view and the loop, beside those of the filter and the message."""
 COMPILING: Final = 50
 """Units of compiling one operator, literal or field of a filter."""
 

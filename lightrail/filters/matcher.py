@@ -2,9 +2,10 @@
 look-up.
 
 Filters that are one equality are grouped by their path: the field is extracted once and its value looked up
-in a table, however many subscriptions compare it. Filters with an equality and more are in the tables, too,
-and are evaluated only when it holds. The others are evaluated one by one. The set of those that match is a
-number with one bit for each entry, and the tuple of their keys is made once for each number.
+in a table, however many subscriptions compare it. Filters that need an equality and other conditions are in
+the tables, too, and are evaluated only when the equality holds. The others are evaluated one by one. The set
+of matching filters is a number with one bit for each entry, and the tuple of their keys is made once for each
+number.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -26,7 +27,7 @@ Found = tuple[int, tuple[Asked, ...]]
 _TOGETHER: Final = 1_000
 """Units that filters may spend between two checks of the budget."""
 _SPENT: Final = 10_000
-"""Units that depend on the message which filters may spend meanwhile."""
+"""Units, of those that depend on the message, that filters may spend between two checks."""
 _GROUPS_LIGHT: Final = 64
 
 _NOTHING: Final[Found] = (0, ())
@@ -35,7 +36,7 @@ _FALSE: Final = ("boolean", False)
 
 
 def _table_key(value: Any) -> Any:
-    """True and 1 are one key of a dict, and must not be one value here."""
+    """A key that distinguishes True from 1, which are the same key of a dict."""
     return value if type(value) is not bool else _TRUE if value else _FALSE
 
 
@@ -67,8 +68,8 @@ class Matcher(Generic[Key]):
     """The filters of all subscriptions of one name. A matcher is immutable; a changed set gets a new one."""
 
     def __init__(self, entries: Sequence[tuple[Key, Filter | None]]) -> None:
-        """`entries` are (key, filter); None matches everything. Keys may repeat and need not be hashable
-        together with anything: targets name each key once, in the order of the entries."""
+        """`entries` are (key, filter); None matches every message. Keys may repeat and need not be hashable:
+        `targets` returns each key once, in the order of the entries."""
         self._keys = [key for key, _ in entries]
         self._always = 0
         self._tests: list[Asked] = []
@@ -102,7 +103,7 @@ class Matcher(Generic[Key]):
         for table in groups.values():
             costs += max(sum(cost for _, _, cost in asked) for _, asked in table.values())
         self.is_light = len(groups) <= _GROUPS_LIGHT and costs <= _TOGETHER
-        """Whether `targets` is so cheap for any message that nothing has to be counted."""
+        """Whether `targets` is so cheap for every message that its cost is not counted."""
 
     @property
     def looks_at_messages(self) -> bool:
@@ -134,7 +135,7 @@ class Matcher(Generic[Key]):
         return self._remember(matched) if targets is None else targets
 
     def search(self, view: MessageView, looks: Looks) -> Generator[None, None, tuple[Key, ...]]:
-        """The same; yields when the looks are used up, and continues with those of the next turn."""
+        """As `targets`; yields when the looks are used up, and continues with those of the next turn."""
         matched = self._always
         for path, values in self._groups:
             sure, asked = values.get(_table_key(view.term(path)), _NOTHING)

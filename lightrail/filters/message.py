@@ -7,7 +7,7 @@ would refuse.
 
 CPU microseconds on one core, for a message with header, nine properties and four application properties
 (tests/benchmarks/filters_bench.py): `extract` of the subject 1.3, of the group-id 1.7, of the third
-application property 2.5, of one that is not there 1.1; decoding either section takes 5. `Matcher.targets` of
+application property 2.5, of an absent one 1.1; decoding either section takes 5. `Matcher.targets` of
 a hundred subscriptions that compare one application property takes 2.5, the view included.
 """
 
@@ -209,11 +209,11 @@ _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
 
 
 def term(value: Any) -> Any:
-    """The form of a value that filters compare: None, bool, int, float or str; bytes that are no UTF-8; else
-    OPAQUE.
+    """The form of a value that filters compare: None, bool, int, float or str; bytes that are not UTF-8;
+    otherwise OPAQUE.
 
-    Symbols and characters are text, a uuid is its 36 characters, binary is the text it holds in UTF-8, a
-    timestamp its milliseconds.
+    Symbols and characters are text, a uuid is its 36 characters, binary is decoded as UTF-8, a timestamp is
+    its milliseconds.
     """
     kind = type(value)
     if kind in _PLAIN:
@@ -223,7 +223,7 @@ def term(value: Any) -> Any:
 
 
 _COMPOUND_BYTES: Final = 4_096
-"""Larger lists, maps, arrays and described values are not decoded: no filter compares their contents."""
+"""Largest list, map, array or described value that is decoded: no filter compares their contents."""
 _WALKS: Final = 4
 """Number of fields per message that are found by walking; after them maps are indexed."""
 
@@ -233,8 +233,8 @@ _WALKS: Final = 4
 class MessageView:
     """One encoded message; sections are located at the first use, terms are cached.
 
-    `spent` counts the cost of filters that depends on the message, in units of about 0.1 microseconds, rather
-    too high. The part that depends on the filter alone is its `weight`.
+    `spent` counts the cost of filters that depends on the message, in units of about 0.1 microseconds, as an
+    upper estimate. The part that depends on the filter alone is its `weight`.
     """
 
     __slots__ = ("_maps", "_sections", "_terms", "_words", "data", "spent")
@@ -268,7 +268,7 @@ class MessageView:
             return None
 
     def _entry(self, section: int, value_at: int, path: Path) -> Any:
-        """An entry of a map of which many fields are read: indexes the map once."""
+        """An entry of a map, which is indexed once: for messages of which many fields are read."""
         if self._maps is None:
             self._maps = {}
         values = self._maps.get(section)

@@ -10,7 +10,7 @@
     unary      = (+|-) unary | primary
     primary    = literal | identifier | EXISTS ( identifier ) | ( condition )
 
-The grammar is that of JMS 2.0 (3.8.1.1), with what AMQP's SQL filter and Service Bus' rules add to it:
+The grammar is that of JMS 2.0 (3.8.1.1), with the additions of AMQP's SQL filter and Service Bus' rules:
 EXISTS, `!=`, `%`, scopes before names, quoted names, numbers and booleans in IN, order of strings.
 """
 
@@ -42,7 +42,7 @@ _LITERALS: Final = frozenset(("number", "string", "TRUE", "FALSE", "-", "+"))
 
 
 class Parser:
-    """Parses one expression, once."""
+    """Parses one expression; used once."""
 
     def __init__(self, expression: str) -> None:
         self._tokens = tokens_of(expression)

@@ -87,7 +87,7 @@ def entry(section: int, name: str) -> Path:
 
 
 def parse_path(text: str) -> Path:
-    """The path that a name means: `subject`, `properties.subject`, `header.priority`,
+    """The path of a name: `subject`, `properties.subject`, `header.priority`,
     `application-properties.NAME`, `message-annotations.NAME`. Raises FilterError.
     """
     path = _FIELDS.get(text)

@@ -49,7 +49,7 @@ WIDTHS: Final = [_width(code) for code in range(256)]
 def open_section(data: Buffer, position: int) -> tuple[int, int]:
     """The descriptor code of the section at `position`, and the offset of its value's constructor.
 
-    Raises one of MALFORMED for what begins no section of messaging 3.2.
+    Raises one of MALFORMED for bytes that do not begin a section of messaging 3.2.
     """
     if data[position + 1] == 0x53 and data[position] == 0:
         code = data[position + 2]
@@ -86,9 +86,9 @@ def section_end(data: Buffer, value_at: int) -> int:
 
 
 def find_section(data: Buffer, wanted: int) -> int:
-    """The offset of the value of a section before the body, -1 when it is not there.
+    """The offset of the value of a section before the body, -1 if the section is absent.
 
-    Looks no further than it must. Raises one of MALFORMED.
+    Reads no later sections. Raises one of MALFORMED.
     """
     position = 0
     end = len(data)
@@ -110,7 +110,7 @@ def locate(data: Buffer) -> tuple[dict[int, int], int]:
     """Offsets of the values of the sections before the body, as far as they are well-formed, and their size.
 
     A section out of order (messaging 3.2), or a repeated one, is ignored, as in find_section. A message that
-    begins with no section has BROKEN as its header, so that it has no defaults either.
+    does not begin with a section has BROKEN as its header, so that it has no defaults either.
     """
     found: dict[int, int] = {}
     latest = 0

@@ -38,9 +38,9 @@ class SourceFilter(NamedTuple):
 def from_amqp(filter_set: Mapping[Any, Any] | None) -> SourceFilter:
     """The filter of a source's filter-set; a message passes when it passes each one (messaging 3.5.8).
 
-    Unsupported filters are refused and have no effect. Raises FilterError for a filter that is supported and
-    whose value is none (a selector with an error in it): the link has to be refused with amqp:invalid-field,
-    since no client expects to get what it did not select.
+    Unsupported filters are refused and have no effect. Raises FilterError for a supported filter with an
+    invalid value (a selector with an error in it): the link has to be refused with amqp:invalid-field, since
+    no client expects to get messages that it did not select.
     """
     parts: list[Filter] = []
     accepted: dict[Any, Described] = {}
@@ -65,7 +65,7 @@ def from_amqp(filter_set: Mapping[Any, Any] | None) -> SourceFilter:
         if made is not EVERYTHING:
             parts.append(made)
             if sum(part.weight for part in parts) >= limits.FILTER_WEIGHT_MAX:
-                # They are compiled again as one filter.
+                # The filters are compiled again as one filter.
                 most = limits.FILTER_WEIGHT_MAX
                 raise FilterError(f"at most {most} operators, literals and fields in all of a filter", "more")
     return SourceFilter(joined(parts) if parts else None, accepted, refused)
@@ -182,7 +182,7 @@ def _modified(path: Path, text: str, equal: dict[str, Any], conditions: list[dic
 
 
 def _identifier(path: Path) -> str:
-    """How an expression names a field."""
+    """The name of a field in an expression."""
     if path.section == PROPERTIES:
         return f"properties.{path.name}"
     quoted = path.name.replace('"', '""')

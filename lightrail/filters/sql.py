@@ -1,7 +1,8 @@
 """Expressions compiled to closures: JMS selectors, AMQP's SQL filter and SQL rules are one language here.
 
-Every closure takes a MessageView. That of a value gives a term (see message.py), None for NULL; that of a
-condition gives True, False or None for UNKNOWN (JMS 2.0, 3.8.1.2). A message matches when the whole is True.
+Every closure takes a MessageView. The closure of a value returns a term (see message.py), None for NULL; the
+closure of a condition returns True, False or None for UNKNOWN (JMS 2.0, 3.8.1.2). A message matches when the
+whole expression is True.
 
 Comparisons of values of different kinds are false, `<>` too (JMS 2.0, 3.8.1.1); with NULL they are unknown.
 Whole numbers compute as whole numbers (7 / 2 is 3, as in Java); a result beyond 64 bits, a division by zero
@@ -53,9 +54,9 @@ _BOOLEAN: Final[frozenset[type]] = frozenset((bool,))
 class Expression:
     """A compiled expression; `paths` are the fields that it reads, each once, in the order of the text.
 
-    `equality` is the one equality that the expression is, if it is one; `guard` one that holds whenever the
-    expression is true. `weight` is the largest number of nodes evaluated per message; `likes` are its
-    patterns, which share the work of the whole filter (see like.py).
+    `equality` is set if the expression is only an equality; `guard` is an equality that holds whenever the
+    expression is true. `weight` is the largest number of nodes evaluated per message; `likes` are its LIKE
+    patterns, which share the work limit of the whole filter (see like.py).
     """
 
     test: Test
@@ -67,7 +68,7 @@ class Expression:
 
 
 def compile_expression(text: str) -> Expression:
-    """Compile an expression; raises FilterError with the position, what was expected and what was found."""
+    """Compile an expression. Raises FilterError with the position and the expected and found text."""
     compiler = Compiler()
     node = Parser(text).parse()
     test = compiler.condition(node)
@@ -76,7 +77,7 @@ def compile_expression(text: str) -> Expression:
 
 
 def _equality(node: Node) -> Equality | None:
-    """The one equality that an expression is, if it is one."""
+    """The equality, if an expression is only an equality."""
     if not isinstance(node, Compare) or node.operator != "=":
         return None
     field, literal = node.left, node.right
@@ -142,7 +143,7 @@ class Compiler:
         values: Sequence[Any] = node.values
         if isinstance(node.operand, Field):
             values = [_constant(node.operand.reference, value) for value in values]
-        # True and 1 are one key of a set, and must not be one value here.
+        # True and 1 are the same key of a set, and different values here.
         booleans = frozenset(value for value in values if type(value) is bool)
         others = frozenset(value for value in values if type(value) is not bool)
         operand = self.value(node.operand)
@@ -263,7 +264,7 @@ def _negated(operand: Test) -> Test:
 
 
 def _truth(operand: Value) -> Test:
-    """A value as a condition: other than a boolean it is unknown."""
+    """A value as a condition: unknown unless it is a boolean."""
 
     def test(view: MessageView) -> bool | None:
         value = operand(view)

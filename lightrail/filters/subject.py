@@ -1,8 +1,8 @@
 """Patterns over the words of a subject: `*` is one word, `#` any number of them, none included.
 
 The semantics are those of AMQP 0-9-1's topic exchanges (3.1.3.3). Words are separated by `.`; `/` is treated
-the same. A match reads each word once: the positions in the pattern that the words so far lead to are the
-bits of one number, so the time is linear in the words for any pattern.
+the same. A match reads each word once: the reachable positions in the pattern are the bits of one number, so
+the time is linear in the words for any pattern.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from lightrail.model import limits
 def split_words(subject: str) -> list[str]:
     """The words of a subject or a pattern; none for empty text.
 
-    Words beyond SUBJECT_WORDS_MAX become one more word, so that the subject matches nothing but `#`.
+    Words beyond SUBJECT_WORDS_MAX become one word, so that only `#` matches them.
     """
     return subject.replace("/", ".").split(".", limits.SUBJECT_WORDS_MAX) if subject else []
 

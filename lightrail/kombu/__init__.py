@@ -1,13 +1,12 @@
 """A transport for Kombu and Celery on LightRail.
 
-    import lightrail.kombu  # makes lightrail:// and lightrails:// (TLS) known to Kombu
+    import lightrail.kombu  # registers lightrail:// and lightrails:// (TLS) with Kombu
 
     app = Celery("shop", broker="lightrail://user:password@host:5672")
 
 Kombu finds transports in a table of its own module and has no entry points for them, so one line has to name
 this package: the import above, or `broker_transport = "lightrail.kombu:Transport"` beside `broker_url`, which
-imports nothing by hand. Kombu does load entry points for serializers; a transport that poses as one was not
-made. docs/use/celery.md is the guide, docs/adr/0031 the reasons.
+needs no import. docs/use/celery.md is the guide, docs/adr/0031 has the reasons.
 """
 
 from kombu.transport import TRANSPORT_ALIASES

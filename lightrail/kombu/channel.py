@@ -1,7 +1,7 @@
 """Channels: Kombu's verbs of AMQP 0-9-1 on queues, routers and links of LightRail.
 
-Queues are queues, exchanges are routers, bindings are subscriptions: all of them are the broker's, so that
-every process sees them, and nothing is emulated here.
+Queues are queues, exchanges are routers, bindings are subscriptions: all of them are names of the broker,
+which every process sees, and nothing is emulated here.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from lightrail.kombu.names import binding_filter, binding_id, exchange_policy, q
 from lightrail.model import conditions
 
 GET_S: Final = 0.2
-"""How long `basic_get` waits: AMQP 1.0 pushes, and an empty queue is one that pushes nothing."""
+"""How long `basic_get` waits: AMQP 1.0 has no answer for an empty queue, which just sends nothing."""
 _DECLARED: Final = re.compile("kombu (.+) exchange")
 _THERE: Final = 409
 _MISSING: Final = 404
@@ -53,7 +53,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         self._unsettled: dict[int, tuple[Delivery, Consumer | None, Callable[[], None]]] = {}
         self._tags = itertools.count(1)
         self._declared: dict[str, Mapping[str, Any]] = {}
-        """Policies of queues that were declared here and end with their last consumer."""
+        """Policies of queues that were declared here and are deleted with their last consumer."""
         self._lock = threading.Lock()
         connection.channels.append(self)
 
@@ -64,7 +64,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
     # --- declarations ------------------------------------------------------------------------------------
 
     def _create(self, type: str, name: str, attributes: Mapping[str, Any]) -> None:
-        """What is there already stays as it is."""
+        """Creates an entity; an existing one is left unchanged."""
         try:
             self.connection.management.create(type, name, attributes)
         except ManagementError as error:
@@ -72,7 +72,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
                 raise
 
     def _host(self) -> None:
-        """Below a virtual host only what was declared is a queue: a reply to nobody makes none."""
+        """Creates the virtual host, below which only declared names are queues: replies create none."""
         self._create(NAME, self._names.host, {"auto_create": False})
 
     def _known(self, what: str, name: str, address: str) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
             self._known("exchange", exchange, address)
             return
         self._host()
-        # The type is kept with the router: who binds has to know it.
+        # The router's description has the type, which bindings need.
         policy = exchange_policy(type or "direct", durable) | {
             "description": f"kombu {type or 'direct'} exchange"
         }
@@ -157,7 +157,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
             raise ChannelError(
                 f"PRECONDITION_FAILED - expected {address} to be an exchange that Kombu declared, with a "
                 f"description like 'kombu topic exchange', found {description!r}: give the router such a "
-                "description, or another name to the exchange",
+                "description, or the exchange another name",
                 (0, 0),
                 "",
                 406,
@@ -177,7 +177,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         except ManagementError as error:
             if error.status != _MISSING or queue not in self._declared:
                 raise
-            # It ended with the last consumer of a process that had it before, since it was declared here.
+            # The queue was deleted with the last consumer of another process after its declaration here.
             self._create(QUEUE, attributes["target"], self._declared[queue])
             self._create(SUBSCRIPTION, subscription, attributes)
 
@@ -234,24 +234,24 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         mandatory: bool = False,
         **_: Any,
     ) -> None:
-        """Returns when the broker has accepted it, on disk where it is persistent.
+        """Returns when the broker has accepted the message, on disk if it is persistent.
 
         Raises:
-            SendError: it was refused. A transient message for a queue that does not exist is dropped, as the
-                reply to a client that has left.
+            SendError: the broker refused it. A transient message for a queue that does not exist is dropped,
+                such as the reply to a client that has disconnected.
         """
         sent = letters.encode(message, exchange, routing_key, self._names, delay=self._delay)
         try:
             self.connection.send(sent)
         except SendError as error:
-            nobody = error.outcome.condition == conditions.NOT_FOUND and not exchange
-            if not nobody or sent.durable or mandatory:
+            no_queue = error.outcome.condition == conditions.NOT_FOUND and not exchange
+            if not no_queue or sent.durable or mandatory:
                 raise
 
     # --- receiving ---------------------------------------------------------------------------------------
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
-        """Messages of each consumer that are not settled, and sent by the broker; 0 is without a limit."""
+        """Largest number of unsettled messages of each consumer; 0: no limit."""
         self.prefetch_count = prefetch_count
         for consumer in list(self._consumers.values()):
             consumer.prefetch(prefetch_count)
@@ -264,7 +264,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         consumer_tag: str | None = None,
         **_: Any,
     ) -> str:
-        """Raises LinkError where the broker refuses, as for a queue that is not there."""
+        """Raises LinkError if the broker refuses, as for a queue that does not exist."""
         self.connection.check()
         if callback is None:
             raise ValueError("expected a callback for the messages, found None")
@@ -279,7 +279,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         return tag
 
     def basic_cancel(self, consumer_tag: str, **_: Any) -> None:
-        """No more messages; those that were delivered are still to be settled."""
+        """Stops receiving; delivered messages can still be settled."""
         consumer = self._consumers.pop(consumer_tag, None)
         if consumer is not None and self.connection.connected:
             self._cancelled = [each for each in self._cancelled if not each.closed]
@@ -287,7 +287,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
             consumer.cancel()
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> KombuMessage | None:
-        """One message, or None where none came within `get_timeout`."""
+        """One message, or None if there is none within `get_timeout`."""
         self.connection.check()
         receiver = self.connection.broker.receiver(self._names.queue(queue), credit=0)
         try:
@@ -329,9 +329,9 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
     # --- settling ----------------------------------------------------------------------------------------
 
     def _settle(self, tag: int, how: Callable[[Delivery], None]) -> None:
-        """Raises ConnectionGoneError or LostError: the message comes again, here or elsewhere.
+        """Raises ConnectionGoneError or LostError: the message is delivered again, to any consumer.
 
-        One whose lock ran out makes room for the next one, as one that has its outcome does.
+        A message whose lock expired makes room for the next one, like a settled message.
         """
         found = self._unsettled.pop(tag, None)
         if found is None:
@@ -352,7 +352,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
             self._settle(tag, Delivery.accept)
 
     def basic_reject(self, delivery_tag: int, requeue: bool = False) -> None:
-        """Requeued it comes again, uncounted; otherwise it is a dead letter, in QUEUE/$dlq."""
+        """Releases the message, uncounted, with `requeue`; otherwise it is a dead letter in QUEUE/$dlq."""
         self._settle(delivery_tag, Delivery.release if requeue else Delivery.reject)
 
     def basic_recover(self, requeue: bool = False) -> None:
@@ -364,11 +364,11 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
 
     def flow(self, active: bool = True) -> None:
         raise NotImplementedError(
-            "expected a prefetch_count to bound what comes: consumers have no flow to stop"
+            "expected a prefetch_count to bound the messages: the flow of consumers can't be stopped"
         )
 
     def close(self) -> None:
-        """Ends its consumers; what is not settled goes back to its queue, marked where it was delivered."""
+        """Ends the consumers; unsettled messages return to their queue, delivered ones with a mark."""
         with self._lock:
             if self.closed:
                 return
@@ -380,7 +380,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         if not self.connection.connected:
             return
         for delivery, _, _ in unsettled.values():
-            # What is only released comes again as if nobody had seen it.
+            # Released messages would be delivered again without a mark.
             with suppress(ClientError):
                 delivery.fail()
         for consumer in (*consumers.values(), *self._cancelled):
@@ -390,4 +390,4 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
 
 
 def _nothing() -> None:
-    """A consumer's link stays."""
+    """Does nothing: a consumer's link stays attached."""

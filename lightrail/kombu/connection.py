@@ -1,9 +1,9 @@
 """Connections: one to the broker for all channels, and the inbox that their consumers fill.
 
-The client library connects again by itself. Kombu and Celery have their own way to come back, which makes
-consumers anew and forgets what was not settled. So a connection that was lost once is closed here, and
-Kombu makes another: receivers that are open again would get messages that nobody drains. What is being sent
-at that moment may still find its way, within one attempt to connect again.
+The client library reconnects automatically. Kombu and Celery reconnect themselves: they create new consumers
+and drop unsettled messages. So a connection that was lost once is closed here, and Kombu makes another one:
+receivers that are opened again would get messages that are not drained. Messages that are being sent at that
+moment may still be accepted, within one attempt to reconnect.
 """
 
 import os
@@ -27,9 +27,9 @@ _ONCE: Final = ReconnectPolicy(attempts=1)
 
 
 class Connection:
-    """What Kombu calls a connection, made at once.
+    """A connection for Kombu, opened by the constructor.
 
-    Raises ConnectionGoneError where no broker is reached, AuthenticationError where it refuses the user.
+    Raises ConnectionGoneError if no broker is reached, AuthenticationError if the broker refuses the user.
     """
 
     def __init__(self, client: Any, url: str, names: Names, **options: Any) -> None:
@@ -54,12 +54,12 @@ class Connection:
         self._made.set()
 
     def _heard(self, event: Event) -> None:
-        """On the client's thread."""
+        """Handles an event, on the client's thread."""
         if event.kind in ("lost", "closed") and not self._lost:
             self._lost = event.reason or "the connection was closed"
             self.inbox.put(None)
             if event.kind == "lost":
-                # It waits for the client's thread, so it needs one of its own.
+                # Closing waits for the client's thread, so it needs another thread.
                 threading.Thread(target=self._close_lost, name="lightrail.kombu lost", daemon=True).start()
 
     def _close_lost(self) -> None:
@@ -73,10 +73,10 @@ class Connection:
 
     @property
     def stays(self) -> bool:
-        """Whether Kombu keeps this connection; otherwise it makes another before whatever it does next.
+        """Whether Kombu keeps this connection; otherwise it makes another one before its next call.
 
-        A connection that was lost under consumers stays until `drain_events` has raised that: on another one
-        there are no consumers, and whoever drains would wait for messages that nobody asked for.
+        A lost connection with consumers counts as alive until `drain_events` has raised the loss: another one
+        has no consumers, and `drain_events` would wait for ever.
         """
         if self.connected:
             return True
@@ -84,7 +84,7 @@ class Connection:
         return self.pid == os.getpid() and has_consumers and not self._loss_is_known
 
     def check(self) -> None:
-        """Raises ConnectionGoneError once the connection was lost, and in another process."""
+        """Raises ConnectionGoneError if the connection was lost, and in another process."""
         if self.pid != os.getpid():
             raise ConnectionGoneError(
                 f"expected to be used by process {self.pid}, which opened it, found {os.getpid()}: "
@@ -104,11 +104,11 @@ class Connection:
             return self._management
 
     def send(self, message: AmqpMessage) -> None:
-        """Returns when the broker has accepted it.
+        """Returns when the broker has accepted the message.
 
         Raises:
             SendError: the broker refused it.
-            ConnectionGoneError: no answer came: it may have been accepted, and may be doubled if sent again.
+            ConnectionGoneError: there was no answer: the message may have been accepted or not.
         """
         self.check()
         with self._lock:
@@ -129,8 +129,8 @@ class Connection:
         """Delivers one message to its consumer.
 
         Raises:
-            TimeoutError: none came within so many seconds, as sockets do.
-            ConnectionGoneError: the connection was lost, and with it all consumers.
+            TimeoutError: there was none within `timeout` seconds, as with sockets.
+            ConnectionGoneError: the connection was lost, with all consumers.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:

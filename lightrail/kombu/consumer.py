@@ -1,4 +1,4 @@
-"""Consumers: one queue's messages, into the inbox of the connection, as many as are not settled."""
+"""Consumers: each receives from one queue into the connection's inbox, with a limit of unsettled messages."""
 
 import threading
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from lightrail.client import ClientError
 from lightrail.client.sync import Delivery, Receiver
 
 UNLIMITED: Final = 100
-"""Messages that the broker sends ahead where there is no prefetch_count; then they count until delivered."""
+"""Messages that the broker sends ahead without a prefetch_count; then they count until they are delivered."""
 BATCH: Final = 100
 ALL: Final = 1 << 31
 """More than any credit."""
 
 
 class Consumer:
-    """A consumer of a channel; `start` begins, `close` gives what was not settled back to the queue."""
+    """A consumer of a channel; `start` begins, `close` returns unsettled messages to the queue."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Consumer:
         self._deliver = deliver
         self._prefetch = prefetch
         self._due = 0
-        """Messages that may be asked for; below 0 when a lower limit is not reached yet."""
+        """Messages that may be requested; below 0 while there are more than a lowered limit allows."""
         self._lock = threading.Lock()
 
     @property
@@ -57,16 +57,16 @@ class Consumer:
         ).start()
 
     def prefetch(self, count: int) -> None:
-        """Another prefetch_count, at once."""
+        """Changes the prefetch_count at once."""
         before, self._prefetch = self._limit, count
         self._grant(self._limit - before)
 
     def deliver(self, delivery: Delivery) -> None:
-        """Hands a message to the channel, which calls the callback."""
+        """Passes a message to the channel, which calls the callback."""
         self._deliver(self, delivery)
 
     def delivered(self) -> None:
-        """A message goes to the application."""
+        """Counts a message that is delivered to the application."""
         if not self.no_ack:
             with self._lock:
                 self._unsettled += 1
@@ -74,7 +74,7 @@ class Consumer:
             self._grant(1)
 
     def settled(self) -> None:
-        """A message has its outcome."""
+        """Counts a message that has its outcome."""
         with self._lock:
             self._unsettled -= 1
             last = self.cancelled and not self._unsettled
@@ -84,8 +84,8 @@ class Consumer:
             self._grant(1)
 
     def cancel(self) -> None:
-        """No more messages. The link stays until all that were delivered are settled: tasks that still run
-        are acknowledged by it.
+        """Stops receiving. The link stays until all delivered messages are settled, because running tasks are
+        acknowledged on it.
         """
         with self._lock:
             self.cancelled = True
@@ -98,7 +98,7 @@ class Consumer:
     def _grant(self, more: int) -> None:
         with self._lock:
             self._due += more
-            # In halves of the limit: a credit of one at a time is a frame for each message.
+            # In halves of the limit: credit for one message at a time would cost a frame for each message.
             if self._due <= 0 or self._due < self._limit // 2:
                 return
             due, self._due = self._due, 0
@@ -122,4 +122,4 @@ class Consumer:
 
 Arrival = tuple[Consumer, Delivery | Exception]
 Inbox = SimpleQueue[Arrival | None]
-"""What the consumers of one connection have received; None wakes who waits."""
+"""Received messages of all consumers of one connection; None wakes a waiting `drain_events`."""

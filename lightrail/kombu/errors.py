@@ -1,10 +1,10 @@
-"""Errors of the client library, as Kombu expects them: of the connection, or of what was asked on it."""
+"""Errors of the client library in the groups of Kombu: errors of the connection, and of a channel."""
 
 from lightrail.client import ClosedError, LinkError, LostError, ManagementError, SendError
 
 
 class ConnectionGoneError(ConnectionError):
-    """The connection to the broker is lost, or could not be made: Kombu and Celery make another one."""
+    """The connection to the broker is lost, or could not be opened: Kombu and Celery open another one."""
 
 
 CONNECTION_ERRORS: tuple[type[Exception], ...] = (
@@ -13,6 +13,6 @@ CONNECTION_ERRORS: tuple[type[Exception], ...] = (
     LostError,
     ClosedError,
 )
-"""After these another connection may help. A refused log-in (AuthenticationError) is none of them."""
+"""Errors after which another connection may work; not a refused log-in (AuthenticationError)."""
 CHANNEL_ERRORS: tuple[type[Exception], ...] = (LinkError, SendError, ManagementError)
-"""The broker refused a consumer, a message, or a declaration; the connection is well."""
+"""Errors for a refused consumer, message or declaration; the connection remains usable."""

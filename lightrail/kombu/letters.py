@@ -1,8 +1,9 @@
 """Letters: Kombu's messages as AMQP messages, and back.
 
-Body: one data section. Headers: application properties, for filters to look at; those of no simple type, as
-JSON in the annotation HEADERS. Properties that AMQP has go there, the rest as JSON in PROPERTIES. The
-routing key is the subject. A task's `eta` is the time before which the broker does not deliver it.
+Body: one data section. Headers: application properties, which filters can compare; headers without a simple
+type are JSON in the annotation HEADERS. Properties are fields of AMQP, or JSON in the annotation PROPERTIES
+if AMQP has no such field. The routing key is the subject. A task's `eta` is the time before which the broker
+does not deliver it.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ DELIVERY_TIME: Final = "x-opt-delivery-time"
 DELIVERY_DELAY: Final = "x-opt-delivery-delay"
 PRIORITY_MAX: Final = 9
 TRANSIENT: Final = 1
-"""delivery_mode of a message that needs no disk."""
+"""delivery_mode of a transient message."""
 PERSISTENT: Final = 2
 _LONG: Final = 1 << 63
 _PLACED: Final = frozenset(
@@ -41,7 +42,7 @@ _PLACED: Final = frozenset(
 def encode(
     letter: Mapping[str, Any], exchange: str, routing_key: str, names: Names, *, delay: bool = True
 ) -> Message:
-    """The AMQP message for what `Channel.prepare_message` made.
+    """The AMQP message for a result of `Channel.prepare_message`.
 
     Args:
         delay: whether the broker keeps a task until its eta; otherwise the worker does.
@@ -78,9 +79,9 @@ def encode(
 
 
 def delays(headers: Mapping[str, Any]) -> dict[str, int]:
-    """Annotations that hold a message back: by a task's `eta`, or by `x-delay` in milliseconds.
+    """Annotations that delay a message: by a task's `eta`, or by `x-delay` in milliseconds.
 
-    A time without an offset from UTC depends on settings of the worker, which waits for it itself.
+    A time without an offset from UTC depends on settings of the worker, so the worker waits for it.
     """
     found: dict[str, int] = {}
     eta = headers.get("eta")
@@ -97,7 +98,7 @@ def delays(headers: Mapping[str, Any]) -> dict[str, int]:
 
 
 def decode(message: Message, names: Names) -> dict[str, Any]:
-    """The arguments of kombu.Message for an AMQP message, also of one that another client sent."""
+    """The arguments of kombu.Message for an AMQP message, which any client may have sent."""
     annotations = {str(key): value for key, value in message.annotations.items()}
     headers = {str(key): value for key, value in message.properties.items()}
     if HEADERS in annotations:

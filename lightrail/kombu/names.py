@@ -1,7 +1,7 @@
-"""Names: where the queues and exchanges of a virtual host are in the broker, and what they are there.
+"""Names: addresses and policies of the queues and exchanges of a virtual host at the broker.
 
-A virtual host is a name, `kombu` where the URL has none; below it are `queue/NAME` and `exchange/NAME`.
-AMQP 0-9-1 lets a queue and an exchange have one name, and Celery makes use of that.
+A virtual host is a name, `kombu` if the URL has none; below it are `queue/NAME` and `exchange/NAME`. In AMQP
+0-9-1 a queue and an exchange may have the same name, and Celery uses that.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from kombu.exceptions import ChannelError
 
 HOST: Final = "kombu"
 PRIORITIES: Final = 10
-"""Levels of a queue that has any: Kombu's priorities go from 0 to 9."""
+"""Priorities of a queue with priorities: Kombu has 0 to 9."""
 EXCHANGE_TYPES: Final = frozenset(("direct", "topic", "fanout"))
 
 
@@ -34,11 +34,11 @@ class Names:
         return f"{self.host}/exchange/{name}"
 
     def target(self, exchange: str, routing_key: str) -> str:
-        """Where a message goes: the exchange without a name leads to the queue that the key names."""
+        """The address of a message: that of its exchange, or of the queue in its key without an exchange."""
         return self.exchange(exchange) if exchange else self.queue(routing_key)
 
     def bare(self, address: str | None) -> str | None:
-        """The name of a queue, as Kombu knows it; another address stays as it is."""
+        """Kombu's name of a queue; other addresses are returned unchanged."""
         return None if address is None else address.removeprefix(f"{self.host}/queue/")
 
 
@@ -51,15 +51,15 @@ def queue_policy(
     arguments: Mapping[str, Any],
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The policy of a queue. `x-expires` has no counterpart; auto_delete is what Celery's own queues rely on.
+    """The policy of a queue. `x-expires` has no counterpart; Celery's internal queues rely on auto_delete.
 
     Args:
-        delay: whether it keeps delayed messages; queues that go with their consumer never do.
+        delay: whether it keeps delayed messages; queues that are deleted with their consumer never do.
         arguments: of Kombu: x-message-ttl (ms), x-max-length, x-max-length-bytes, x-max-priority.
-        more: fields of the policy that the application gives (transport option queue_policy).
+        more: fields of the policy from the application (transport option queue_policy).
     """
-    # A worker that dies returns what it prefetched as failed. As with RabbitMQ's classic queues that never
-    # makes a dead letter, unless queue_policy says so.
+    # Prefetched messages of a worker that dies return as failed. As with RabbitMQ's classic queues they never
+    # become dead letters, unless queue_policy has a max_delivery_count.
     policy: dict[str, Any] = {"max_delivery_count": 0}
     if not durable:
         policy["durable"] = "never"
@@ -81,10 +81,11 @@ def queue_policy(
 
 
 def exchange_policy(type: str, durable: bool) -> dict[str, Any]:
-    """The policy of the router that an exchange is.
+    """The policy of the router for an exchange.
 
-    A durable direct exchange refuses what no queue is bound for: tasks that are accepted are in a queue. With
-    others (events, broadcasts, replies) it is usual that nobody listens. Raises ChannelError for other types.
+    A durable direct exchange refuses messages without a bound queue: accepted tasks are in a queue. Messages
+    of other exchanges (events, broadcasts, replies) often have no receiver. Raises ChannelError for other
+    types.
     """
     if type not in EXCHANGE_TYPES:
         raise ChannelError(
@@ -95,12 +96,12 @@ def exchange_policy(type: str, durable: bool) -> dict[str, Any]:
 
 
 def binding_id(queue: str, routing_key: str) -> str:
-    """The subscription of a binding: the same for whoever declares it."""
+    """The id of the subscription of a binding: the same in all processes."""
     return hashlib.sha256(f"{queue}\0{routing_key}".encode()).hexdigest()[:32]
 
 
 def binding_filter(type: str, routing_key: str) -> dict[str, Any] | None:
-    """What a binding lets through; None is everything. Routing keys are subjects."""
+    """The filter of a binding, None to match every message. Routing keys are subjects."""
     if type == "fanout":
         return None
     if type == "topic":

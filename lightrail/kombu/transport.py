@@ -1,7 +1,7 @@
-"""Transports: how Kombu makes and ends connections.
+"""Transports: they open and close connections for Kombu.
 
-They are not asynchronous in Kombu's sense: the client has a thread and a loop of its own, and consumers wait
-in `drain_events`. There is no socket here that an event loop of Kombu could read.
+They are not asynchronous in Kombu's sense: the client has its loop in a separate thread, and consumers wait
+in `drain_events`. There is no socket that an event loop of Kombu could read.
 """
 
 import os
@@ -66,7 +66,7 @@ class Transport(base.Transport):  # type: ignore[misc, unused-ignore]
         connection.close()
 
     def _collect(self, connection: Connection | None) -> None:
-        """Kombu, after a fork: drop what the parent opened. In the parent itself: close it."""
+        """Kombu calls this after a fork: drops the parent's connection, or closes it in the parent."""
         if connection is not None and connection.pid == os.getpid():
             connection.close()
 
@@ -77,21 +77,21 @@ class Transport(base.Transport):  # type: ignore[misc, unused-ignore]
         return connection.stays
 
     def qos_semantics_matches_spec(self, connection: Connection) -> bool:
-        """prefetch_count holds for each consumer, and changes under running ones: global for Celery."""
+        """False: a changed prefetch_count applies to running consumers, which Celery calls global."""
         return False
 
 
 class TlsTransport(Transport):
-    """lightrails://…: TLS, checked by the system's authorities unless `broker_use_ssl` says more."""
+    """lightrails://…: TLS, with the system's certificate authorities unless `broker_use_ssl` has others."""
 
     scheme = "amqps"
     default_port = PORTS["amqps"]
 
 
 def tls_context(given: Any) -> ssl.SSLContext | None:
-    """What `broker_use_ssl` asks for: a context, or a dict with ca_certs, certfile, keyfile, cert_reqs.
+    """The context for `broker_use_ssl`: a context, or a dict with ca_certs, certfile, keyfile, cert_reqs.
 
-    Raises ValueError for other keys: none is silently left out.
+    Raises ValueError for other keys: none is silently ignored.
     """
     if not given:
         return None

@@ -41,8 +41,8 @@ async def start(
     ``ready`` returns why the process doesn't serve, or None when it does; ``notice`` a remark on a process
     that serves, or None. With ``running``, all series carry the role and number of the process, and its
     metrics about the process itself are included. With ``shard``, /metrics/detailed has a series per queue;
-    ``?queue=PREFIX`` selects queues. `may_list` decides by the header Authorization who may read that page;
-    without `may_list` everybody may.
+    ``?queue=PREFIX`` selects queues. `may_list` decides by the header Authorization whether a client may read
+    that page; without `may_list` every client may.
     """
     app = web.Application()
     if running is not None:
@@ -88,7 +88,7 @@ async def start(
 async def of_process(
     process: Process, metrics: CollectorRegistry, *, shard: ShardCounts | None = None
 ) -> tuple[web.AppRunner, Endpoint]:
-    """What every process serves from its first moment on, where the setting `metrics` says; and the endpoint.
+    """Serves a process's page at the endpoint of the setting `metrics`, from the start of the process on.
 
     Families may be added to `metrics` later. Raises CannotServeError.
     """

@@ -3,8 +3,8 @@ one.
 
 Clients can open connections before they authenticate, so the number is bounded below the descriptors of
 the process, and one source has at most a part of it. At the bound, the connection that has been idle for
-longest is closed for the new one, as nginx does: a client that sends requests gets in among any number of
-idle clients.
+longest is closed for the new one, as nginx does: a client that sends requests is admitted among any number
+of idle clients.
 """
 
 import ipaddress

@@ -1,4 +1,4 @@
-"""HTTP requests that can't be read: status and text of their answer, and their kind for the log.
+"""Unreadable HTTP requests: status and text of their answer, and their kind for the log.
 
 Clients can send any number of them before they authenticate.
 """

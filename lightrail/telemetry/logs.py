@@ -38,7 +38,7 @@ class PlainFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, process, logger, message, error, and what ``extra`` gave."""
+    """One JSON object per line: time, level, process, logger, message, error, and the fields of ``extra``."""
 
     def __init__(self, process: str) -> None:
         super().__init__()

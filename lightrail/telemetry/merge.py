@@ -14,8 +14,8 @@ _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?( [-+.0-9A-
 def merge(sources: Iterable[tuple[Mapping[str, str], str]]) -> str:
     """One text of all ``sources``: (labels that each of its samples gets, its text).
 
-    A family that several sources have keeps the HELP and TYPE of the first source. Lines that are no samples
-    are left out.
+    A family of several sources has the HELP and TYPE of the first source. Lines that are not samples are left
+    out.
     """
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}

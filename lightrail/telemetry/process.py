@@ -110,7 +110,7 @@ class Process:
         self.notice: Callable[[], str | None] = lambda: None
         """A remark for operators on a process that serves, or None; /readyz adds it to its 200."""
         self.may_list: Callable[[str], Awaitable[bool]] = _nobody
-        """Whether a request with this header Authorization may see the names of queues."""
+        """Whether a request with this header Authorization may read the names of queues."""
         self.failure: str | None = None
         """The error that ends the process, or None."""
         self.stopping = asyncio.Event()
@@ -139,7 +139,7 @@ class Process:
         return f"ipc://{self.sockets}/shard-{shard}.sock"
 
     def report_ready(self, **details: Any) -> None:
-        """Tell the supervisor that this process serves, and where, such as ``amqp="127.0.0.1:5672"``."""
+        """Report to the supervisor that this process serves, with its addresses, as amqp="127.0.0.1:5672"."""
         self.waiting = None
         self.ready = {"ready": True, "pid": os.getpid(), "id": self.id, "boot": self.boot, **details}
         if self._channel is None:
@@ -159,7 +159,7 @@ class Process:
         return self.check()
 
     def wait_for(self, what: str) -> None:
-        """Say what the start waits for, at /readyz and to the supervisor, which then has patience."""
+        """Report what the start waits for, at /readyz and to the supervisor, which then waits longer."""
         self.waiting = what
         if self._channel is not None:
             with contextlib.suppress(ChannelClosedError):  # the reader of the channel finds that out as well
@@ -172,16 +172,16 @@ class Process:
             self.stop(reason)
 
     def stop(self, reason: str) -> None:
-        """Begin the orderly end; once is enough, more do nothing."""
+        """Begin the orderly end; further calls do nothing."""
         if self.stopping.is_set():
             return
         log.info("stopping: %s", reason)
         self.stopping.set()
-        # A watchdog of its own thread in C: it also ends a process whose loop no longer turns.
+        # A watchdog in a thread of C: it also ends a process whose loop hangs.
         faulthandler.dump_traceback_later(STOP_TIME_MAX_S, exit=True)
 
     async def until_stop(self) -> None:
-        """Wait until the process shall stop."""
+        """Wait until the process has to stop."""
         await self.stopping.wait()
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -252,7 +252,7 @@ def alone(role: str, id: int | None, settings: Settings, serve: Serve) -> int:
 
 
 def raise_file_limit() -> None:
-    """Allow as many open files as the system lets us: a frontend has more clients than the usual 1024."""
+    """Raise the limit of open files as far as allowed: a frontend has more clients than the usual 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -13,7 +13,7 @@ KINDS_MAX: Final = 64
 
 
 class Strangers:
-    """The strangers of one listener.
+    """Clients of one listener that speak another protocol.
 
     Args:
         expected: the listener's own protocol as text, such as ``AMQP 1.0 is served here``.

@@ -1,4 +1,4 @@
-"""The dashboard that is looked at first."""
+"""The overview dashboard, to look at first."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ def overview() -> dict[str, Any]:
     return dashboard(
         "lightrail-overview",
         "LightRail: overview",
-        "The broker as its clients see it, and its processes.",
+        "Traffic of clients, and the processes of the broker.",
         [
             stat("Shards ready", "none", ready("shard"), bad=1, low=True),
             stat("Frontends ready", "none", ready("frontend"), bad=1, low=True),
@@ -20,7 +20,7 @@ def overview() -> dict[str, Any]:
                 "Messages waiting", "short", total("lightrail_queue_messages", where=f'{HERE}, state="ready"')
             ),
             stat(
-                "Without a consumer",
+                "Messages without a consumer",
                 "short",
                 total("lightrail_queue_messages_unattended"),
                 help="Messages that are ready in queues without a consumer; dead letters are not counted.",
@@ -46,14 +46,14 @@ def overview() -> dict[str, Any]:
                 (rate("lightrail_frame_bytes_total", "direction"), "{{direction}}"),
             ),
             chart(
-                "What senders get back",
+                "Messages not accepted",
                 "cps",
                 (rate("lightrail_messages_not_accepted_total", "outcome"), "{{outcome}}"),
                 (rate("lightrail_messages_unroutable_total"), "unroutable"),
-                help="Messages that were not accepted, by outcome, and those to routers that nobody gets.",
+                help="By outcome; and messages to routers without a matching subscription.",
             ),
             chart(
-                "What receivers answer",
+                "Outcomes of deliveries",
                 "cps",
                 (rate("lightrail_messages_settled_total", "outcome"), "{{outcome}}"),
             ),
@@ -77,7 +77,7 @@ def overview() -> dict[str, Any]:
                 (total("lightrail_links"), "links"),
             ),
             chart(
-                "Connections that come and fail",
+                "Connections opened and failed",
                 "cps",
                 (rate("lightrail_connections_opened_total"), "opened"),
                 (rate("lightrail_connections_failed_total"), "failed"),
@@ -92,7 +92,7 @@ def overview() -> dict[str, Any]:
                 (rate("lightrail_write_stalls_total"), "stalls of readers per second"),
             ),
             chart(
-                "Bytes under way",
+                "Bytes without an answer",
                 "bytes",
                 (total("lightrail_unanswered_bytes"), "AMQP, not answered by a shard"),
                 (total("lightrail_http_body_bytes"), "HTTP, without an answer"),
@@ -102,13 +102,13 @@ def overview() -> dict[str, Any]:
                 "CPU",
                 "percentunit",
                 (rate("process_cpu_seconds_total", "role, id", PROCESSES), PROCESS),
-                help="Of one core.",
+                help="Share of one core.",
             ),
             chart(
                 "Memory", "bytes", (total("process_resident_memory_bytes", "role, id", PROCESSES), PROCESS)
             ),
             chart(
-                "How late event loops are, p99",
+                "Delay of event loops, p99",
                 "s",
                 (quantile(0.99, "lightrail_event_loop_lag_seconds", "role, id"), PROCESS),
             ),
@@ -119,16 +119,16 @@ def overview() -> dict[str, Any]:
                 (f"changes(process_start_time_seconds{{{PROCESSES}}}[15m])", PROCESS),
             ),
             chart(
-                "Contact with the coordinator",
+                "Coordinator reachable",
                 "short",
                 (f"min by (role, id) (lightrail_coordinator_up{{{HERE}}})", PROCESS),
-                help="1 where the last one worked.",
+                help="1 if the last request to the coordinator succeeded.",
             ),
             table("Versions", f"count by (version, python, role) (lightrail_build_info{{{HERE}}})"),
             table(
                 "Certificates: days left",
                 f"(lightrail_tls_certificate_expiry_seconds{{{HERE}}} - time()) / 86400",
-                help="Only where TLS is served.",
+                help="Only of processes that serve TLS.",
             ),
         ],
     )

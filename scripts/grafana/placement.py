@@ -11,7 +11,7 @@ def placement() -> dict[str, Any]:
     return dashboard(
         "lightrail-placement",
         "LightRail: placement and moves",
-        "Where queues are, how evenly, which of them move, and the coordinator that knows all this.",
+        "Placement of queues and its balance, moves of queues, and the coordinator.",
         [
             stat(
                 "Shards registered",
@@ -19,7 +19,7 @@ def placement() -> dict[str, Any]:
                 f'max(lightrail_placement_members{{{HERE}, of="shard"}})',
             ),
             stat("Shards draining", "none", f'max(lightrail_placement_shards{{{HERE}, state="draining"}})'),
-            stat("Moves asked for", "none", f"sum(max by (phase) (lightrail_placement_moves{{{HERE}}}))"),
+            stat("Moves requested", "none", f"sum(max by (phase) (lightrail_placement_moves{{{HERE}}}))"),
             stat("Frozen queues", "none", total("lightrail_shard_queues_frozen"), bad=1),
             stat(
                 "Moves failed in an hour",
@@ -28,11 +28,11 @@ def placement() -> dict[str, Any]:
                 bad=1,
             ),
             stat(
-                "Largest load by the mean",
+                "Largest load relative to the mean",
                 "percentunit",
                 f"max({rate('lightrail_queue_messages_enqueued_total', 'id', f'{HERE}')})"
                 f" / avg({rate('lightrail_queue_messages_enqueued_total', 'id', f'{HERE}')})",
-                help="100 % is even.",
+                help="100 % is an even load.",
                 bad=1.5,
             ),
             row("Placement"),
@@ -57,13 +57,13 @@ def placement() -> dict[str, Any]:
             ),
             row("Moves"),
             chart(
-                "Moves asked for",
+                "Moves requested",
                 "short",
                 (f"max by (phase) (lightrail_placement_moves{{{HERE}}})", "{{phase}}"),
                 stack=True,
             ),
             chart(
-                "Moves that ended",
+                "Moves ended",
                 "cps",
                 (rate("lightrail_shard_moves_completed_total", "id, direction"), OF + " {{direction}}"),
                 (rate("lightrail_shard_moves_failed_total", "id"), OF + " failed"),
@@ -76,26 +76,26 @@ def placement() -> dict[str, Any]:
                 help="From the freeze at the source to the first service at the destination.",
             ),
             chart(
-                "Queues under way",
+                "Queues that move",
                 "short",
                 (total("lightrail_shard_queues_copying", "id"), OF + " copying"),
                 (total("lightrail_shard_queues_frozen", "id"), OF + " frozen"),
             ),
             chart(
-                "Batches said again",
+                "Batches sent again",
                 "cps",
                 (rate("lightrail_batches_repeated_total", "id"), "frontend-{{id}}"),
-                help="To a shard that came back, or that a queue moved to.",
+                help="To a shard that was restarted, or that a queue has moved to.",
             ),
             row("Coordinator"),
             chart(
                 "Contact",
                 "short",
                 (f"min by (role, id) (lightrail_coordinator_up{{{HERE}}})", PROCESS),
-                help="1 where the last one worked.",
+                help="1 if the last request to the coordinator succeeded.",
             ),
             chart(
-                "Since it was last heard",
+                "Time since the last contact",
                 "s",
                 (f"max by (role, id) (lightrail_coordinator_contact_age_seconds{{{HERE}}})", PROCESS),
             ),
@@ -106,7 +106,7 @@ def placement() -> dict[str, Any]:
             ),
             chart("Writes", "cps", (rate("lightrail_coordinator_write_seconds_count", "role"), "{{role}}s")),
             chart(
-                "Failures and watches begun anew",
+                "Failures and restarted watches",
                 "cps",
                 (rate("lightrail_coordinator_failures_total", "role, id"), PROCESS + " failures"),
                 (rate("lightrail_coordinator_watch_restarts_total", "role, id"), PROCESS + " watch"),

@@ -11,7 +11,7 @@ def queues() -> dict[str, Any]:
     return dashboard(
         "lightrail-queues",
         "LightRail: queues",
-        "All queues together; single ones where /metrics/detailed is scraped (docs/operate/metrics.md).",
+        "All queues together, and single ones if /metrics/detailed is scraped (docs/operate/metrics.md).",
         [
             stat("Queues", "short", total("lightrail_queues", where=SHARD)),
             stat("Consumers", "short", total("lightrail_queue_consumers", where=SHARD)),
@@ -41,7 +41,7 @@ def queues() -> dict[str, Any]:
                 (total("lightrail_queue_messages_locked", where=SHARD), "of these under a timed lock"),
             ),
             chart(
-                "Without a consumer",
+                "Messages without a consumer",
                 "short",
                 (total("lightrail_queue_messages_unattended", where=SHARD), "messages"),
                 (total("lightrail_queues_unattended", where=SHARD), "queues"),
@@ -61,7 +61,7 @@ def queues() -> dict[str, Any]:
                 (rate("lightrail_queue_messages_dead_lettered_total", "reason", SHARD), "{{reason}}"),
             ),
             chart(
-                "Messages that went otherwise",
+                "Messages expired, purged, dropped or refused",
                 "cps",
                 (rate("lightrail_queue_messages_expired_total", where=SHARD), "expired"),
                 (rate("lightrail_queue_messages_purged_total", where=SHARD), "purged"),
@@ -109,7 +109,7 @@ def queues() -> dict[str, Any]:
                 ),
             ),
             chart(
-                "Consumers, the most",
+                "Consumers, the ten with the most",
                 "short",
                 (f"topk(10, {total('lightrail_detailed_consumers', 'queue', chosen)})", "{{queue}}"),
             ),

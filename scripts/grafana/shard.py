@@ -10,23 +10,23 @@ def shard() -> dict[str, Any]:
     return dashboard(
         "lightrail-shard",
         "LightRail: shard and journal",
-        "What shards store, how fast their disks are, and what they hold in memory.",
+        "Messages that shards store, the speed of their disks, and their memory.",
         [
             stat("Ready", "none", f"sum(lightrail_ready{{{SHARD}}})", bad=1, low=True),
             stat("Queues", "short", total("lightrail_queues", where=SHARD)),
             stat("Bytes of messages", "bytes", total("lightrail_queue_bytes", where=SHARD)),
             stat(
-                "Least room on a disk",
+                "Least free space on a disk",
                 "percentunit",
                 f"min(lightrail_disk_free_bytes{{{SHARD}}} / lightrail_disk_size_bytes{{{SHARD}}})",
                 bad=0.1,
                 low=True,
             ),
             stat(
-                "Fullest memory",
+                "Highest memory use",
                 "percentunit",
                 f"max(lightrail_memory_bytes{{{SHARD}}} / lightrail_memory_mark_bytes{{{SHARD}}})",
-                help="Of the mark past which messages flow to disk.",
+                help="Share of the mark beyond which messages are spilled to disk.",
                 bad=1,
             ),
             stat(
@@ -37,22 +37,24 @@ def shard() -> dict[str, Any]:
             ),
             row("Work"),
             chart("Messages stored", "cps", per_shard("lightrail_queue_messages_enqueued_total")),
-            chart("Messages handed out", "cps", per_shard("lightrail_queue_messages_delivered_total")),
+            chart("Messages delivered", "cps", per_shard("lightrail_queue_messages_delivered_total")),
             chart(
                 "Wait in queues until the first delivery",
                 "s",
                 *quantiles("lightrail_queue_wait_seconds", "id", OF, SHARD),
-                help="A sample: one slice of eight is looked at.",
+                help="A sample: one slice in eight is measured.",
             ),
             chart(
                 "CPU",
                 "percentunit",
                 (rate("process_cpu_seconds_total", "id", SHARD), OF),
-                help="Of one core.",
+                help="Share of one core.",
             ),
-            chart("How late loops are", "s", *quantiles("lightrail_event_loop_lag_seconds", "id", OF, SHARD)),
             chart(
-                "Frontends and gateways that are heard",
+                "Delay of event loops", "s", *quantiles("lightrail_event_loop_lag_seconds", "id", OF, SHARD)
+            ),
+            chart(
+                "Connected frontends and gateways",
                 "short",
                 (total("lightrail_frontends_connected", "id", SHARD), OF),
             ),
@@ -73,10 +75,10 @@ def shard() -> dict[str, Any]:
                 "Bytes of the store",
                 "bytes",
                 (total("lightrail_store_bytes", "id, kind", SHARD), OF + " {{kind}}"),
-                help="total: on the disk; live: of messages that are still in a queue.",
+                help="total: on disk; live: of messages that are in a queue.",
             ),
             chart(
-                "Room on the disk",
+                "Free space on the disk",
                 "bytes",
                 (total("lightrail_disk_free_bytes", "id", SHARD), OF + " free"),
                 (total("lightrail_disk_size_bytes", "id", SHARD), OF + " size"),
@@ -87,7 +89,7 @@ def shard() -> dict[str, Any]:
                 "Bytes of the archive",
                 "bytes",
                 (total("lightrail_archive_bytes", "id", SHARD), OF),
-                help="Also of segments that the journal still has.",
+                help="Including segments that the journal still has.",
             ),
             chart(
                 "Segments that wait for the archive",
@@ -108,7 +110,7 @@ def shard() -> dict[str, Any]:
                 (total("lightrail_memory_mark_bytes", "id", SHARD), OF + " mark"),
             ),
             chart(
-                "Flow to disk and back",
+                "Spilled to disk and read back",
                 "Bps",
                 (rate("lightrail_evicted_bytes_total", "id", SHARD), OF + " dropped from memory"),
                 (rate("lightrail_fetched_bytes_total", "id", SHARD), OF + " read back"),
@@ -126,10 +128,10 @@ def shard() -> dict[str, Any]:
             ),
             chart("Evictions", "cps", per_shard("lightrail_evictions_total")),
             chart(
-                "Batches that came twice",
+                "Batches received twice",
                 "cps",
                 per_shard("lightrail_batches_duplicate_total"),
-                help="Sent again by a frontend because it had got no answer; they are stored once.",
+                help="A frontend sent them again because it had no answer; they are stored once.",
             ),
         ],
         SHARDS,

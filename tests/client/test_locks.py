@@ -92,7 +92,7 @@ def test_the_holder_of_a_lock_that_ran_out_learns_that_the_message_comes_again(
                 while again.message.delivery_count < 1:
                     # It went to the other one first; the lock of that runs out, too.
                     lost, again = again, await first(other)
-                with pytest.raises(LostError, match="ran out"):
+                with pytest.raises(LostError, match="has expired"):
                     await lost.renew()
                 assert lost.lost
                 with pytest.raises(LostError, match="renew_for"):

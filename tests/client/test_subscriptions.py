@@ -80,7 +80,7 @@ def test_receivers_of_several_connections_share_a_subscription(broker: Broker, r
 def test_a_subscription_needs_a_name_that_the_broker_knows_again(broker: Broker, router: str) -> None:
     async def test() -> None:
         async with connect(broker.amqp) as connection:
-            with pytest.raises(ValueError, match="`name` of its own"):
+            with pytest.raises(ValueError, match="a connection with a `name`"):
                 connection.receiver(router, subscription="invoices")
             with pytest.raises(ValueError, match="name of a subscription"):
                 connection.receiver(router, shared=True)

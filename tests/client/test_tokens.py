@@ -75,7 +75,7 @@ def broken(_: Broker) -> Token:
     ("source", "error", "words"),
     [
         (refused, AuthenticationError, "refused the token"),
-        (broken, ConnectError, "no token could be had: the authority is down"),
+        (broken, ConnectError, "the token source failed: the authority is down"),
     ],
 )
 def test_a_token_that_is_refused_or_not_there_is_reported(

@@ -168,7 +168,7 @@ OPENING = AcceptConnection(subprotocol="amqp")
             f"answers 503: {LONG[:-1].decode()}",
         ),
         (b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", (), "answers 302"),
-        (b"AMQP\x00\x01\x00\x00\r\n\r\n", (), "found one that sends otherwise"),
+        (b"AMQP\x00\x01\x00\x00\r\n\r\n", (), "found one that sends something else"),
         (AcceptConnection(), (), "expected the subprotocol amqp, found none"),
         (OPENING, (TextMessage(data="AMQP"),), "expected binary messages, found text"),
         (OPENING, (CloseConnection(code=1013, reason="later"),), "closed the WebSocket: later (1013)"),

@@ -162,7 +162,7 @@ def test_a_broker_that_renews_no_locks_is_an_error_that_says_what_to_do() -> Non
             assert refused.value.condition == "amqp:not-implemented"
             with pytest.raises(ValueError, match="0 seconds or more"):
                 connection.receiver("q", renew_for=-1)
-            with pytest.raises(ValueError, match="what is settled has no lock"):
+            with pytest.raises(ValueError, match="settled messages have no lock"):
                 connection.receiver("q", renew_for=1, presettled=True)
 
     play_sockets(test())

@@ -68,7 +68,7 @@ def test_more_links_than_all_sessions_take_are_an_error_and_harm_nothing() -> No
     async def test(broker: EngineBroker) -> None:
         async with connect(broker.url) as connection:
             senders = [connection.sender(f"q-{number}") for number in range(4)]
-            with pytest.raises(ClientError, match="takes 2 on each of 2 sessions"):
+            with pytest.raises(ClientError, match="accepts 2 on each of 2 sessions"):
                 connection.receiver("one more")
             for sender in senders:
                 assert (await sender.send("x")).accepted

@@ -1,10 +1,10 @@
-{{/* Jobs on Spark: what their pods have in common. */}}
+{{/* Jobs on Spark: common parts of their pods. */}}
 
 {{- define "lightrail.lakeTable" -}}
 {{- default "/lake/messages" .Values.analytics.lake.table -}}
 {{- end -}}
 
-{{/* A shell that knows the gateway's authority, before what is given. */}}
+{{/* A shell script that configures the gateway's authority, followed by the given text. */}}
 {{- define "lightrail.sparkShell" -}}
 set -eu
 if [ -s /etc/lightrail/authority/ca.crt ]; then
@@ -73,7 +73,7 @@ metadata:
     {{- include "lightrail.labels" $role | nindent 4 }}
 spec:
   schedule: {{ .schedule | quote }}
-  # A run that lasts is not joined by the next: both would want the same rows.
+  # Runs do not overlap: both would write the same rows.
   concurrencyPolicy: Forbid
   startingDeadlineSeconds: 600
   successfulJobsHistoryLimit: 1

@@ -1,6 +1,6 @@
 {{/* Pods that run to their end: users, hooks, tests. */}}
 
-{{/* Fields of the pod but its containers. Takes (dict "root" $ "component" NAME "values" VALUES-OF-JOBS). */}}
+{{/* Fields of the pod except its containers. Takes (dict "root" $ "component" NAME "values" VALUES-OF-JOBS). */}}
 {{- define "lightrail.jobPod" -}}
 restartPolicy: {{ .restart }}
 serviceAccountName: {{ include "lightrail.serviceAccountName" (dict "root" .root "account" "jobs") }}
@@ -16,7 +16,7 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{/* A container but its command and environment. Takes the same and "name". */}}
+{{/* A container except its command and environment. Takes the same and "name". */}}
 {{- define "lightrail.jobContainer" -}}
 name: {{ .name }}
 image: {{ include "lightrail.image" (dict "image" .root.Values.image "tag" .root.Chart.AppVersion) | quote }}
@@ -27,7 +27,7 @@ securityContext:
   {{- include "lightrail.containerSecurity" . | nindent 2 }}
 {{- end -}}
 
-{{/* How lightrail-admin finds the gateway, and who it is. */}}
+{{/* Address of the gateway and user for lightrail-admin. */}}
 {{- define "lightrail.operatorEnv" -}}
 - name: LIGHTRAIL_URL
   value: {{ include "lightrail.gatewayUrl" . | quote }}
@@ -50,7 +50,7 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{/* The password of one user, and who has signed the certificate: not its key. */}}
+{{/* The password of one user, and the certificate of the authority, without its key. */}}
 {{- define "lightrail.operatorVolumes" -}}
 - name: operator
   secret:
@@ -69,7 +69,7 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{/* A shell function that asks the gateway, before what is given. */}}
+{{/* A shell script with a function for requests to the gateway, followed by the given text. */}}
 {{- define "lightrail.adminShell" -}}
 set -eu
 admin() {
@@ -144,7 +144,7 @@ spec:
         {{- include "lightrail.operatorVolumes" .root | nindent 8 }}
 {{- end -}}
 
-{{/* Numbers of the shards that this upgrade takes away, as JSON; found by asking the cluster. */}}
+{{/* Numbers of the shards that this upgrade removes, as JSON; read from the cluster. */}}
 {{- define "lightrail.leavingShards" -}}
 {{- $found := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-shard" (include "lightrail.fullname" .)) -}}
 {{- $leaving := list -}}

@@ -4,7 +4,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* RELEASE-lightrail, or RELEASE where that says lightrail already; room is left for what is appended. */}}
+{{/* RELEASE-lightrail, or RELEASE if that contains lightrail; short enough for suffixes. */}}
 {{- define "lightrail.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
@@ -34,7 +34,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* Labels of pods: without versions, which would restart what did not change. Adds "values".podLabels. */}}
+{{/* Labels of pods: without versions, which would restart unchanged pods. Adds "values".podLabels. */}}
 {{- define "lightrail.podLabels" -}}
 {{ include "lightrail.selector" . }}
 app.kubernetes.io/part-of: lightrail
@@ -65,7 +65,7 @@ app.kubernetes.io/part-of: lightrail
 {{- end -}}
 {{- end -}}
 
-{{/* Names of the Secrets, made here or given. */}}
+{{/* Names of the Secrets, made by the chart or by the user. */}}
 {{- define "lightrail.usersSecret" -}}
 {{- default (printf "%s-users" (include "lightrail.fullname" .)) .Values.users.existingSecret -}}
 {{- end -}}
@@ -90,7 +90,7 @@ app.kubernetes.io/part-of: lightrail
 {{- toJson $names -}}
 {{- end -}}
 
-{{/* Where the chart's own Jobs find the gateway. */}}
+{{/* Address of the gateway for the chart's Jobs. */}}
 {{- define "lightrail.gatewayUrl" -}}
 {{- $host := printf "%s-gateway.%s.svc" (include "lightrail.fullname" .) .Release.Namespace -}}
 {{- if eq .Values.tls.source "none" -}}

@@ -1,4 +1,4 @@
-{{/* What the pods of all roles have in common. */}}
+{{/* Common parts of the pods of all roles. */}}
 
 {{/* lightrail.toml. Numbers of values are floats here: a large one would be printed as 1e+06. */}}
 {{- define "lightrail.toml" -}}
@@ -32,7 +32,7 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* Where pods run. Takes (dict "root" $ "values" VALUES-OF-THE-ROLE). */}}
+{{/* Scheduling of pods. Takes (dict "root" $ "values" VALUES-OF-THE-ROLE). */}}
 {{- define "lightrail.scheduling" -}}
 {{- with .root.Values.pullSecrets }}
 imagePullSecrets:
@@ -60,7 +60,7 @@ affinity:
 {{- end }}
 {{- end -}}
 
-{{/* Apart over zones and hosts. Takes (dict "root" $ "component" NAME "values" VALUES). */}}
+{{/* Spreads pods over zones and hosts. Takes (dict "root" $ "component" NAME "values" VALUES). */}}
 {{- define "lightrail.spread" -}}
 {{- $keys := dict "zones" "topology.kubernetes.io/zone" "hosts" "kubernetes.io/hostname" -}}
 {{- $wanted := list -}}
@@ -84,7 +84,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
-{{/* HOST:PORT,... of etcd. The own one is asked by its service: that address outlives the members' pods. */}}
+{{/* HOST:PORT,... of etcd; of the release's etcd the service, whose address outlives the members' pods. */}}
 {{- define "lightrail.etcdEndpoints" -}}
 {{- if .Values.etcd.enabled -}}
 {{- printf "%s-etcd.%s.svc:2379" (include "lightrail.fullname" .) .Release.Namespace -}}
@@ -93,7 +93,7 @@ topologySpreadConstraints:
 {{- end -}}
 {{- end -}}
 
-{{/* How everything that talks to etcd finds it. */}}
+{{/* Environment of all processes that connect to etcd. */}}
 {{- define "lightrail.etcdEnv" -}}
 - name: LIGHTRAIL_ETCD
   value: {{ include "lightrail.etcdEndpoints" . | quote }}
@@ -193,7 +193,7 @@ topologySpreadConstraints:
 {{ include "lightrail.etcdEnv" .root }}
 {{- end -}}
 
-{{/* Paths of the certificate, for what serves TLS. */}}
+{{/* Paths of the certificate, for processes that serve TLS. */}}
 {{- define "lightrail.tlsEnv" -}}
 {{- if ne .Values.tls.source "none" }}
 - name: LIGHTRAIL_TLS_CERTIFICATE
@@ -236,7 +236,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
-{{/* The volumes of these mounts but `data`, which is each role's own. */}}
+{{/* The volumes of these mounts except `data`, which each role defines. */}}
 {{- define "lightrail.volumes" -}}
 - name: config
   configMap:
@@ -268,7 +268,7 @@ topologySpreadConstraints:
 {{- end -}}
 
 {{/*
-Probes. /healthz answers as long as the process turns, whatever happens to etcd; a process is started anew only
+Probes. /healthz answers as long as its loop runs, also without etcd; a process is restarted only
 when that stops. Takes VALUES-OF-THE-ROLE.
 */}}
 {{- define "lightrail.probes" -}}
@@ -304,7 +304,7 @@ spec:
       {{- include "lightrail.selector" . | nindent 6 }}
 {{- end -}}
 
-{{/* The fields of a Service that belong to how it is reached from outside. Takes the role's `service`. */}}
+{{/* The fields of a Service for access from outside of the cluster. Takes the role's `service`. */}}
 {{- define "lightrail.serviceReach" -}}
 type: {{ .type }}
 {{- if eq .type "LoadBalancer" }}

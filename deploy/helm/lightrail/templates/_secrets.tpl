@@ -69,12 +69,12 @@ four bytes to five digits of base 85.
 {{- .Values.made.tls -}}
 {{- end -}}
 
-{{/* Data of a Secret that somebody else made, or its name where the cluster can't be asked. */}}
+{{/* Data of an existing Secret, or its name if the cluster can't be queried. */}}
 {{- define "lightrail.foreignData" -}}
 {{- (lookup "v1" "Secret" .root.Release.Namespace .name).data | default .name | toYaml -}}
 {{- end -}}
 
-{{/* checksum/... annotations: a pod is replaced when what it reads at its start has changed. */}}
+{{/* checksum/... annotations: a pod is replaced when a Secret or ConfigMap that it reads at its start has changed. */}}
 {{- define "lightrail.checksums" -}}
 checksum/config: {{ include "lightrail.toml" . | sha256sum }}
 {{- if .Values.wire.encrypted }}

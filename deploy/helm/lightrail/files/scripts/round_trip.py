@@ -1,8 +1,8 @@
 """Sends one message by AMQP and receives it: python round_trip.py HOST:PORT QUEUE.
 
-LIGHTRAIL_USER and LIGHTRAIL_PASSWORD_FILE say as whom; LIGHTRAIL_CA is the file of the authority, or `none`
-for AMQP without TLS; where that file is not there, the system's authorities count. Exit status 1 when the
-message does not come back.
+LIGHTRAIL_USER and LIGHTRAIL_PASSWORD_FILE are the credentials; LIGHTRAIL_CA is the file of the authority, or
+`none` for AMQP without TLS; if that file does not exist, the system's authorities are used. Exit status 1 if
+the message is not received.
 """
 
 import os
@@ -15,7 +15,7 @@ from proton.utils import BlockingConnection
 
 TIMEOUT_S = 30
 OTHERS_MAX = 10_000
-"""Messages of tests that failed, which are taken out on the way."""
+"""Largest number of messages of earlier, failed tests that are removed."""
 
 
 def connect(address: str) -> BlockingConnection:

@@ -1,5 +1,5 @@
-# Defines users that are not there yet: users.sh DIRECTORY 'NAME RIGHTS PREFIX'...; the password of NAME is in
-# DIRECTORY/NAME. With RESET=true those that are there get that password.
+# Defines missing users: users.sh DIRECTORY 'NAME RIGHTS PREFIX'...; the password of NAME is in DIRECTORY/NAME.
+# With RESET=true the password of existing users is set, too.
 set -euf
 directory=$1
 shift

@@ -382,9 +382,9 @@ def test_a_source_that_began_anew_makes_a_copy_fail() -> None:
     move.copy()
     move.exporting.end()
     move.exporting = exporting_of(move.source, QUEUE, "2")
-    with pytest.raises(ImportFailedError, match="began anew"):
+    with pytest.raises(ImportFailedError, match="began again"):
         move.copy()
-    with pytest.raises(ImportFailedError, match="began anew"):
+    with pytest.raises(ImportFailedError, match="began again"):
         move.importing.finish(*move.exporting.state(0), 0)
 
 

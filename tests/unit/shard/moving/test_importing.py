@@ -433,7 +433,7 @@ def test_columns_say_what_is_wrong_with_them() -> None:
     assert {name: bytes(part) for name, part in unpack(said, blob).items()} == {"one": b"abc", "two": b"de"}
     for wrong, why in (
         ([["one", "x", 3], ["two", "b", 2]], "the unknown type"),
-        ([["one", "b", 3]], "5 bytes came, the columns have 3"),
+        ([["one", "b", 3]], "the columns have 3 bytes, found 5"),
         ([["one", "Q", 3]], "ends at 24 of 5"),
         ([["one"]], "is not as expected"),
         (None, "is not as expected"),

@@ -1,4 +1,4 @@
-"""Where Spark looks for the data source `lightrail` by itself: lightrail/spark/source.py has it."""
+"""The module in which Spark looks for the data source `lightrail`, which is in lightrail/spark/source.py."""
 
 from lightrail.spark.source import LightRailSource as DefaultSource
 

@@ -23,12 +23,12 @@ _FOLDER: Final = re.compile(r"shard-(\d+)-([0-9a-f]+)")
 
 
 class ArchiveError(Exception):
-    """A folder that is no archive of this format; the message has what was expected and found."""
+    """The folder is no archive of this format; the message says what was expected and found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One journal: a shard on a disk."""
+    """The journal of a shard on one disk; a shard that starts on an empty disk begins another."""
 
     cluster: str
     shard: int

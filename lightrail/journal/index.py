@@ -46,18 +46,18 @@ class SegmentIndex:
     segment: int
     first_lsn: int
     next_lsn: int
-    """Number of the record behind the last: the index covers first_lsn to before this."""
+    """Number after that of the last record: the index covers records first_lsn to before this."""
     end: int
-    """Offset of that record: bytes before it are committed."""
+    """Offset at which record next_lsn begins, or will begin: bytes before it are committed."""
     messages: int = 0
     last_ms: int = 0
     """The latest time of a record."""
     sealed: bool = False
-    """No record will be added any more."""
+    """Whether no more records will be added to the segment."""
     blocks: list[Block] = field(default_factory=list)
     queues: list[int] = field(default_factory=list)
-    """Offsets of Queue records, which give queue numbers their names from there on. The Snapshot at the head
-    has the names at the start."""
+    """Offsets of Queue records, each of which changes the name or policy of a queue number. The Snapshot at
+    the head has the names at the start."""
 
     def encode(self) -> str:
         """The text of an index file."""
@@ -117,7 +117,7 @@ def read_index(header: SegmentHeader, file: Readable, end: int) -> tuple[Segment
 
 
 def _over_gaps(scan: Scan) -> Iterator[Found]:
-    """All records; ranges that a repair gave up are skipped."""
+    """All records, across ranges that a repair replaced by Gap records."""
     for found in scan:
         if found.code == GAP:
             (next_lsn,) = U64.unpack_from(found.view, found.start + HEADER_SIZE)

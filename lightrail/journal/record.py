@@ -1,4 +1,4 @@
-"""Records of a journal: one class per type of record but Append; layout.py has their binary form.
+"""Records of a journal: one class per type of record except Append; layout.py has their binary form.
 
 All ranges are half-open, as in shard/queue/runs.py. A record names queues by number; their names and
 policies are in Queue records and in the snapshot at the head of each segment.
@@ -10,15 +10,15 @@ from enum import IntEnum
 from typing import Final
 
 REWRITTEN: Final = 1
-"""Flag of Append: these sequences were written before and are moved or changed; the last record counts."""
+"""Flag of Append: sequences written before, now moved or changed; the last record of a sequence counts."""
 SPILLED: Final = 2
-"""Flag of Append: transient messages, on disk only to free memory; recovery skips them."""
+"""Flag of Append: transient messages that were spilled; recovery skips them."""
 CONTINUED: Final = 4
 """Flag of any record: forms a group with the next record; recovery applies a group whole or not at all."""
 MOVED: Final = 8
-"""Flag of Append: these messages moved with their queue from another shard, where they were enqueued."""
+"""Flag of Append: these messages were enqueued at another shard and moved here with their queue."""
 DEFERRED_REASON: Final = "deferred"
-"""Reason of a Settle of messages that are deferred, or were before and are so again."""
+"""Reason of a Settle of messages that are deferred, for the first time or again."""
 MOVED_REASON: Final = "moved"
 """Reason of a Settle that the copy of a queue repeats from its source; it is no event of a message."""
 
@@ -37,7 +37,7 @@ class Outcome(IntEnum):
 
 
 RETURNING: Final = frozenset({Outcome.RELEASED, Outcome.MODIFIED})
-"""Outcomes that keep the messages in the queue, with the record's number of attempts."""
+"""Outcomes after which the messages stay in the queue, with the number of attempts of the record."""
 
 
 class QueueEvent(IntEnum):
@@ -69,7 +69,7 @@ class Delivered:
 
     queue: int
     consumer: int
-    """boot << 32 | link of the frontend's link."""
+    """Id of the consumer's link: boot of the frontend << 32 | number of the link."""
     ranges: Sequence[tuple[int, int]]
     """Sequences (first, before last)."""
     flags: int = 0
@@ -93,7 +93,7 @@ class Ids:
 
     queue: int
     until_ms: int
-    """Time at which these ids are forgotten."""
+    """Time at which the window of duplicates of these ids ends."""
     digests: bytes
     """Digests of the ids, 16 bytes each, concatenated (shard/queue/duplicates.py)."""
     flags: int = 0
@@ -103,8 +103,8 @@ class Ids:
 class Taken:
     """Only the first `taken` messages of a producer's last batch were stored or settled.
 
-    The messages behind them were refused, or are still to be stored under the same number. The next Append of
-    that producer cancels this record.
+    The other messages of the batch were refused, or will be stored later under the same number. The next
+    Append of that producer cancels this record.
     """
 
     producer: int
@@ -120,8 +120,8 @@ class Numbers:
     queue: int
     next_sequence: int
     producers: Sequence[tuple[int, int, int]] = ()
-    """(producer, number of its last batch, number of messages stored of a partially accepted batch; 0 for
-    all). A newer number that this shard has stays."""
+    """(producer, number of its last batch, number of messages stored of that batch; 0 for all). If this shard
+    has a newer number of the producer, it keeps that one."""
     flags: int = 0
 
 
@@ -129,13 +129,13 @@ class TransactionState(IntEnum):
     """The state of a transaction over several shards at one shard; the journal stores the number."""
 
     PREPARED = 1
-    """Its work is in the record; another shard decides."""
+    """This shard stored its part of the work in the record; another shard decides."""
     COMMITTED = 2
-    """This shard decided to commit; other shards may ask for the decision."""
+    """This shard decided to commit; other shards may request the decision."""
     ABORTED = 3
-    """Another shard asked this shard before it had decided: from then on it can't be committed."""
+    """Another shard requested the decision too early: the transaction can no longer be committed."""
     ENDED = 4
-    """All shards have ended the transaction; it is forgotten."""
+    """All shards have ended the transaction; its state is deleted."""
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class Seal:
-    """This journal was given up in that epoch: another owner serves its queues."""
+    """The journal was sealed in that epoch: another owner serves its queues."""
 
     epoch: int
     flags: int = 0
@@ -170,7 +170,7 @@ class Seal:
 
 @dataclass(slots=True)
 class Epoch:
-    """From this record on the journal's shard acts in that epoch."""
+    """From this record on the epoch of the shard is that of the record."""
 
     epoch: int
     flags: int = 0
@@ -208,7 +208,7 @@ class Close:
 
 @dataclass(slots=True)
 class Gap:
-    """Records before `next_lsn` are lost; a repair wrote this record in place of the damaged ones."""
+    """The records before `next_lsn` are lost; a repair wrote this record in place of the damaged ones."""
 
     next_lsn: int
     flags: int = 0

@@ -15,7 +15,7 @@ from lightrail.journal.layout import (
 )
 
 WINDOW_BYTES: Final = 2 * 1024 * 1024
-"""Bytes that are read at once; a larger record is read on its own."""
+"""Number of bytes of one read; a larger record is read by itself."""
 
 
 class Readable(Protocol):
@@ -41,10 +41,10 @@ class Found(NamedTuple):
 
 
 class Scan:
-    """Goes through the records of a file from `offset` on and stops before the first incomplete one.
+    """Iterates over the records of a file from `offset` on and stops before the first incomplete one.
 
-    Afterwards `offset` and `lsn` are those of the next expected record, and `found` describes the bytes that
-    are there instead.
+    Afterwards `offset` and `lsn` are those of the next expected record, and `found` describes the bytes at
+    this offset.
     """
 
     __slots__ = ("_end", "_file", "_salt", "_stop", "found", "lsn", "offset")
@@ -72,7 +72,7 @@ class Scan:
         salt, end, expected = self._salt, self._end, self.lsn
         unpack = HEADER.unpack_from
         view = memoryview(b"")
-        base = self.offset  # of the view's first byte in the file
+        base = self.offset  # offset in the file of the view's first byte
         offset = self.offset
         size = 0
         stop = self._stop

@@ -1,4 +1,4 @@
-"""Actions: what the server of a shard has to do after a step of its engine."""
+"""Actions: requests of one step of a shard's engine to its server."""
 
 from typing import NamedTuple
 
@@ -13,17 +13,17 @@ class Actions(NamedTuple):
     """
 
     failure: str | None
-    """Why nothing here can be trusted any more: only a new process, with recovery, helps. None: go on."""
+    """Why the state in memory can't be trusted, so that the process must end; None if it can."""
     output: list[tuple[bytes, list[bytes]]]
-    """Frames to send at once, by identity of the frontend; answers that wait for the disk are not in it."""
+    """Frames to send at once, by identity of the frontend; without answers that wait for the disk."""
     must_sync: bool
-    """Whether to begin a commit as soon as none runs: a sender, or memory above its mark, waits for it.
-    Records for which no answer waits may gather a little."""
+    """Whether to begin a commit as soon as none runs: a sender waits for it, or memory is above its mark.
+    Otherwise records may gather for a moment."""
     reads: list[Read]
-    """Messages to read back from the store, in a thread; `Engine.read_ended` wants the result."""
+    """Messages to read back from the store, in a thread; the result is passed to `Engine.read_ended`."""
     expired: list[Name]
-    """Names to delete, as their last consumer has detached."""
+    """Names to delete because their last consumer has detached."""
     wanted: list[str]
-    """Frozen queues that no other shard took, and that this shard takes back."""
+    """Frozen queues whose move did not complete, so that this shard takes them back."""
     deadline_ms: int | None
-    """When to call `Engine.tick` at the latest; None: the next heartbeat is early enough."""
+    """Latest time to call `Engine.tick`; None if the next heartbeat is early enough."""

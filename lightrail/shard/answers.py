@@ -24,21 +24,21 @@ class Answers:
         self._unsynced: list[tuple[Waiter, int]] = []
         self._committing: list[tuple[Waiter, int]] = []
         self._refusals: list[tuple[Numbered, int, Refusal]] = []
-        """Of batches that are partly in records that wait for a commit."""
+        """Refusals of batches that are partially in records that wait for a commit."""
         self._refusals_committing: list[tuple[Numbered, int, Refusal]] = []
         self.is_committing = False
         self.failure: str | None = None
-        """Why nothing here can be trusted any more, or None: only a new process, with recovery, helps."""
+        """Why the state in memory can't be trusted, so that the process must end; None if it can."""
 
     def when_synced(self, waiter: Waiter, number: int) -> None:
-        """The waiter is called when everything so far is on disk; in this step where nothing has to be."""
+        """Calls the waiter when all records so far are on disk; in this step if no record waits."""
         self._unsynced.append((waiter, number))
 
     def accept(self, producer: Numbered, number: int, durable: bool) -> None:
-        """Accept a batch: now, or with the commit that has its record.
+        """Accepts a batch: now, or with the commit that has its record.
 
-        Above the memory mark transient batches wait for a commit as well: it has the spilled messages, and a
-        disk that is slower than the senders slows them down.
+        Above the memory mark transient batches also wait for a commit, which has the spilled messages, so
+        that a disk that is slower than the senders slows them down.
         """
         memory = self._memory
         if durable or memory.resident + memory.flowing > memory.mark:
@@ -60,23 +60,23 @@ class Answers:
 
     @property
     def is_due(self) -> bool:
-        """Whether an answer waits that no commit under way will send."""
+        """Whether an answer waits that the commit under way will not send."""
         return self.failure is None and bool(self._unsynced or self._refusals)
 
     def commit_begun(self) -> None:
-        """The records so far are in the commit that now runs; answers to them wait for it."""
+        """Notes that a commit has begun with all records so far; their answers wait for it."""
         self.is_committing = True
         self._committing, self._unsynced = self._unsynced, []
         self._refusals_committing, self._refusals = self._refusals, []
         self._memory.commit_begun()
 
     def commit_ended(self) -> None:
-        """The commit is on disk: sends its answers."""
+        """Sends the answers of a commit that is on disk."""
         self.is_committing = False
         self._memory.commit_ended()
         committing, self._committing = self._committing, []
         if self._memory.is_stuck:
-            # Batches of senders are on disk; their senders are kept from sending more.
+            # The batches are on disk, but their senders must not send more.
             self._unsynced = [each for each in committing if isinstance(each[0], Numbered)] + self._unsynced
             committing = [each for each in committing if not isinstance(each[0], Numbered)]
         for waiter, number in committing:
@@ -94,9 +94,9 @@ class Answers:
                 waiter.accept(number)
 
     def fail(self, error: BaseException) -> None:
-        """Sends no answer any more: after a failed write, only a restart knows what is on disk.
+        """Stops all answers: after a failed write, only a restart finds out what is on disk.
 
-        The same where something was applied in part, by an error of this program.
+        The same applies after an internal error that left a change applied in part.
         """
         if self.failure is None:
             self.failure = str(error)

@@ -1,7 +1,7 @@
 """The cleaner: appends the live messages of the oldest segment again at the tail, piece by piece.
 
-It works through the segment from its beginning, so that what lies in several queues comes together: such
-messages are written once again, with all their queues, and not once for each.
+It goes through the segment from its beginning, so that a message of several queues is found once for all of
+them, and is written once with all its queues.
 """
 
 import logging
@@ -31,7 +31,7 @@ class _Copy:
         self._ends = b""
 
     def same(self, run: Run) -> bool:
-        """Whether another run, of the same record and as large, is the same messages."""
+        """Whether another run of the same record and size has the same messages."""
         mine = self.run
         if run.batch is mine.batch:
             return run.first == mine.first
@@ -43,7 +43,7 @@ class _Copy:
 
 
 class Cleaner:
-    """Frees the oldest segment when the store asks for it."""
+    """Frees the oldest segment when the store requests it."""
 
     __slots__ = ("_counts", "_performer", "_queues", "_segment", "_store", "_work")
 
@@ -60,8 +60,9 @@ class Cleaner:
     def clean(self, now_ms: int) -> None:
         """Appends some of the oldest segment's live messages again; drops the segment if there are none.
 
-        Called after each commit, in pieces, so that cleaning never delays senders and consumers. Messages
-        that are live are looked up each time: those that were settled in between must not be appended again.
+        Called after each commit, and works in pieces, so that cleaning does not delay senders and consumers.
+        Live messages are looked up each time, because those that were settled meanwhile must not be appended
+        again.
         """
         segment = self._store.oldest_to_clean()
         if segment is None or self._in_use(segment):
@@ -81,7 +82,7 @@ class Cleaner:
             log.error("segment %d could not be cleaned: %s", segment, error)
 
     def _list(self, segment: int) -> list[tuple[int, int, Queue, int, int]]:
-        """All that lives in a segment, from its end to its beginning."""
+        """All live messages of a segment, from its end to its beginning."""
         found = []
         for queue in self._queues.stored():
             for run in queue.machine.contents.runs_in(segment):
@@ -92,7 +93,7 @@ class Cleaner:
         return found
 
     def _next_piece(self) -> dict[Queue, list[tuple[int, int]]]:
-        """Sequences by queue: some bytes from where the work stands, records with several queues whole."""
+        """Sequences by queue of the next piece; records with several queues are not split."""
         wanted: dict[Queue, list[tuple[int, int]]] = {}
         left = limits.CLEAN_BYTES
         offset = -1
@@ -104,12 +105,12 @@ class Cleaner:
         return wanted
 
     def _rewrite(self, segment: int, wanted: dict[Queue, list[tuple[int, int]]], now_ms: int) -> None:
-        """The same messages at the tail of the journal, with the same sequences."""
+        """Appends the messages at the tail of the journal, with the same sequences."""
         copies: dict[tuple[int, ...], list[_Copy]] = {}
         moved: list[Run] = []
         for queue, ranges in wanted.items():
             if not self._queues.has(queue):
-                continue  # It was deleted in the meantime.
+                continue  # The queue was deleted meanwhile.
             for run in queue.machine.contents.runs_in(segment):
                 if not any(run.sequence < last and first < run.end for first, last in ranges):
                     continue
@@ -139,9 +140,9 @@ class Cleaner:
             queue.machine.contents.relocate(mine, location)
 
     def _in_use(self, segment: int) -> bool:
-        """Whether it is read now, is damaged, or has messages in no queue (see `Performer.unwritten`)."""
+        """Whether a segment is read now, is damaged, or has messages in no queue (`Performer.unwritten`)."""
         if self._performer.leaving.departures:
-            # Messages that leave may be in this segment; the next steps release all of them.
+            # Leaving messages may be in this segment; the next steps release all of them.
             return True
         if self._performer.reading.get(segment) or segment in self._performer.damaged:
             return True
@@ -150,7 +151,7 @@ class Cleaner:
 
 
 def _gather(copies: dict[tuple[int, ...], list[_Copy]], queue: Queue, piece: Run, attempts: int) -> None:
-    """Puts messages, which are in memory, beside the same ones of other queues."""
+    """Adds messages, which are in memory, to the copies of the same messages in other queues."""
     piece = Run(piece.batch, piece.first, piece.last, piece.sequence, attempts, piece.barred)
     location = piece.batch.location
     assert location is not None

@@ -1,8 +1,8 @@
-"""Client links: which link of a frontend is open as a client's link, of which a queue has one (2.6.1).
+"""Client links: the frontend's link that is open for each link of a client, at most one (2.6.1).
 
-A client's link is known by the digits in its opening (`client_link`): of its container-id, its name, its role
-and its user. A second attach finds the first one here, whichever frontends the two came through. A link whose
-opening has no digits shares its name with nobody, and is not here.
+A client's link is identified by a digest in its opening (`client_link`) of its container-id, name, role and
+user. So a second attach finds the first one, also through another frontend. A link whose opening has no
+digest has a unique name, and is not listed here.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class ClientLinks:
     """The clients' links that are open, by queue.
 
     Args:
-        end: ends a link at its queue; whoever has it is notified here.
+        end: ends a link at its queue; this class notifies the frontend of the link.
     """
 
     __slots__ = ("_awaited", "_by_queue", "_end")
@@ -33,7 +33,7 @@ class ClientLinks:
     def open_elsewhere(
         self, queue: Queue, peer: Peer, link: int, opening: ConsumerOpen
     ) -> Consumer | AwaitedConsumer | None:
-        """The consumer whose link ends when this opening claims it, and whose frames may come after it."""
+        """The consumer whose link this opening will end, and whose frames may arrive after the opening."""
         if not opening.steals or not opening.client_link:
             return None
         former = self._by_queue.get(queue, {}).get(opening.client_link)
@@ -44,11 +44,11 @@ class ClientLinks:
     def claim(
         self, queue: Queue, peer: Peer, link: int, opening: ProducerOpen | ConsumerOpen, now_ms: int
     ) -> bool:
-        """Ends the link that is open as the same client's link, where the client has attached it anew.
+        """Ends the open link of the same client's link, if the client has attached it again.
 
         Returns:
-            False where the link that is opened ends instead: its client attached it before the other one,
-            and it opens again as its shard was lost or its queue moved.
+            False if the link that is being opened must end instead: it is the older attach, and is opened
+            again only because its shard was lost or its queue moved.
         """
         client_link = opening.client_link
         if not client_link:
@@ -68,12 +68,12 @@ class ClientLinks:
         return True
 
     def add(self, queue: Queue, client_link: str, opened: Opened) -> None:
-        """The link is open from now on; a former one has ended."""
+        """Adds an open link; a former one has ended."""
         if client_link:
             self._by_queue.setdefault(queue, {})[client_link] = opened
 
     def drop(self, queue: Queue, client_link: str, opened: Opened) -> None:
-        """The link has ended; another one may be open in its place."""
+        """Removes an ended link; another one may be open in its place."""
         found = self._by_queue.get(queue) if client_link else None
         if found is not None and found.get(client_link) is opened:
             del found[client_link]
@@ -81,5 +81,5 @@ class ClientLinks:
                 del self._by_queue[queue]
 
     def forget(self, queue: Queue) -> None:
-        """All links of a queue have ended, or open again elsewhere."""
+        """Removes all links of a queue, which have ended or open at another shard."""
         self._by_queue.pop(queue, None)

@@ -1,19 +1,19 @@
-"""When a shard's cyclic garbage is collected: no pass of Python's collector walks a deep backlog.
+"""Schedules Python's garbage collector so that none of its passes walks a deep backlog.
 
-Messages and runs die by reference counting; the collector is there for cycles, which the steady work of the
-engine does not make. CPython's own rules walk the backlog all the same: generation 1 after a number of passes
-of generation 0, and everything whenever a quarter more has survived. Here instead:
+Messages and runs are freed by reference counting; the collector is needed for cycles, which the steady work
+of the engine does not make. CPython's default rules walk the backlog nevertheless: generation 1 after a
+number of passes of generation 0, and all objects whenever a quarter more has survived. The rules here are:
 
 - A pass of generation 1 walks three thresholds of objects, and no count starts a pass of generation 2.
-- Those counts fall whenever an object dies, of whatever age. While a deep queue takes in as much as it gives
-  out, the young generation would grow to the whole backlog without a pass, and the next pass would walk it
-  all. So while there is much, each look collects what is new and then freezes all objects: the collector does
-  not walk them again.
-- When little is left, all objects are thawed and walked once. A shard with many objects and no message, ten
-  thousand queues say, is not walked: cycles of old objects stay there, new ones are collected as everywhere.
+- These counts also fall when old objects are freed. While as many messages leave a deep queue as arrive, the
+  young generation would grow to the whole backlog without a pass, and the next pass would walk all of it. So
+  while there are many objects, each look collects the new ones and then freezes all objects: the collector
+  does not walk frozen objects.
+- When few are left, all objects are thawed and walked once. A shard with many objects and no message, such as
+  one with ten thousand queues, is not walked: cycles of old objects stay, new ones are collected as usual.
 
-How much there is, is the count of allocated blocks: that is no less than the objects that a pass can walk,
-and takes 1.5 ms for six million; `gc.get_freeze_count()` walks every frozen object.
+The number of objects is estimated by the count of allocated blocks: it is at least the number of objects that
+a pass can walk, and takes 1.5 ms for six million; `gc.get_freeze_count()` walks every frozen object.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ _NEVER: Final = 2**31 - 1
 
 
 class Collecting:
-    """The collector of this process, in the hands of the shard from `begin` to `close`."""
+    """Controls the collector of this process from `begin` to `close`."""
 
     def __init__(self, blocks: Callable[[], int] = sys.getallocatedblocks) -> None:
-        """`blocks` returns how many blocks of memory this process has allocated for objects."""
+        """`blocks` returns the number of memory blocks that this process has allocated for objects."""
         self._blocks = blocks
         self._has_frozen = False
-        """Since the last full pass, objects were frozen."""
+        """Whether objects were frozen since the last full pass."""
         self._looks = 0
-        """Since the last full pass."""
+        """Number of looks since the last full pass."""
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Passes are bounded from now on; the loop looks now and then."""
+        """Bounds passes from now on; the loop calls `look` periodically."""
         if not self._blocks():
             log.warning(
                 "Python does not count its blocks of memory, as with PYTHONMALLOC=malloc: the collector may "

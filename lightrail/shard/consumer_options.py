@@ -1,4 +1,4 @@
-"""Options of a consumer in a queue's machine, as its opening asks for them."""
+"""Options of a consumer in a queue's machine, from its opening."""
 
 from lightrail.filters.looks import Looks
 from lightrail.shard.field_access import selector

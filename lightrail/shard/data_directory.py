@@ -1,9 +1,9 @@
 """The data directory of a shard, and with it the number of the shard.
 
-``DATA/shard-N`` holds the messages of shard N; ``DATA/shard-N.lock`` is held by the process that serves
-them. A process without a configured number takes the first directory that is not locked; if there is none it
-asks the coordinator for a new number. The id of the disk for this request is in ``DATA/shard-new.json``
-meanwhile, so that a process that dies in between does not leave an unused number behind.
+``DATA/shard-N`` has the messages of shard N; the process that serves them has locked ``DATA/shard-N.lock``. A
+process without a configured number uses the first directory that is not locked; if there is none it requests
+a new number from the coordinator. The id of the disk for this request is stored in ``DATA/shard-new.json``,
+so that a process that ends before it creates the directory leaves no unused number.
 """
 
 import fcntl
@@ -23,15 +23,15 @@ from lightrail.shard.journal.store import StoreRefusedError
 
 NAME: Final = re.compile(r"shard-(0|[1-9][0-9]{0,8})")
 DISK_FILE: Final = "disk.json"
-"""Names the disk where the store has no identity file of its own."""
+"""File with the id of the disk, for stores without an identity file."""
 MARK_FILE: Final = "generation.json"
 MARK_FORMAT: Final = 1
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
-"""Drawn by Linux at each boot, and the same in all containers of a machine."""
+"""Random id that Linux makes at each boot; the same in all containers of a machine."""
 DRAFT: Final = "shard-new.json"
 
 Allocate = Callable[[str], Awaitable[int]]
-"""From a disk id to the number of a new shard."""
+"""Returns the number of a new shard for a disk id."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class DataDirectory:
 
     @property
     def inode(self) -> int:
-        """Of the directory: another one than that of a copy, and the same wherever its volume is mounted."""
+        """Inode of the directory: a copy has another one, another mount of the volume has the same."""
         return os.stat(self.directory).st_ino
 
     @property
@@ -90,7 +90,7 @@ class DataDirectory:
 
     @property
     def mark(self) -> Mark | None:
-        """Of the last start on this directory; None where none is known. Raises StoreRefusedError."""
+        """The mark of the last start on this directory; None if there is none. Raises StoreRefusedError."""
         path = os.path.join(self.directory, MARK_FILE)
         try:
             with open(path, "rb") as file:
@@ -113,7 +113,7 @@ class DataDirectory:
             ) from error
 
     def write_mark(self, mark: Mark) -> None:
-        """It is on disk when this returns. Raises OSError."""
+        """Writes and syncs the mark. Raises OSError."""
         fields = {
             "format": MARK_FORMAT,
             "generation": mark.number,
@@ -127,10 +127,10 @@ class DataDirectory:
             files.unlock()
 
     def settle(self, store: str, cluster: str, disk: str | None = None) -> str:
-        """Gives the directory a disk id, `disk` or one that is drawn, unless it has one. Raises
-        StoreRefusedError.
+        """Gives the directory a disk id, `disk` or a random one, unless it has one. Raises StoreRefusedError.
 
-        One with a store in memory gets another id each time: it is never the same disk again.
+        A directory of a store in memory gets a new id each time, because it never has the same messages
+        again.
         """
         if store == "memory":
             os.makedirs(self.directory, exist_ok=True)
@@ -144,7 +144,8 @@ class DataDirectory:
             if store != "journal":
                 files.replace(DISK_FILE, json.dumps({"disk": disk}).encode() + b"\n")
             elif not numbers(files):
-                # One with segments has lost its identity file: the journal makes a new one from the segments.
+                # A directory with segments has lost its identity file, which the journal makes again from
+                # them.
                 identity.settle(files, cluster, self.shard, disk=disk)
         finally:
             files.unlock()
@@ -162,25 +163,25 @@ def known(data: str) -> list[int]:
 
 
 def hold(data: str, shard: int) -> DataDirectory | None:
-    """The directory of a shard, made if it is missing; None if another process has locked it."""
+    """Locks the directory of a shard and creates it if missing; None if another process has locked it."""
     directory = os.path.join(data, f"shard-{shard}")
     lock = _lock(f"{directory}.lock")
     return None if lock is None else DataDirectory(shard, directory, lock)
 
 
 def held_by_other(data: str, shard: int) -> str:
-    """The error for a person in that case."""
+    """The error text if another process has locked the directory of a shard."""
     return (
-        f"{os.path.join(data, f'shard-{shard}')} is held by another process, which serves shard {shard}: end "
-        "that one, give this one another directory with --data, or another number with --id"
+        f"{os.path.join(data, f'shard-{shard}')} is locked by another process, which serves shard {shard}: "
+        "end it, or give this one another directory with --data, or another number with --id"
     )
 
 
 async def find(data: str, store: str, cluster: str, allocate: Allocate) -> DataDirectory | None:
-    """The first directory that is not locked, or a new one; None while another process makes a new one.
+    """The first directory that is not locked, or a new one; None while another process creates one.
 
     Raises:
-        StoreRefusedError: a directory that is there can't be used.
+        StoreRefusedError: an existing directory can't be used.
     """
     found = _first(data)
     if found is not None:
@@ -189,7 +190,7 @@ async def find(data: str, store: str, cluster: str, allocate: Allocate) -> DataD
     if looking is None:
         return None
     try:
-        # Again: another process may have made one, and died, since the first look.
+        # Search again: another process may have created a directory and ended since the first search.
         found = _first(data)
         if found is not None:
             return found
@@ -210,14 +211,14 @@ def _first(data: str) -> DataDirectory | None:
 
 
 def _draft(data: str) -> str:
-    """The disk id for a new directory, the same until that is made."""
+    """The disk id for a new directory; the same id until the directory is created."""
     path = os.path.join(data, DRAFT)
     try:
         with open(path, "rb") as file:
             found: dict[str, Any] = json.loads(file.read())
             return str(found["disk"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        pass  # none, or half of one: no number was requested with it
+        pass  # Missing or incomplete: no number was requested with it.
     files = RealFiles(data)
     try:
         disk = secrets.token_hex(16)

@@ -19,10 +19,10 @@ log = logging.getLogger("lightrail.shard.performer")
 
 
 class DeadLettering:
-    """Moves dead letters; keeps those that the store has no room for.
+    """Moves dead letters, and retries those for which the store had no room.
 
     Args:
-        enqueue: adds a batch, whose record is appended, to a queue.
+        enqueue: adds a batch with an appended record to a queue.
     """
 
     __slots__ = ("_counts", "_enqueue", "_queues", "_store", "unwritten")
@@ -35,7 +35,7 @@ class DeadLettering:
         self._counts = counts
         self._enqueue = enqueue
         self.unwritten: list[tuple[Queue, effects.DeadLetter]] = []
-        """Dead letters that the store had no room for: in no queue now, on disk still in their own."""
+        """Dead letters for which the store had no room: in no queue in memory, on disk still in the first."""
 
     def move(self, queue: Queue, effect: effects.DeadLetter, now_ms: int) -> None:
         """Moves messages to `NAME/$dlq`, annotated with the reason: one group in the journal."""
@@ -43,7 +43,7 @@ class DeadLettering:
         count = run.last - run.first
         target = self._queues.get(dead_letter_name(queue.name), now_ms)
         if target is None:
-            self._postpone(queue, effect, "its dead-letter queue could not be made")
+            self._postpone(queue, effect, "its dead-letter queue could not be created")
             return
         batch = dead_letter_batch(run, queue.name, effect, now_ms)
         durable = batch.durable
@@ -64,7 +64,7 @@ class DeadLettering:
             try:
                 self._store.append(settled, now_ms)
             except StoreError as error:
-                # After a restart they are in both queues: delivered twice at worst, never lost.
+                # After a restart the messages are in both queues: delivered twice at worst, never lost.
                 self._counts.store_failures += 1
                 log.error("dead letters of queue %s could not be settled: %s", queue.name, error)
         location = run.batch.location
@@ -82,7 +82,7 @@ class DeadLettering:
         self.unwritten.append((queue, effect))
 
     def write_again(self, now_ms: int) -> None:
-        """Tries again to move the dead letters that the store had no room for."""
+        """Tries again to move the dead letters for which the store had no room."""
         unwritten, self.unwritten = self.unwritten, []
         for queue, effect in unwritten:
             self.move(queue, effect, now_ms)

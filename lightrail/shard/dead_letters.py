@@ -1,4 +1,4 @@
-"""Messages on their way to a dead-letter queue: the same bytes, annotated with why, whence and when."""
+"""Annotates dead letters with the reason, the source and the time; all other bytes are unchanged."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,16 +16,16 @@ TIME: Final = Symbol("x-opt-dead-letter-time")
 CONDITION: Final = Symbol("x-opt-dead-letter-condition")
 DESCRIPTION: Final = Symbol("x-opt-dead-letter-description")
 COUNT: Final = Symbol("x-opt-dead-letter-count")
-"""How often the message was dead-lettered; condition and description are those of the first time with one."""
+"""Number of times that the message was dead-lettered; the first condition and description are kept."""
 
 _MARK: Final = b"x-opt-dead-letter-"
-"""Without these bytes a message was never dead-lettered: its annotations need not be decoded. After a redrive
-only its history is left, without a reason."""
+"""A message without these bytes was never dead-lettered, so its annotations need not be decoded. After a
+redrive a message has only its history, without a reason."""
 _COUNT_MAX: Final = (1 << 32) - 1
 
 
 def dead_letter_batch(run: Run, source: str, effect: DeadLetter, now_ms: int) -> Batch:
-    """The messages of a run as they stand in the dead-letter queue of `source`; they do not expire there."""
+    """The messages of a run for the dead-letter queue of `source`; they do not expire there."""
     notes: dict[Symbol, object] = {
         REASON: Symbol(effect.reason),
         SOURCE: source,
@@ -59,7 +59,7 @@ def _with_history(
 ) -> dict[Symbol, object]:
     """The annotations of one message: the first error stays, and dead-letterings are counted.
 
-    A message that was redriven from a dead-letter queue and failed again still has its first error.
+    A message that was redriven from a dead-letter queue and failed again keeps its first error.
     """
     earlier: dict[Any, Any] = {}
     if not message_format and _MARK in message:
@@ -78,7 +78,7 @@ def _with_history(
 def merge_annotations(message: bytes, annotations: bytes) -> bytes:
     """A message with the annotations of a receiver's outcome (messaging 3.4.5), which are an encoded map.
 
-    The message as it is where all of its annotations would be more than `limits.ANNOTATIONS_BYTES_MAX`.
+    The message is unchanged if its annotations would exceed `limits.ANNOTATIONS_BYTES_MAX`.
     """
     notes, _end = decode(annotations, 0, len(annotations))
     return _annotated(message, notes, bytes_max=limits.ANNOTATIONS_BYTES_MAX)
@@ -87,9 +87,9 @@ def merge_annotations(message: bytes, annotations: bytes) -> bytes:
 def _annotated(
     message: bytes, notes: Mapping[Symbol, Any], message_format: int = 0, bytes_max: int | None = None
 ) -> bytes:
-    """The message with more annotations; as it is where it has none of AMQP's sections.
+    """The message with more annotations; unchanged if it has none of AMQP's sections.
 
-    The message behind its header was not checked when it was sent, and must not get lost for its contents.
+    The sections after the header were not checked when the message was sent, and must not cause its loss.
     """
     if message_format:
         return message

@@ -1,4 +1,4 @@
-"""Deadlines: when which queue wants a Tick."""
+"""Deadlines: the time at which each queue needs a Tick."""
 
 from heapq import heappop, heappush, heapreplace
 
@@ -6,7 +6,7 @@ from lightrail.shard.shard_queue import Queue
 
 
 class Deadlines:
-    """When which queue needs a Tick, so that not all of them are asked in each step; entries may be stale."""
+    """Queues by the time of their next Tick, so that a step need not check all; entries may be stale."""
 
     __slots__ = ("_heap", "_order")
 
@@ -16,7 +16,7 @@ class Deadlines:
 
     @property
     def next_ms(self) -> int | None:
-        """The earliest time, or None; a queue that needs no Tick any more is passed over."""
+        """The earliest time, or None; skips queues that no longer need a Tick."""
         heap = self._heap
         while heap:
             due_ms, order, queue = heap[0]
@@ -34,7 +34,7 @@ class Deadlines:
         return None
 
     def note(self, queue: Queue) -> None:
-        """The queue changed: its next deadline may be earlier."""
+        """Notes the deadline of a changed queue, which may be earlier than before."""
         due_ms = queue.next_deadline_ms if queue.parked else queue.machine.next_deadline_ms
         if due_ms is None or not queue.ownership.is_serving:
             return
@@ -44,7 +44,7 @@ class Deadlines:
             heappush(self._heap, (due_ms, self._order, queue))
 
     def due(self, now_ms: int) -> list[Queue]:
-        """Takes out the queues that need a Tick now."""
+        """Removes and returns the queues that need a Tick now."""
         found: list[Queue] = []
         heap = self._heap
         while heap and heap[0][0] <= now_ms:

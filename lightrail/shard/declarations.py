@@ -1,7 +1,7 @@
-"""Declarations: the names of the directory, as the shard's queues see them.
+"""Declarations: the shard's interface to the names of the directory.
 
 `Names` is the port to the directory; `EveryName` is the one in memory, for which every name is a plain queue
-until it is told otherwise.
+until a test changes it.
 """
 
 from collections.abc import Callable
@@ -24,20 +24,20 @@ class Names(Protocol):
 
     @property
     def history(self) -> str:
-        """Of the coordinator; `created` of different ones can't be compared (cluster/history.py)."""
+        """The coordinator's history; `created` of different ones can't be compared (cluster/history.py)."""
 
     def refresh(self) -> None:
         """Follows changes, and calls the listeners. Raises CoordinatorError."""
 
     def get(self, name: str) -> Name:
-        """The record of a name; one without a role has role none."""
+        """The record of a name; its role is none if the name has no role."""
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
         """Adds a listener for later changes."""
 
 
 class EveryName:
-    """In memory: every name is a queue with the default policy, until another one is set."""
+    """A directory in memory: every name is a queue with the default policy, unless another one is set."""
 
     def __init__(self) -> None:
         self.history = ""
@@ -47,7 +47,7 @@ class EveryName:
         self._revision = 1
 
     def give(self, name: str, policy: NamePolicy) -> None:
-        """Sets another policy; makes a name again that was dropped."""
+        """Sets another policy; creates a name again that was dropped."""
         before = self.get(name)
         self._revision += 1
         created = before.created if before.role is policy.role else self._revision
@@ -55,7 +55,7 @@ class EveryName:
         self._given[name] = Name(name, policy, created, self._revision)
 
     def drop(self, name: str) -> None:
-        """The name has no role any more."""
+        """Removes the role of the name."""
         self._revision += 1
         self._changed.setdefault(name, self.get(name))
         self._given[name] = undefined(name)
@@ -91,7 +91,7 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
     """The policy of the machine of a queue, whose durations are milliseconds.
 
     Args:
-        max_delivery_count: for queues whose policy does not have one.
+        max_delivery_count: the default for queues whose policy has none.
     """
     given = record.policy
     dead = rules.is_dead_letter(record.name)

@@ -10,7 +10,7 @@ FORMER_FROZEN: Final = "sealed"
 
 
 class Named(Protocol):
-    """A name as the directory has it; `lightrail.namespace.records.Name` is one."""
+    """A name of the directory; `lightrail.namespace.records.Name` is one."""
 
     @property
     def name(self) -> str: ...
@@ -23,28 +23,28 @@ class Named(Protocol):
 
     @property
     def created(self) -> int:
-        """The revision that made it."""
+        """The revision that created the name."""
 
     @property
     def history(self) -> str:
-        """Of the coordinator, in which `created` is a revision (cluster/history.py)."""
+        """The coordinator's history in which `created` is a revision (cluster/history.py)."""
 
 
 class Declared(NamedTuple):
     """The fields of a Queue record beside the policy."""
 
     created: int | None = None
-    """The revision that made the name; None if the record has none."""
+    """The revision that created the name; None if the record has none."""
     epoch: int = 1
-    """In which this shard owns it, or will, where it is a copy."""
+    """The epoch in which this shard owns the queue, or will own it if it is a copy."""
     copy: bool = False
-    """It is on its way here, and not served."""
+    """Whether the queue is being copied to this shard, and is not served."""
     frozen: bool = False
-    """It is on its way to another shard: nothing of it changes any more in this epoch."""
+    """Whether the queue is frozen for its move to another shard, and does not change in this epoch."""
     captured: bool = False
-    """All that happens to its messages is written down, from this record on."""
+    """Whether all events of its messages are recorded from this record on."""
     history: str = ""
-    """Of the coordinator, in which `created` is a revision."""
+    """The coordinator's history in which `created` is a revision."""
 
 
 def encode_declared(record: Named, epoch: int = 1, *, copy: bool = False, frozen: bool = False) -> str:
@@ -64,7 +64,7 @@ def encode_declared(record: Named, epoch: int = 1, *, copy: bool = False, frozen
 
 
 def declared_of(text: str) -> Declared:
-    """Reads such a text, of this version or an older one."""
+    """Decodes the text of this version or an older one."""
     try:
         found = json.loads(text)
         created, epoch, history = found.get("created"), found.get("epoch", 1), found.get("history", "")

@@ -12,7 +12,7 @@ log = logging.getLogger("lightrail.shard.deletions")
 
 
 class Deletions:
-    """Those that are under way; the shard asks again where one fails."""
+    """The deletions under way; the shard requests a failed one again."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -25,7 +25,7 @@ class Deletions:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Waits for all of them."""
+        """Waits for all deletions."""
         await asyncio.gather(*self._tasks)
 
     async def _delete(self, record: Name) -> None:

@@ -12,11 +12,11 @@ from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import deliver
 
 WAITS_SAMPLED_EVERY: Final = 8
-"""Of so many slices, the waiting time of one is measured, which costs 0.1 us per slice."""
+"""Number of slices of which one has its waiting time measured, which costs 0.1 us per slice."""
 
 
 class Delivering:
-    """Encodes the deliveries of a shard; ends and bytes are copied as they are in the batch."""
+    """Encodes the deliveries of a shard; ends and bytes are copied unchanged from the batch."""
 
     __slots__ = ("_consumers", "_counts", "_deliveries")
 
@@ -28,8 +28,8 @@ class Delivering:
     def deliver_row(self, queue: Queue, row: list[effects.Deliver], now_ms: int) -> None:
         """Sends slices of small batches that follow each other as one frame.
 
-        Senders that wait for each answer make batches of one message, and a frame for each of these would
-        cost the shard and the frontend more than the messages do.
+        Senders that wait for each answer make batches of one message, and a frame for each batch would cost
+        the shard and the frontend more than the messages do.
         """
         first = row[0]
         if len(row) == 1:
@@ -86,7 +86,7 @@ class Delivering:
             if run.end > queue.redelivered_before:
                 self._deliver_apart(queue, effect, queue.redelivered_before - run.sequence, now_ms)
                 return
-            # A delivery before the restart: it is shown to the consumer and not counted (ADR 5).
+            # A delivery before the restart is marked for the consumer and not counted as failed (ADR 5).
             attempts = attempts or 1
         batch = run.batch
         first, last = run.first, run.last
@@ -126,7 +126,7 @@ class Delivering:
 
 
 def follows(row: list[effects.Deliver], effect: effects.Deliver) -> bool:
-    """Whether a slice continues a row: in numbers, sequences, and fields that a frame has once for all."""
+    """Whether a slice continues a row, by its numbers, its sequences, and the common fields of a frame."""
     last = row[-1]
     before, run = last.run, effect.run
     old, new = before.batch, run.batch

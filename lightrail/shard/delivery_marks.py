@@ -1,10 +1,10 @@
-"""Delivery marks: below which sequence messages of each queue may have been delivered, also after a crash.
+"""Delivery marks: sequences below which messages of a queue may have been delivered, also after a crash.
 
-A shard that is killed forgets what its consumers had unsettled, and settlements that were still gathering.
+A shard that is killed loses the list of its unsettled deliveries, and settlements that no commit had yet.
 These messages are delivered again, which their delivery-count has to show (messaging 3.2.1). So the mark of
-each queue stands in a small file beside the journal (docs/formats/delivery-marks.md), written by a thread of
-its own and a little ahead: most deliveries write nothing, and wait for nothing. Deliveries beyond the mark
-in the file are sent when the file has theirs. ADR 28 has the reasons why it is no record of the journal.
+each queue is stored in a small file beside the journal (docs/formats/delivery-marks.md). A separate thread
+writes marks somewhat ahead, so that most deliveries need no write and do not wait. Deliveries beyond the mark
+in the file are sent when the file has their mark. ADR 28 has the reasons why it is no record of the journal.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ log = logging.getLogger("lightrail.shard.delivery_marks")
 
 FILE: Final = "delivery-marks"
 EVERYTHING: Final = 1 << 62
-"""Above every sequence: it is unknown which messages were delivered."""
+"""The mark above every sequence, used if it is unknown which messages were delivered."""
 _HEAD: Final = struct.Struct("<8sHH16s")
 """Magic, version, state, boot of the machine."""
 _MAGIC: Final = b"LRDMARKS"
 _VERSION: Final = 1
 _OPEN: Final = 0
 _CLOSED_WITHOUT: Final = 1
-"""As former versions ended in order: no mark counts."""
+"""State of a file that an earlier version closed in order: its marks do not count."""
 _CLOSED: Final = 2
 """The shard was stopped in order: the marks are exact, and were synced."""
 _SLOTS_AT: Final = 64
@@ -39,18 +39,18 @@ _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class DeliveryMarks:
-    """Marks that live as long as the process: of a store in memory, and of tests."""
+    """Marks in memory, for a store in memory and for tests."""
 
     def __init__(self) -> None:
         self._former: dict[int, int] = {}
         self._unknown = 0
-        """Mark of queues that `_former` does not have."""
+        """The mark of queues that are not in `_former`."""
         self.is_exact = False
-        """Whether `before` has marks of an orderly end, which are not ahead of the deliveries."""
+        """Whether `before` returns marks of an orderly end, which are not ahead of the deliveries."""
         self._noted: dict[int, int] = {}
 
     def before(self, queue: int) -> int:
-        """Sequences below this may have been delivered before the start.
+        """The sequence below which messages may have been delivered before the start.
 
         Args:
             queue: number of the queue in the journal.
@@ -58,44 +58,42 @@ class DeliveryMarks:
         return self._former.get(queue, self._unknown)
 
     def note(self, queue: int, mark: int) -> None:
-        """From now on the mark of a queue is at least this one."""
+        """Raises the mark of a queue to at least `mark`."""
         self._noted[queue] = mark
 
     def there(self, queue: int) -> int:
-        """The mark that a shard finds which starts after this one was killed now."""
+        """The mark that the next start would find if this process were killed now."""
         return self._noted.get(queue, 0)
 
     def forget(self, queue: int) -> None:
-        """Forgets a deleted queue; its number is not used again."""
+        """Removes a deleted queue; its number is not used again."""
         self._noted.pop(queue, None)
 
     def hold(self, queue: int, seen_to: int) -> None:
-        """Notes that messages up to this sequence are delivered: their frames wait until the file has the
-        mark."""
+        """Notes that messages up to `seen_to` are delivered; frames wait until the file has the mark."""
 
     @property
     def holds(self) -> bool:
-        """Whether something that is to be sent has to wait."""
+        """Whether frames wait until the file has their marks."""
         return False
 
     def begin(self, loop: asyncio.AbstractEventLoop, release: Callable[[], None]) -> None:
-        """From now on, before any delivery, marks are written.
+        """Begins to write marks; called before the first delivery.
 
         Args:
-            release: called on the loop when nothing has to wait any more.
+            release: called on the loop when no frame has to wait any longer.
         """
 
     def close(self, last: dict[int, int]) -> None:
-        """The shard ends in order.
+        """Writes the marks of an orderly end.
 
         Args:
-            last: up to where messages of each queue may have been delivered that come again, 0 for none;
-                queues that are missing keep the mark that was noted.
+            last: by queue, the sequence below which messages may have been delivered and are delivered
+                again, 0 for none; missing queues keep the noted mark.
         """
 
     def next_life(self, last: dict[int, int] | None = None) -> "DeliveryMarks":
-        """What a shard finds that starts after this one was killed, or ended in order with the `last` marks
-        (see FileMarks.close)."""
+        """The marks that the next start finds after a kill, or after an orderly end with the marks `last`."""
         made = DeliveryMarks()
         made._former = {**self._noted, **(last or {})}
         made.is_exact = last is not None
@@ -106,12 +104,12 @@ class FileMarks(DeliveryMarks):
     """Marks in a file of the shard's directory.
 
     Args:
-        directory: the shard's.
-        boot_id: of the running machine; what an earlier one had not synced when it died is lost, and then
-            nothing is known of what was delivered.
+        directory: the shard's directory.
+        boot_id: the boot id of the machine. If it has changed, marks that were not synced are lost, so it is
+            unknown which messages were delivered.
 
     Raises:
-        StoreRefusedError: the file is of a newer version, or can't be read.
+        StoreRefusedError: the file has a newer version, or can't be read.
     """
 
     def __init__(self, directory: str, boot_id: bytes | None = None) -> None:
@@ -123,9 +121,9 @@ class FileMarks(DeliveryMarks):
         self._writing = False
         self._failing = False
         self._there: dict[int, int] = {}
-        """The mark of each queue in the file; 0 before its first one is written."""
+        """The mark of each queue in the file; 0 before the first one is written."""
         self._awaited: dict[int, int] = {}
-        """By queue: the mark that the file must have before the deliveries of this step are sent."""
+        """The mark by queue that the file must have before the deliveries of this step are sent."""
         self._timer: asyncio.TimerHandle | None = None
         try:
             with open(self._path, "rb") as file:
@@ -148,7 +146,7 @@ class FileMarks(DeliveryMarks):
         if version != _VERSION:
             raise StoreRefusedError(
                 f"expected delivery marks of version {_VERSION} in {self._path}, found version {version}: "
-                "start a newer LightRail, or delete the file: what is delivered again is not marked then"
+                "start a newer LightRail, or delete the file: redelivered messages are not marked then"
             )
         if state == _CLOSED_WITHOUT:
             return
@@ -164,7 +162,7 @@ class FileMarks(DeliveryMarks):
     # --- while the shard serves ---------------------------------------------------------------------------
 
     def begin(self, loop: asyncio.AbstractEventLoop, release: Callable[[], None]) -> None:
-        """As above; writes a new file with the marks of the recovered queues.
+        """See DeliveryMarks; writes a new file with the marks of the recovered queues.
 
         A failure is logged: without the file, messages that are delivered again after a crash are not marked.
         """
@@ -205,7 +203,7 @@ class FileMarks(DeliveryMarks):
         self._there.pop(queue, None)
 
     def hold(self, queue: int, seen_to: int) -> None:
-        """As above, while the file can be written, and for limits.DELIVERY_MARK_WAIT_MS."""
+        """See DeliveryMarks; only if the file can be written, and for limits.DELIVERY_MARK_WAIT_MS."""
         if self._worker is None or self._file < 0 or self._failing:
             return
         self._awaited[queue] = seen_to
@@ -226,7 +224,7 @@ class FileMarks(DeliveryMarks):
             self._release()
 
     def note(self, queue: int, mark: int) -> None:
-        """As above; written by the thread, all that gathers meanwhile at once."""
+        """See DeliveryMarks; the thread writes all marks that have gathered at once."""
         self._noted[queue] = mark
         self._there.setdefault(queue, 0)
         self._write()
@@ -252,7 +250,7 @@ class FileMarks(DeliveryMarks):
         for queue, mark in noted.items():
             if queue in there:
                 there[queue] = mark
-        # Of a queue that has ended nothing is awaited any more.
+        # No frame waits for the mark of a queue that has ended.
         if all(there.get(queue, seen_to) >= seen_to for queue, seen_to in self._awaited.items()):
             self._let_go()
         self._write()
@@ -260,13 +258,13 @@ class FileMarks(DeliveryMarks):
     def _failed(self, error: BaseException) -> None:
         if not self._failing:
             log.error(
-                "%s can't be written, so what is delivered again after a crash is not marked: %s",
+                "%s can't be written, so messages that are redelivered after a crash are not marked: %s",
                 *(self._path, error),
             )
         self._failing = True
 
     def close(self, last: dict[int, int]) -> None:
-        """As above; the file has exact marks then, and is synced."""
+        """See DeliveryMarks; the file then has exact marks, and is synced."""
         if self._worker is None:
             return
         self._worker.close()
@@ -286,7 +284,7 @@ class FileMarks(DeliveryMarks):
 
 
 def machine_boot_id() -> bytes:
-    """16 bytes that are others after each start of the machine; zeros where the system does not give any."""
+    """16 bytes that differ after each boot of the machine; zeros if the system has no boot id."""
     try:
         with open(_BOOT_ID, encoding="ascii") as file:
             return bytes.fromhex(file.read().strip().replace("-", ""))

@@ -1,4 +1,4 @@
-"""The disk as operators see it: whether it answers, and has room; the begin and end of each is logged."""
+"""Watches whether the disk answers and has room, and logs each change."""
 
 import logging
 
@@ -16,28 +16,28 @@ class DiskWatch:
         self._begun_s: float | None = None
         """When the commit that is under way began."""
         self._is_reported = False
-        """That the disk does not answer is in the log."""
+        """Whether it was logged that the disk does not answer."""
         self._full = ""
         self._room_s: float | None = None
-        """Since when a disk that had no room has some."""
+        """Time at which a full disk had room again."""
 
     def commit_begun(self, now_s: float) -> None:
-        """A commit is on its way to the disk."""
+        """Notes the begin of a commit."""
         self._begun_s = now_s
 
     def commit_ended(self, now_s: float) -> None:
-        """The commit has ended, well or not."""
+        """Notes the end of the commit, successful or not."""
         if self._is_reported:
             self._is_reported = False
             log.warning("the disk answers again; a commit took %.1f s", self.age_s(now_s))
         self._begun_s = None
 
     def age_s(self, now_s: float) -> float:
-        """How long the commit under way has taken so far; 0 without one."""
+        """Seconds that the commit under way has taken so far; 0 if there is none."""
         return 0.0 if self._begun_s is None else max(0.0, now_s - self._begun_s)
 
     def is_silent(self, now_s: float) -> bool:
-        """Whether the disk has not answered for so long that senders must not count on it."""
+        """Whether the disk has not answered for too long to serve senders."""
         return self._begun_s is not None and self.age_s(now_s) * 1000 > limits.DISK_SILENCE_MS
 
     @property
@@ -50,8 +50,8 @@ class DiskWatch:
         if self.is_silent(now_s) and not self._is_reported:
             self._is_reported = True
             log.error(
-                "%s: frontends are told nothing until it does, so that senders get their messages back "
-                "after shard_wait; look at the disk, its controller or the network behind it",
+                "%s: the shard sends nothing to frontends until it does, so that senders get their messages "
+                "back after shard_wait; check the disk, its controller or the network behind it",
                 self.silence(now_s),
             )
         if full:
@@ -59,7 +59,7 @@ class DiskWatch:
                 log.error("no room for messages: %s", full)
             self._full, self._room_s = full, None
         elif self._full:
-            # Near the bound a disk has room and none in turns: one report for all of them.
+            # A nearly full disk alternates between room and no room: report this once.
             if self._room_s is None:
                 self._room_s = now_s
             if (now_s - self._room_s) * 1000 >= limits.DISK_ROOM_MS:

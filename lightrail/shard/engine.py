@@ -1,8 +1,8 @@
-"""The shard's engine: frames of the wire in, queue machines and store driven, frames out; no I/O of its own.
+"""The shard's engine: applies frames to queue machines and the store, and returns frames, without I/O.
 
-Deliveries and answers to transient batches are sent in the same step;
-answers to durable batches wait in `_unsynced` until the commit that holds their records has reached the disk.
-A queue is dispatched once per step, after all received frames have been applied, so that slices are large.
+Deliveries and answers to transient batches are sent in the same step; answers to durable batches wait until
+the commit with their records is on disk (`Answers`). A queue is dispatched once per step, after all received
+frames have been applied, so that slices are large.
 """
 
 import logging
@@ -46,7 +46,7 @@ log = logging.getLogger("lightrail.shard.engine")
 
 
 class Engine:
-    """The queues of one shard behind the wire."""
+    """All queues of one shard."""
 
     def __init__(
         self,
@@ -114,28 +114,28 @@ class Engine:
         self._messages_committing = 0
         self._ticked_ms = now_ms
         self._late: dict[Queue, None] = {}
-        """Queues with consumers that select that were dispatched after the looks of a step were used up."""
+        """Queues with filters that were dispatched when the looks of their step were used up."""
         follower.restore(recovered.queues, self.transactions.reserved, now_ms)
         self.transactions.restored()
         counts.queues = queues.figures
         counts.store_usage = self._usage
 
-    # --- what the server asks --------------------------------------------------------------------------
+    # --- the interface to the server -------------------------------------------------------------------
 
     def answer(self, operations: Mapping[str, Operation]) -> None:
-        """Requests that others answer."""
+        """Adds requests that other objects answer."""
         self._requests.add(operations)
 
     def receive(self, identity: bytes, parts: list[bytes], now_ms: int) -> list[bytes]:
-        """Apply one message of a frontend; a step should follow.
+        """Applies one message of a frontend; a step should follow.
 
         Returns:
-            The rest of a part that would take too long at once: to be received later, in its order.
+            Parts that would take too long now, and must be passed to a later call, in their order.
         """
         return self._receiving.receive(identity, parts, now_ms)
 
     def heard(self, identity: bytes, now_ms: int) -> None:
-        """A message of a frontend is here, and received later."""
+        """Notes that a message of a frontend has arrived, which is applied later."""
         peer = self._frontends.find(identity)
         if peer is not None:
             peer.heard_ms = now_ms
@@ -144,8 +144,8 @@ class Engine:
         """Dispatches touched queues and returns the actions, after all received frames have been applied.
 
         Args:
-            is_silent: the disk hangs: nothing is sent, as if the shard stood still.
-            is_closing: the shard ends: deliveries wait for no delivery mark.
+            is_silent: the disk hangs, so nothing is sent, as if the shard hung.
+            is_closing: the shard ends, so deliveries do not wait for delivery marks.
         """
         if self._takeovers:
             self._receiving.take_over(now_ms)
@@ -166,7 +166,7 @@ class Engine:
         )
 
     def _dispatch(self, now_ms: int) -> None:
-        """Delivers, appends settlements, keeps the memory mark."""
+        """Delivers, appends settlements, and keeps memory below its mark."""
         performer, store, memory = self._performer, self._store, self._memory
         if memory.waiting and not memory.index_is_full:
             performer.touched.update(memory.waiting)
@@ -187,7 +187,7 @@ class Engine:
         if self._late:
             self._late_first()
         while performer.touched:
-            # Dead letters touch further queues; each round takes those that are there.
+            # Dead letters touch further queues, which the next round dispatches.
             touched, performer.touched = performer.touched, {}
             for queue in touched:
                 contents = queue.machine.contents
@@ -216,18 +216,18 @@ class Engine:
         if self._relays.touched:
             self._relays.step(now_ms)
         if store.failure and self._answers.failure is None:
-            # The failure of a call in this step, whose caller may only have counted a refusal.
+            # A call failed in this step, and its caller may only have counted a refusal.
             self.commit_failed(StoreBrokenError(store.failure))
 
     def _late_first(self) -> None:
-        """Dispatches queues first that had no looks or deliveries left in the last turn."""
+        """Moves queues to the front that had no looks or deliveries left in the last turn."""
         touched = self._performer.touched
         late, self._late = self._late, {}
         first = {queue: None for queue in late if queue in touched}
         self._performer.touched = {**first, **touched}
 
     def _keep_bounds(self, queue: Queue, now_ms: int) -> None:
-        """Admits batches that waited for room, and spills what the policy wants on disk."""
+        """Admits batches that waited for room, and spills messages that the policy wants on disk."""
         if queue.parked and self._answers.failure is None:
             # An admitted batch touches the queue again.
             self._admission.resume(queue, now_ms)
@@ -236,23 +236,23 @@ class Engine:
             self._house.keep_within(queue, now_ms)
 
     def commit_begun(self) -> None:
-        """The records so far are in the commit that now runs; answers to them wait for it."""
+        """Notes that a commit has begun with all records so far; their answers wait for it."""
         self._answers.commit_begun()
         self._messages_committing = self._performer.messages_unsynced
         self._performer.messages_unsynced = 0
         self._performer.captured_bytes = 0
 
     def commit_ended(self, now_ms: int) -> int:
-        """The commit is on disk: its batches are accepted. Returns how many messages were in it."""
+        """Accepts the batches of a commit that is on disk. Returns the number of its messages."""
         self._answers.commit_ended()
         self._house.clean(now_ms)
         return self._messages_committing
 
     def _answer_without_commit(self, now_ms: int) -> None:
-        """No record waits for the disk: answers that were kept back to save memory may leave.
+        """Sends answers that were delayed to save memory, if no record waits for the disk.
 
-        While more than twice the mark is in memory and can't be spilled, they stay: senders run out of
-        credit, and nothing grows without bound.
+        While memory exceeds twice the mark and can't be spilled, these answers wait, so that senders run out
+        of credit and memory is bounded.
         """
         if self._house.stuck:
             self._answers.answer_requests()
@@ -261,20 +261,19 @@ class Engine:
             self.commit_ended(now_ms)
 
     def last_marks(self) -> dict[int, int]:
-        """By queue number: up to which sequence messages are redelivered after an orderly end."""
+        """By queue number, the sequence up to which messages are redelivered after an orderly end."""
         return {queue.id: queue.may_come_again_before for queue in self._queues}
 
     def commit_failed(self, error: BaseException) -> None:
-        """Sends no answer any more: after a failed write, only a restart knows what is on disk."""
+        """Stops all answers: after a failed write, only a restart finds out what is on disk."""
         self._answers.fail(error)
 
     def when_synced(self, waiter: Waiter, number: int) -> None:
-        """The waiter is called when everything so far is on disk; in the next step where nothing has to
-        be."""
+        """Calls the waiter when all records so far are on disk; in the next step if no record waits."""
         self._answers.when_synced(waiter, number)
 
     def read_ended(self, read: Read, error: BaseException | None, now_ms: int) -> None:
-        """Hands messages that were read to their queue."""
+        """Passes messages that were read back to their queue."""
         reading = self._performer.reading
         reading[read.segment] -= 1
         if not reading[read.segment]:
@@ -288,7 +287,7 @@ class Engine:
         if queue.is_frozen and self.freezing.read_ended(queue, read):
             return
         self._counts.fetched_bytes += sum(run.size for run in read.runs)
-        # Without any run the machine fetches again in a second; damaged messages are given up and logged.
+        # Without any run the machine fetches again in a second; damaged messages are skipped and logged.
         damaged = isinstance(error, JournalDamagedError)
         fetched = commands.Fetched(read.run.sequence, read.runs, damaged)
         self._performer.perform(queue, queue.machine.apply(fetched, now_ms), now_ms)
@@ -298,7 +297,7 @@ class Engine:
                 self.when_synced(waiter, number)
 
     def tick(self, now_ms: int) -> None:
-        """Expires messages, and forgets frontends that were silent for too long."""
+        """Expires messages, and closes the links of frontends that were silent for too long."""
         stalled = now_ms - self._ticked_ms > limits.PEER_SILENCE_MS // 2
         self._ticked_ms = now_ms
         self._frontends.forget_silent(now_ms, stalled=stalled)
@@ -323,7 +322,7 @@ class Engine:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the next queue wants a tick, or the time of a batch that waits is over; None for never."""
+        """Time of the next Tick of a queue, or of the end of a batch's wait; None for never."""
         if self._performer.leaving.departures or self._admission.unfinished:
             return 0
         due_ms = self._queues.deadlines.next_ms
@@ -335,11 +334,11 @@ class Engine:
         self._follower.refresh(now_ms)
 
     def open_arrival(self, arrival: Arrival, now_ms: int) -> None:
-        """The transaction has made a queue this shard's; a step should follow."""
+        """Serves a moved queue after the transaction that made this shard its owner; a step should follow."""
         self._follower.committed(arrival, now_ms)
 
     def lost(self, identity: bytes) -> None:
-        """ZeroMQ has no way to this frontend any more; its silence will end it, or its greeting renew it."""
+        """ZeroMQ has no route to this frontend; it will time out or send a new greeting."""
         peer = self._frontends.find(identity)
         if peer is not None:
             self._frontends.forget(peer, self._ticked_ms)

@@ -1,4 +1,4 @@
-"""Looking into messages: how queue machines read a field, and how consumers select."""
+"""Reading fields of messages, for queue machines and for filters of consumers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,12 +20,12 @@ def look(path: str) -> Callable[[bytes], Any]:
 
 
 def selector(spec: Mapping[str, Any], looks: Looks) -> Callable[[bytes], bool | None]:
-    """A function that tells whether a message matches a filter; it never raises for a message.
+    """A function that returns whether a message matches a filter; it never raises for a message.
 
     It returns None if the looks of this step are used up.
 
     Raises:
-        FilterError: the filter can't be used; it says what was expected, what was found, and where.
+        FilterError: the filter is invalid; the text says what was expected, what was found, and where.
     """
     filter = compile_filter(spec)
     matches = filter.matches

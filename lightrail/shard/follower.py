@@ -1,9 +1,9 @@
 """The follower: applies changes of the directory and of placements to the queues of this shard.
 
-When a name was dropped, or dropped and made again, its queue is deleted: links end, messages are freed, the
-journal has a record of it. Queues that the directory does not know after a start are kept and not served: a
-lost directory must not delete messages. Only the broker's own queues (subscriptions, dynamic nodes) are
-deleted. In another history of the coordinator than before, no queue is deleted (cluster/history.py).
+When a name was dropped, or dropped and created again, its queue is deleted: links end, messages are freed,
+and the journal gets a record. Queues that are missing in the directory after a start are kept and not served:
+a lost directory must not delete messages. Only queues that the broker created (subscriptions, dynamic nodes)
+are deleted. If the history of the coordinator has changed, no queue is deleted (cluster/history.py).
 """
 
 import logging
@@ -40,7 +40,7 @@ log = logging.getLogger("lightrail.shard.follower")
 
 
 class Follower:
-    """Keeps the queues in accordance with the directory."""
+    """Keeps the queues consistent with the directory and the placements."""
 
     __slots__ = (
         "_arrivals",
@@ -90,7 +90,7 @@ class Follower:
         self._now_ms = 0
         self._failed = False
         self._undeleted: list[Queue] = []
-        """Deleted, which the journal had no room for yet."""
+        """Deleted queues for whose record the journal had no room yet."""
         queues.names.listen(self._changed)
         self._tenancy.map.listen(self._placed)
 
@@ -102,7 +102,7 @@ class Follower:
         reserved: Callable[[str], Mapping[int, Sequence[tuple[int, int]]]],
         now_ms: int,
     ) -> None:
-        """Add what recovery found, as far as the names are still the same ones, and the queues this shard's.
+        """Adds recovered queues whose names still exist, and that this shard owns.
 
         Args:
             reserved: messages of a queue that prepared transactions have; see commands.Restore.
@@ -113,7 +113,7 @@ class Follower:
             self._queues.remember(each.queue)
             declared = declared_of(each.policy)
             if declared.copy:
-                # If its move was not committed, the move begins anew.
+                # If its move was not committed, the move begins again.
                 copy = self._queues.restore_copy(each, now_ms)
                 self._house.memory.update(copy)
                 self._arrivals.recovered(copy)
@@ -132,8 +132,8 @@ class Follower:
                     self._change(queue, named)
                 self._performer.touched[queue] = None
                 if named.policy["lifetime"] == LAST_CONSUMER and rules.is_system(each.name):
-                    # A shared subscription: its links open it again in a moment, or they ended with the
-                    # broker and it would gather messages for ever. A user's queue may not have had a consumer
+                    # A shared subscription: its links open again in a moment, or they ended with the broker,
+                    # and the queue would gather messages for ever. A user's queue may not have had a consumer
                     # yet.
                     self._last_consumers.await_first(queue, now_ms)
             else:
@@ -145,7 +145,7 @@ class Follower:
         self._tell_unknown(unknown)
 
     def _open_recovered(self) -> None:
-        """Open copies whose move was committed before this shard ended, and drop the others."""
+        """Opens copies whose move was committed before this shard ended, and drops the others."""
         for name in self._arrivals.take_recovered():
             found = self._queues.names.get(name)
             self._open(name)
@@ -157,7 +157,7 @@ class Follower:
         for queue in unknown[: limits.LOG_NAMES_MAX]:
             if queue.record.role is Role.QUEUE:
                 log.warning(
-                    "the coordinator does not say that queue %s, which has %d messages, is at this shard: it "
+                    "queue %s, which has %d messages, has no placement at this shard in the coordinator: it "
                     "is kept, not served",
                     queue.name,
                     queue.machine.contents.gauges.ready,
@@ -170,7 +170,7 @@ class Follower:
                 queue.machine.contents.gauges.ready,
             )
         if len(unknown) > limits.LOG_NAMES_MAX:
-            log.warning("so are %d further queues", len(unknown) - limits.LOG_NAMES_MAX)
+            log.warning("%d further queues are kept, not served", len(unknown) - limits.LOG_NAMES_MAX)
 
     # --- later -----------------------------------------------------------------------------------------
 
@@ -178,12 +178,12 @@ class Follower:
         """Applies changes of the directory; while it can't be read, queues are served as before."""
         self._now_ms = now_ms
         try:
-            # The names are at least as new as the placements: a placed queue has its name here.
+            # The names are at least as new as the placements, so the name of a placed queue exists.
             self._tenancy.map.refresh()
             self._queues.names.refresh()
         except CoordinatorError as error:
             if not self._failed:
-                log.error("names can't be read, what is known goes on: %s", error)
+                log.error("names can't be read, known queues are served as before: %s", error)
             self._failed = True
         else:
             self._failed = False
@@ -197,7 +197,7 @@ class Follower:
             self._relays.name_changed(name)
 
     def _follow(self, name: str) -> None:
-        """The name changed."""
+        """Applies the change of a name."""
         queue = self._queues.find(name)
         found = self._queues.names.get(name)
         if queue is None:
@@ -215,13 +215,13 @@ class Follower:
         elif verdict is Verdict.CHANGE:
             self._change(queue, found)
         elif verdict is Verdict.DELETE:
-            again = " and made again" if found.role is Role.QUEUE else ""
+            again = " and created again" if found.role is Role.QUEUE else ""
             self._delete(queue, Event.DELETE, _deleted(f"{name} was deleted{again}"))
         elif verdict is Verdict.KEEP:
             self._keep_unknown(queue)
 
     def _keep_unknown(self, queue: Queue) -> None:
-        """The coordinator was set back, and does not know the name of the queue."""
+        """Keeps a queue whose name is missing because the coordinator was set back."""
         log.error(
             "the coordinator, which was set back, knows no queue %s, which has %d messages: it is "
             "kept, not served. "
@@ -243,7 +243,7 @@ class Follower:
                 self._end_exports(name)
 
     def _open(self, name: str) -> None:
-        """Opens complete copies of queues that are placed here; drops copies that are of no use."""
+        """Opens complete copies of queues that are placed here; drops useless copies."""
         arrival = self._arrivals.find(name)
         if arrival is None:
             return
@@ -261,7 +261,7 @@ class Follower:
         for queue in self._arrivals.open(arrival, now_ms):
             if queue.record.policy["lifetime"] == LAST_CONSUMER and rules.is_system(queue.name):
                 self._last_consumers.await_first(queue, now_ms)
-        log.info("queue %s is here now, in epoch %d", arrival.name, arrival.epoch)
+        log.info("queue %s is at this shard now, in epoch %d", arrival.name, arrival.epoch)
 
     def _drop_arrival(self, name: str) -> None:
         arrival = self._arrivals.find(rules.owner(name))
@@ -269,18 +269,18 @@ class Follower:
             self._arrivals.drop(arrival, self._now_ms)
 
     def _end_exports(self, name: str) -> None:
-        """The queue does not move any more."""
+        """Ends the exports of a queue that no longer moves."""
         for each in (name, rules.dead_letter_name(name)):
             queue = self._queues.find(each)
             if queue is not None and not queue.is_frozen:
                 self._exports.end(queue)
 
     def _follow_placement(self, name: str) -> None:
-        """The placement of a queue changed."""
+        """Applies a changed placement of a queue."""
         queue = self._queues.find(name)
         placed = self._tenancy.map.placed(name)
         if queue is None or placed is None:
-            # A queue without a placement was deleted, and its name shows that now or in a moment.
+            # A queue without a placement was deleted; its name shows that now or in a moment.
             return
         verdict = judge(queue.state, queue.epoch, placed, self._tenancy.shard)
         if verdict is Verdict.LEAVE:
@@ -292,12 +292,12 @@ class Follower:
             self._serve(queue, placed.epoch)
 
     def _disown(self, queue: Queue, placed: Placed) -> None:
-        """Keeps a queue that another shard owns, which does not have the messages that are here."""
+        """Keeps a queue that another shard owns without its messages at this shard."""
         if queue.state is State.UNOWNED:
             return
         log.error(
-            "queue %s is at shard %d in epoch %d, says the coordinator, and was here in epoch %d, with %d "
-            "messages that did not move: it is kept, not served",
+            "queue %s is at shard %d in epoch %d according to the coordinator, and was here in epoch %d, "
+            "with %d messages that did not move: it is kept, not served",
             queue.name,
             placed.shard,
             placed.epoch,
@@ -309,7 +309,7 @@ class Follower:
         self._freezing.forget(queue)
 
     def _serve(self, queue: Queue, epoch: int) -> None:
-        """The queue is this shard's, in another epoch than before."""
+        """Serves a queue that this shard owns, in another epoch than before."""
         found = self._queues.names.get(queue.name)
         self._exports.end(queue)
         if queue.is_frozen:
@@ -327,18 +327,18 @@ class Follower:
         self._performer.touched[queue] = None
 
     def _change(self, queue: Queue, found: Name) -> None:
-        """The queue has the policy of its name."""
+        """Applies the policy of its name to a queue."""
         effects = self._queues.change(queue, found, self._now_ms)
         self._performer.perform(queue, effects, self._now_ms)
         self._performer.touched[queue] = None
 
     def _delete(self, queue: Queue, event: Event, why: Refusal) -> None:
-        """The queue is not this shard's any more."""
+        """Deletes a queue that this shard no longer owns."""
         queue.ownership.apply(event)
         self._end(queue, why)
 
     def _end(self, queue: Queue, why: Refusal) -> None:
-        """End the links, release the messages, and write that the queue is deleted."""
+        """Ends the links, releases the messages, and appends a record that the queue is deleted."""
         self._exports.end(queue)
         self._freezing.forget(queue)
         self._awaited.forget(queue)
@@ -357,13 +357,13 @@ class Follower:
             self._store.append(record.Queue(QueueEvent.DELETED, queue.id, queue.name), self._now_ms)
         except StoreError as error:
             if queue not in self._undeleted:
-                log.error("the end of queue %s could not be written down yet: %s", queue.name, error)
+                log.error("the deletion of queue %s could not be recorded yet: %s", queue.name, error)
             self._undeleted.append(queue)
 
     # --- time ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Write the ends of queues again that could not be written."""
+        """Retries to record deletions of queues that could not be recorded."""
         self._now_ms = now_ms
         if self._undeleted:
             undeleted, self._undeleted = self._undeleted, []

@@ -14,7 +14,7 @@ from lightrail.wire.frames import HEADER_SIZE, VERSION, Kind, frame
 log = logging.getLogger("lightrail.shard.frontends")
 
 SHARD: Final = "shard-"
-"""How the names of peers begin that are shards, which copy queues."""
+"""Prefix of the names of peers that are shards, which copy queues."""
 
 
 class Frontends:
@@ -29,7 +29,7 @@ class Frontends:
         self._relays = relays
         self._by_identity: dict[bytes, Peer] = {}
         self._strangers: dict[bytes, bytes] = {}
-        """Answers to senders that are no peers, by identity."""
+        """Answers to senders that are not peers, by identity."""
 
     def __iter__(self) -> Iterator[Peer]:
         return iter(self._by_identity.values())
@@ -40,52 +40,52 @@ class Frontends:
         return sum(not peer.frontend.startswith(SHARD) for peer in self._by_identity.values())
 
     def find(self, identity: bytes) -> Peer | None:
-        """The peer of an identity, or None: it has to greet first."""
+        """The peer of an identity; None if it has to greet first."""
         return self._by_identity.get(identity)
 
     def meet(self, identity: bytes, part: bytes, now_ms: int) -> bool:
-        """Answer the first frame of a stranger; whether it is a peer from now on.
+        """Answers the first frame of an unknown sender; returns whether it is a peer from now on.
 
-        Only a greeting makes a peer; all else is answered with ABSENT, and the frontend greets again.
+        Only a greeting makes a peer; other frames are answered with ABSENT, and the frontend greets again.
         """
         if part[:1] != bytes((Kind.HELLO,)):
             self._strangers[identity] = frame(Kind.ABSENT)
             return False
         hello = Hello.decode(part[HEADER_SIZE:])
         if hello.version != VERSION:
-            # The frontend learns our version from the answer; its other frames have a layout unknown here.
-            log.error("frontend %s speaks wire %d, we speak %d", hello.frontend, hello.version, VERSION)
+            # The answer has our version; the layout of the frontend's other frames is unknown.
+            log.error("frontend %s has wire version %d, expected %d", hello.frontend, hello.version, VERSION)
             self._strangers[identity] = self._welcome(hello.attempt)
             return False
         for other in [peer for peer in self if peer.frontend == hello.frontend]:
-            # The same frontend, started again: the deliveries of its former process return at once.
+            # The frontend was restarted: the deliveries of its former process return at once.
             self.forget(other, now_ms)
         self.greet(identity, hello, now_ms)
         return True
 
     def greet(self, identity: bytes, hello: Hello, now_ms: int) -> None:
-        """The frontend has greeted: it is a peer without links."""
+        """Adds a peer without links for a frontend that has greeted."""
         peer = Peer(identity, hello.frontend, hello.boot, hello.attempt, now_ms)
         peer.out.append(self._welcome(hello.attempt))
         self._by_identity[identity] = peer
 
     def greet_again(self, peer: Peer, hello: Hello, now_ms: int) -> None:
-        """The frontend may have lost frames, and begins anew; its producers keep their
-        numbers.
-        """
+        """Begins again with a frontend that may have lost frames; its producers keep their numbers."""
         self.forget(peer, now_ms)
         self.greet(peer.identity, hello, now_ms)
 
     def ask_to_greet(self, peer: Peer, why: str, now_ms: int) -> None:
-        """A frame of the frontend is missing. Later batches must not be stored: the number of a later
-        batch would stand for the missing ones. The frontend has to send everything again.
+        """Asks a frontend to greet again because a frame of it is missing.
+
+        Later batches must not be stored, because their numbers would confirm the missing ones. The frontend
+        has to send all unanswered frames again.
         """
         log.warning("frontend %s has to greet again: %s", peer.frontend, why)
         self.forget(peer, now_ms)
         self._strangers[peer.identity] = frame(Kind.ABSENT)
 
     def forget(self, peer: Peer, now_ms: int) -> None:
-        """Closes everything of a frontend that has ended, or begins anew."""
+        """Closes all links of a frontend that has ended, or that begins again."""
         self._by_identity.pop(peer.identity, None)
         self._links.forget(peer, now_ms)
         self._relays.forget(peer)
@@ -94,7 +94,7 @@ class Frontends:
         """Forgets frontends from which nothing was received for limits.PEER_SILENCE_MS.
 
         Args:
-            stalled: this process stood still: received frames wait in the socket.
+            stalled: this process hung, so that received frames wait in the socket.
         """
         for peer in list(self):
             if stalled:
@@ -104,7 +104,7 @@ class Frontends:
                 self.forget(peer, now_ms)
 
     def take_output(self) -> list[tuple[bytes, list[bytes]]]:
-        """(identity, parts) for every frontend that something is to be sent to."""
+        """(identity, parts) for every frontend with frames to send."""
         output = [(identity, [answer]) for identity, answer in self._strangers.items()]
         self._strangers.clear()
         for peer in self._by_identity.values():

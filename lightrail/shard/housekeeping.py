@@ -1,4 +1,4 @@
-"""The shard's memory and disk: which messages are spilled above the memory mark; when the cleaner runs."""
+"""Housekeeping: spills messages above the memory mark, and runs the cleaner."""
 
 import logging
 
@@ -18,7 +18,7 @@ log = logging.getLogger("lightrail.shard.housekeeping")
 
 
 class Housekeeping:
-    """Keeps memory below its mark and the disk within its factor; both in pieces, between other work."""
+    """Keeps memory below its mark and the disk within its factor, in small pieces between other work."""
 
     __slots__ = ("_cleaner", "_counts", "_spill_failed", "_store", "memory")
 
@@ -40,7 +40,7 @@ class Housekeeping:
         return memory.is_stuck
 
     def relieve(self, now_ms: int) -> None:
-        """Above the memory mark: the longest queues keep their heads, the rest is spilled."""
+        """Above the memory mark, spills the largest queues except their heads."""
         failed = False
         head_bytes = self.memory.head_bytes
         for queue, wanted in self.memory.plan():
@@ -53,7 +53,7 @@ class Housekeeping:
         self._spill_failed = failed
 
     def keep_within(self, queue: Queue, now_ms: int) -> None:
-        """Spills what a queue with the overflow flow_to_disk has above its own mark, at once."""
+        """Spills the messages of a queue with the overflow flow_to_disk above the queue's mark, at once."""
         own = own_mark(queue)
         if own is None:
             return
@@ -64,11 +64,11 @@ class Housekeeping:
             self._spill_failed = True
 
     def _spill(self, queue: Queue, wanted: int, batch_bytes: int, now_ms: int, *, quiet: bool) -> bool:
-        """Spills so many bytes of a queue; returns False where the store has no room for them.
+        """Spills `wanted` bytes of a queue; returns False if the store has no room for them.
 
         Args:
             batch_bytes: see `Eviction.evict`.
-            quiet: do not log a failure again that every turn repeats.
+            quiet: whether not to log a failure that every turn repeats.
         """
         written = True
         contents = queue.machine.contents
@@ -110,7 +110,7 @@ class Housekeeping:
 
 
 def own_mark(queue: Queue) -> int | None:
-    """Bytes that a queue with the overflow flow_to_disk may have in memory; None for another one."""
+    """Bytes that a queue with the overflow flow_to_disk may have in memory; None for other queues."""
     contents = queue.machine.contents
     policy = contents.policy
     if policy.overflow != FLOW_TO_DISK:

@@ -1,8 +1,8 @@
-"""Requests of readers to a shard's journals, answered from a thread of its own.
+"""Requests of readers to a shard's journals, answered by a separate thread.
 
 The operations `journals`, `segment` and `journal` are drawn in docs/formats/wire.md. No queue is touched, and
-the loop only puts answers on their way. The thread is not the one that reads messages back for consumers:
-readers of old segments must not hold those up.
+the loop only sends the answers. The thread is not the one that reads messages back for consumers, because
+readers of old segments must not delay consumers.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ class JournalSource(Protocol):
     """The journals of a shard as readers see them; any thread may call."""
 
     def journals(self) -> list[tuple[Incarnation, list[SegmentIndex]]]:
-        """All of them, with the committed and synced part of their segments."""
+        """All journals, with the committed and synced part of their segments."""
 
     def segment(self, disk: str, number: int) -> SegmentIndex:
-        """One of them. Raises NoSegmentError."""
+        """One segment. Raises NoSegmentError."""
 
     def read(self, disk: str, segment: int, start: int, end: int) -> bytes:
         """Bytes of a segment. Raises NoSegmentError, BeyondCommittedError, OSError."""
 
 
 class JournalRequests:
-    """Answers them.
+    """Answers requests of readers.
 
     Args:
         turn: sends the answers.
@@ -56,7 +56,7 @@ class JournalRequests:
         self._journals = journals
         self._turn = turn
         self._worker: Worker | None = None
-        """Begun by the first request: most shards are never read so."""
+        """The thread; the first request starts it, because most shards have no readers."""
         self._waiting = 0
         self.operations: dict[str, Operation] = {
             "journals": self._list,
@@ -72,7 +72,7 @@ class JournalRequests:
     # --- operations ------------------------------------------------------------------------------------
 
     def _list(self, peer: Peer, number: int, fields: Fields, _now_ms: int) -> None:
-        """Journals with their segments in brief, in pages."""
+        """Answers with a page of journals and short forms of their segments."""
         after = fields.get("after")
         if after is not None and not (
             isinstance(after, list)
@@ -88,12 +88,12 @@ class JournalRequests:
         self._submit(peer, number, lambda: (self._page(disk, lsn, after, most), b""))
 
     def _segment(self, peer: Peer, number: int, fields: Fields, _now_ms: int) -> None:
-        """One segment with its index."""
+        """Answers with one segment and its index."""
         disk, segment = _segment_id(fields)
         self._submit(peer, number, lambda: self._whole(disk, segment))
 
     def _read(self, peer: Peer, number: int, fields: Fields, _now_ms: int) -> None:
-        """A range of bytes."""
+        """Answers with a range of bytes."""
         disk, segment = _segment_id(fields)
         start = whole(fields, "from", 0, OFFSET_MAX, None)
         end = whole(fields, "to", start, start + limits.JOURNAL_READ_BYTES, None)
@@ -176,14 +176,14 @@ def _segment_id(fields: Fields) -> tuple[str, int]:
 
 
 def _refusal(number: int, error: BaseException) -> bytes:
-    """The answer to a request that could not be done."""
+    """The answer to a failed request."""
     match error:
         case NoSegmentError():
             condition, description = conditions.NOT_FOUND, str(error)
         case BeyondCommittedError():
             condition, description = conditions.ILLEGAL_STATE, str(error)
         case OSError():
-            log.error("a journal could not be read for a reader: %s", error)
+            log.error("a reader's request failed, because the journal could not be read: %s", error)
             condition, description = conditions.INTERNAL_ERROR, f"the shard's disk could not be read: {error}"
         case _:
             log.error("a reader could not be answered", exc_info=error)

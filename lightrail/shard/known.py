@@ -1,4 +1,4 @@
-"""Known: what a shard remembers of the last batches of producers."""
+"""Known: the numbers of producers' last batches, by which a shard recognises repeated ones."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,15 +11,15 @@ class Known(NamedTuple):
     """The last batches of producers, by producer id."""
 
     numbers: dict[int, int]
-    """By producer (boot << 32 | link)."""
+    """Number of the last batch, by producer id (boot << 32 | link)."""
     parts: dict[int, int]
     """Number of messages stored from each partially accepted last batch, by producer id."""
     sequences: dict[int, dict[int, int]]
-    """The first sequence of each batch, for producers that asked for sequences."""
+    """The first sequence of each batch, for producers that requested sequences."""
 
 
 class KnownNumbers:
-    """The last batches of producers that are not open now, and may open again."""
+    """The last batches of closed producers, which may open again."""
 
     __slots__ = ("_numbers", "_parts", "_sequences")
 
@@ -27,16 +27,16 @@ class KnownNumbers:
         self._parts = dict(parts)
         """Number of messages stored from each partially accepted last batch, by producer id."""
         self._numbers = dict(numbers)
-        """Last batch number of producers that are not open now, the longest silent first."""
+        """Last batch number of closed producers, the least recently active first."""
         self._sequences: dict[int, dict[int, int]] = {}
-        """The first sequence of each batch, for closed producers that asked for sequences."""
+        """The first sequence of each batch, for closed producers that requested sequences."""
 
     def known_number(self, id: int) -> int:
-        """The last number of a producer that has no link here, as a coordinator of transactions."""
+        """The last number of a producer without a link here, such as a coordinator of transactions."""
         return self._numbers.get(id, 0)
 
     def note_number(self, id: int, number: int) -> None:
-        """Remembers the last number of such a producer."""
+        """Stores the last number of a producer without a link here."""
         self._numbers.pop(id, None)
         self._numbers[id] = number
         self._forget_silent()
@@ -65,7 +65,7 @@ class KnownNumbers:
             self._parts.pop(silent, None)
 
     def _keep(self, producer: Producer) -> None:
-        """Remembers what a producer needs when it opens again."""
+        """Stores the state that a producer needs when it opens again."""
         self._keep_number(producer)
         if producer.stored and not producer.is_named:
             self._sequences[producer.id] = producer.stored
@@ -73,7 +73,7 @@ class KnownNumbers:
                 del self._sequences[next(iter(self._sequences))]
 
     def _keep_number(self, producer: Producer | RouteProducer) -> None:
-        """Forgets a link, which may open again under its number after its frontend's HELLO."""
+        """Stores the number of a closed link, which may open again after its frontend's HELLO."""
         if producer.last_number:
             self._numbers[producer.id] = producer.last_number
         if producer.part:

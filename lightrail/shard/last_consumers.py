@@ -1,8 +1,8 @@
 """Last consumers: queues that are deleted after their last consumer has detached, by their policy.
 
 A consumer whose frontend was lost may attach again in a moment. So its queue waits for
-limits.PEER_SILENCE_MS. The shard does not delete the name by itself: it asks for it, and asks again where
-nothing follows.
+limits.PEER_SILENCE_MS. The shard does not delete the name itself: it requests the deletion, and requests it
+again if the name remains.
 """
 
 from lightrail.model import limits
@@ -12,7 +12,7 @@ from lightrail.shard.shard_queue import Queue
 
 
 class LastConsumers:
-    """The queues without consumers, and when to ask for their deletion."""
+    """The queues without consumers, and the times to request their deletion."""
 
     __slots__ = ("_due_ms", "_expired")
 
@@ -21,10 +21,10 @@ class LastConsumers:
         self._expired: list[Name] = []
 
     def left(self, queue: Queue, now_ms: int, *, lost: bool) -> None:
-        """A consumer has detached.
+        """Notes that a consumer has detached.
 
         Args:
-            lost: its frontend was lost; the consumer may attach again in a moment.
+            lost: whether its frontend was lost, so that the consumer may attach again in a moment.
         """
         if (
             queue.record.policy["lifetime"] == LAST_CONSUMER
@@ -33,22 +33,22 @@ class LastConsumers:
             self._due_ms[queue] = now_ms + (limits.PEER_SILENCE_MS if lost else 0)
 
     def await_first(self, queue: Queue, now_ms: int) -> None:
-        """The queue is served from now on, and its consumers have yet to attach again."""
+        """Notes that a queue is served from now on, and that its consumers have yet to attach again."""
         self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
 
     def forget(self, queue: Queue) -> None:
-        """The queue is deleted here."""
+        """Removes a queue that is deleted here."""
         self._due_ms.pop(queue, None)
 
     def tick(self, now_ms: int) -> None:
-        """Find the queues whose time is over."""
+        """Finds the queues whose time has ended."""
         for queue, due_ms in list(self._due_ms.items()):
             if not queue.is_serving:
                 continue
             if queue.machine.contents.consumers.competing:
                 del self._due_ms[queue]
             elif due_ms <= now_ms and not queue.machine.contents.consumers.departed:
-                # Messages under a timed lock still belong to the consumer that detached.
+                # The consumer that detached still has locked messages.
                 self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
                 self._expired.append(queue.record)
 

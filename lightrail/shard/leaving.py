@@ -1,9 +1,9 @@
-"""Leaving: very many messages that are in no queue any more, and have yet to be settled in the journal.
+"""Leaving: settles very many messages in the journal that have already left their queue.
 
-A purge empties its queue at once, and so does its deletion. The cost of each message beyond that (its
-share of a segment, its range in a record of settlements, its memory) is paid in pieces, one in each step.
-A request to purge is answered when the last piece is on disk; after a crash before that, those
-messages are in the queue again whose pieces were not written.
+A purge or a deletion empties its queue at once. The remaining work for each message (its share of a segment,
+its range in a record of settlements, its memory) is done in pieces, one in each step. A request to purge is
+answered when the last piece is on disk; after an earlier crash, messages whose pieces were not written are in
+the queue again.
 """
 
 from collections import deque
@@ -31,21 +31,21 @@ class Departure:
     def __init__(self, queue: Queue, runs: list[Run], *, is_deleted: bool) -> None:
         self.queue = queue
         self.runs = runs
-        """The next one last."""
+        """Runs to settle; the next one is the last of the list."""
         self.is_deleted = is_deleted
-        """The end of the queue itself is in the journal: its messages need no records."""
+        """Whether the journal has the deletion of the queue, so that its messages need no records."""
         self.then: list[Callable[[], None]] = []
-        """Called when all of them are settled."""
+        """Called when all messages are settled."""
 
 
 class Leaving:
-    """All departures of a shard, the first one first."""
+    """All departures of a shard, in order."""
 
     __slots__ = ("_performer", "_purged", "_store", "_work", "departures")
 
     def __init__(self, performer: Remover, store: Store, work: Work) -> None:
         self.departures: deque[Departure] = deque()
-        """Under way; empty for nearly every step."""
+        """Departures under way; empty in nearly every step."""
         self._purged: dict[Queue, list[Departure]] = {}
         """Departures of queues that are not deleted."""
         self._performer = performer
@@ -72,7 +72,7 @@ class Leaving:
             self.go_on()
 
     def when_left(self, queue: Queue, call: Callable[[], None]) -> None:
-        """Calls when all purged messages of the queue are settled: now, or in a later step."""
+        """Calls `call` when all purged messages of the queue are settled: now, or in a later step."""
         purged = self._purged.get(queue)
         if purged:
             purged[-1].then.append(call)
@@ -80,7 +80,7 @@ class Leaving:
             call()
 
     def go_on(self) -> None:
-        """Settles another piece, as large as the work of this turn allows."""
+        """Settles the next piece, as large as the work of this turn allows."""
         work = self._work
         while self.departures and work.left > 0:
             departure = self.departures[0]

@@ -1,4 +1,4 @@
-"""Links: the producers and consumers of all frontends, and what is remembered of closed ones."""
+"""Links: the producers and consumers of all frontends, and the stored numbers of closed ones."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ from lightrail.wire.frames import Kind, frame
 
 
 class Links(KnownNumbers):
-    """Opens and closes links at the queues; a producer that opens again goes on with its last number."""
+    """Opens and closes links at the queues; a producer that opens again continues after its last number."""
 
     __slots__ = (
         "_admission",
@@ -66,7 +66,7 @@ class Links(KnownNumbers):
     def open_producer(
         self, peer: Peer, link: int, epoch: int, body: ProducerOpen, next_number: int, now_ms: int
     ) -> None:
-        """A frontend's link wants to enqueue; `next_number` as in `Numbered`."""
+        """Opens a frontend's link that sends to a queue; `next_number` as in `Numbered`."""
         queue = self._queues.open(body.queue, now_ms, epoch)
         if isinstance(queue, Refusal):
             if queue.condition == conditions.MOVED:
@@ -99,19 +99,19 @@ class Links(KnownNumbers):
             peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
     def _take_over(self, queue: Queue, id: int) -> None:
-        """A named producer opens again while its former link is open: that one is closed.
+        """Closes the former link of a named producer that opens again.
 
-        So its batches have one order. Batches that wait for room are dropped and sent again; those in
-        records that wait for a commit is answered still, and known here.
+        So its batches have one order. Batches that wait for room are dropped and sent again; batches in
+        records that wait for a commit are still answered, and their number is stored.
         """
         for former in [each for each in self._producers.get(queue, ()) if each.id == id]:
             self._leave(former)
             former.peer.producers.pop(former.link, None)
-            refusal = Refusal(conditions.STOLEN, "another request of the same producer has come")
+            refusal = Refusal(conditions.STOLEN, "the same producer has sent another request")
             former.peer.end_link(former.link, refusal)
 
     def _end_stolen(self, former: Opened, now_ms: int) -> None:
-        """Ends a stolen link: it gets no answer any more, and its deliveries return."""
+        """Ends a stolen link: it gets no more answers, and its deliveries return to the queue."""
         if isinstance(former, Producer):
             self._leave(former)
             former.peer.producers.pop(former.link, None)
@@ -119,7 +119,7 @@ class Links(KnownNumbers):
             self.close_consumer(former, now_ms)
 
     def open_router(self, peer: Peer, link: int, next_number: int) -> None:
-        """A frontend's link wants to send to sets of queues; `next_number` as in `Numbered`."""
+        """Opens a frontend's link that sends to sets of queues; `next_number` as in `Numbered`."""
         earlier = peer.routers.get(link)
         if earlier is not None:
             self._keep_number(earlier)
@@ -130,9 +130,9 @@ class Links(KnownNumbers):
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
     def close_producer(self, peer: Peer, link: int) -> None:
-        """Its frontend has all answers and will not use the number of this link again.
+        """Closes a producer whose frontend has all answers and does not use the number of this link again.
 
-        The number of a producer that its client named is kept: the client may go on with it on another link.
+        The last number of a producer that its client named is kept: the client may continue on another link.
         """
         producer = peer.producers.pop(link, None)
         if producer is not None:
@@ -144,9 +144,9 @@ class Links(KnownNumbers):
         peer.routers.pop(link, None)
 
     def abandon_producer(self, peer: Peer, link: int) -> None:
-        """Its client has gone, and its frontend waits for the last answers: nothing waits any more.
+        """Ends the waits of a producer's batches, because its client has disconnected.
 
-        A router's link is for `Routes.abandon`.
+        `Routes.abandon` does it for a router's link.
         """
         producer = peer.producers.get(link)
         if producer is not None:
@@ -158,7 +158,7 @@ class Links(KnownNumbers):
         return None if queue is None else self._client_links.open_elsewhere(queue, peer, link, body)
 
     def open_consumer(self, peer: Peer, link: int, epoch: int, body: ConsumerOpen, now_ms: int) -> None:
-        """A frontend's link wants messages."""
+        """Opens a frontend's link that receives messages."""
         queue = self._queues.open(body.queue, now_ms, epoch)
         if isinstance(queue, Refusal):
             if queue.condition == conditions.MOVED:
@@ -193,7 +193,7 @@ class Links(KnownNumbers):
         self._performer.consumers[id] = consumer
         self._performer.perform(queue, queue.machine.apply(commands.Attach(id, options), now_ms), now_ms)
         if peer.consumers.get(link) is consumer:
-            # The machine did not refuse it.
+            # The machine did not refuse the consumer.
             self._client_links.add(queue, body.client_link, consumer)
             if body.suspended_ms is None:
                 peer.out.append(frame(Kind.CONSUMER_READY, link=link))
@@ -204,7 +204,7 @@ class Links(KnownNumbers):
     def _adopt(
         self, awaited: AwaitedConsumer, peer: Peer, link: int, body: ConsumerOpen, now_ms: int
     ) -> None:
-        """A link whose queue moved takes its consumer over."""
+        """Lets a link whose queue moved take its consumer over."""
         queue = awaited.queue
         consumer = self.awaited.adopt(awaited, peer, link, body, now_ms)
         if self._client_links.claim(queue, peer, link, body, now_ms):
@@ -218,7 +218,7 @@ class Links(KnownNumbers):
         """Settles a consumer's deliveries with its default outcome, or suspends it for its client.
 
         Args:
-            lost: its frontend may open it again.
+            lost: whether its frontend may open it again.
         """
         consumer.peer.consumers.pop(consumer.link, None)
         if consumer.opened is not None:
@@ -238,8 +238,7 @@ class Links(KnownNumbers):
     def send_away(self, queue: Queue) -> None:
         """Sends MOVED to all links of a queue.
 
-        The shard still knows these links, and the machine keeps its consumers as they are, until
-        `forget_sent_away`.
+        The shard keeps these links, and the machine keeps its consumers unchanged, until `forget_sent_away`.
         """
         for producer in self._producers.get(queue, ()):
             peer, link = producer.peer, producer.link
@@ -263,7 +262,7 @@ class Links(KnownNumbers):
                 yield origin.boot, origin.link
 
     def await_sent_away(self, queue: Queue) -> None:
-        """The queue is served again: links may take their consumers over."""
+        """Lets links take their consumers over at a queue that is served again."""
         self._producers.pop(queue, None)
         self.termini.suspend_all(queue)
         self._client_links.forget(queue)
@@ -273,7 +272,7 @@ class Links(KnownNumbers):
                 self.adopted[id] = Origin(consumer.peer.boot, consumer.link, consumer.opened)
 
     def forget_sent_away(self, queue: Queue) -> None:
-        """Forgets the consumers of a queue that is at another shard."""
+        """Removes the consumers of a queue that is at another shard."""
         self._producers.pop(queue, None)
         self.termini.forget(queue)
         self._client_links.forget(queue)
@@ -309,9 +308,9 @@ class Links(KnownNumbers):
             self.close_consumer(consumer, now_ms)
 
     def forget(self, peer: Peer, now_ms: int) -> None:
-        """Closes all links of a lost frontend: deliveries return, the numbers of producers are kept."""
+        """Closes all links of a lost frontend: deliveries return, and the numbers of producers are kept."""
         for consumer in list(peer.consumers.values()):
-            # The broker failed, not the client: the delivery counts of its messages do not change.
+            # The broker failed, not the client, so the delivery counts of messages do not change.
             self.close_consumer(consumer, now_ms, lost=True)
         for producer in peer.producers.values():
             self._leave(producer)
@@ -331,9 +330,9 @@ class Links(KnownNumbers):
         return number
 
     def numbers_of(self, queue: Queue) -> Known:
-        """The numbers that the next owner of this queue needs: of its producers, and of closed ones.
+        """The numbers that the next owner of this queue needs: of its producers, and of all closed ones.
 
-        Of closed producers it is not known which queue they sent to.
+        It is not known to which queue a closed producer sent.
         """
         numbers = dict(self._numbers)
         parts = dict(self._parts)
@@ -352,7 +351,7 @@ class Links(KnownNumbers):
         return len(self._producers.get(queue, ()))
 
     def _drop(self, producer: Producer) -> None:
-        """The link is not attached to its queue any more."""
+        """Removes a link that is no longer attached to its queue."""
         self._client_links.drop(producer.queue, producer.client_link, producer)
         if isinstance(producer, ResumableProducer):
             self.termini.detach(producer)
@@ -363,7 +362,7 @@ class Links(KnownNumbers):
                 del self._producers[producer.queue]
 
     def _leave(self, producer: Producer) -> None:
-        """Forgets a producer that was closed; it may open again after its frontend's HELLO."""
+        """Removes a closed producer, which may open again after its frontend's HELLO."""
         self._drop(producer)
         self._admission.drop(producer)
         self._keep(producer)

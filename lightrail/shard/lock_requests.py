@@ -1,4 +1,4 @@
-"""Requests to a shard about locked messages: they are settled and renewed by their locks or their deliveries.
+"""Requests to a shard about locked messages: settles and renews them by their locks or their deliveries.
 
 Every operation is drawn in docs/formats/wire.md.
 """
@@ -27,7 +27,7 @@ class LockRequests:
     """Answers the requests about locks of all peers.
 
     Args:
-        wait: takes a waiter that is called when all records so far are on disk.
+        wait: registers a waiter that is called when all records so far are on disk.
     """
 
     __slots__ = ("_links", "_performer", "_queues", "_receiving", "_wait")
@@ -39,12 +39,12 @@ class LockRequests:
         self._performer = performer
         self._links = links
         self._receiving = 0
-        """Requests for deferred messages that wait for the disk."""
+        """Number of requests for deferred messages that wait for the disk."""
         self._wait = wait
 
     @property
     def operations(self) -> Mapping[str, Operation]:
-        """For `Requests.add`."""
+        """The operations for `Requests.add`."""
         return {
             "receive_deferred": self._receive_deferred,
             "renew": self._renew,
@@ -67,7 +67,7 @@ class LockRequests:
         self._answer_on_disk(queue, Reply(peer, number, {"found": answer.found}), deferred)
 
     def _renew(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
-        """A locked message is locked for as long again, from now on."""
+        """Renews the lock of a message: its full time begins again."""
         queue = named(self._queues, fields)
         command = commands.RenewLock(*_lock(fields), whole(fields, "sequence", 0, _NUMBER_MAX, None))
         answer = self._ask(queue, command, now_ms)
@@ -76,7 +76,7 @@ class LockRequests:
     # --- by the deliveries of a link -------------------------------------------------------------------
 
     def _renew_deliveries(self, peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
-        """Deliveries of a link of the asking frontend are locked for as long again, from now on."""
+        """Renews the locks of deliveries of a link of the requesting frontend."""
         queue, consumer, numbers = self._deliveries(peer, fields)
         found = queue.machine.apply(commands.RenewDeliveries(consumer.id, numbers), now_ms)
         self._performer.perform(queue, found, now_ms)
@@ -85,7 +85,7 @@ class LockRequests:
         return {"locked_ms": answer.locked_ms}
 
     def _settle_deliveries(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """Settles deliveries of a link of the asking frontend; answered when that is on disk."""
+        """Settles deliveries of a link of the requesting frontend; answered when that is on disk."""
         queue, consumer, numbers = self._deliveries(peer, fields)
         outcome = _outcome(fields)
         deferred = queue.machine.contents.deferred.number
@@ -112,7 +112,7 @@ class LockRequests:
         link = whole(fields, "link", 0, _NUMBER_MAX, None)
         consumer = peer.consumers.get(link)
         if consumer is None or consumer.queue is not queue:
-            # It is made with its queue, or declared again: a later request finds it then.
+            # The queue is being created or declared again; a later request will find it.
             raise RequestError(
                 conditions.MOVED, f"no consumer of {queue.name} has the number {link} here now"
             )
@@ -171,13 +171,13 @@ class LockRequests:
         return answer
 
     def _answer_on_disk(self, queue: Queue, reply: Reply, deferred: int) -> None:
-        """Answers when what was settled is on disk; `deferred`: see `Queue.answer_when_applied`."""
+        """Answers when the settlement is on disk; `deferred`: see `Queue.answer_when_applied`."""
         if not queue.answer_when_applied(reply, 0, deferred):
             self._wait(reply, 0)
 
 
 def _lock(fields: Fields) -> tuple[str, int]:
-    """Key and delivery number of a lock, which is written KEY-NUMBER."""
+    """Key and delivery number of a lock with the text KEY-NUMBER."""
     found = fields.get("lock")
     key, dash, number = found.rpartition("-") if isinstance(found, str) else ("", "", "")
     if not (dash and key and number.isascii() and number.isdigit() and len(number) < 20):

@@ -39,7 +39,7 @@ log = logging.getLogger("lightrail.shard")
 
 
 async def serve(process: Process) -> None:
-    """Serves until the process shall stop."""
+    """Serves until a request to stop."""
     loop = asyncio.get_running_loop()
     counts = ShardCounts(process.settings.memory_mark)
     runner, page = await exposition.of_process(process, registry(SHARD_FAMILIES, counts), shard=counts)
@@ -99,7 +99,7 @@ async def serve(process: Process) -> None:
 
 
 def follow(coordinator: Coordinator) -> tuple[Directory, Map]:
-    """All names and placements, as they are now."""
+    """The current names and placements."""
     directory = Directory(coordinator)
     directory.refresh()
     map = Map(coordinator)
@@ -116,7 +116,7 @@ async def open_engine(
     map: Map,
     counts: ShardCounts,
 ) -> tuple[Storage, Engine]:
-    """The engine with everything that is on disk. Raises CannotServeError, Stopped."""
+    """The engine with all recovered queues. Raises CannotServeError, Stopped."""
     process = joining.process
     started = time.perf_counter()
     now_ms = Server.now_ms()
@@ -143,16 +143,17 @@ async def open_engine(
         time.perf_counter() - started,
     )
     for first, last in recovered.lost:
-        log.warning("records %d to %d are lost for good: a repair gave them up", first, last - 1)
+        log.warning("records %d to %d are lost: a repair removed them", first, last - 1)
     return storage, engine
 
 
 async def compare_histories(
     process: Process, coordinator: Coordinator, directory: Directory, recovered: Recovered
 ) -> None:
-    """Begins a new history where the journal knows revisions that the coordinator has not reached.
+    """Begins a new history if the journal has revisions that the coordinator has not reached.
 
-    Then the coordinator was set back, and what it lacks was not dropped. Raises CannotServeError, Stopped.
+    Then the coordinator was set back, and names that it lacks were not dropped. Raises CannotServeError,
+    Stopped.
     """
     declared = [declared_of(queue.policy) for queue in recovered.queues]
     newest = max(
@@ -189,7 +190,7 @@ def moving(
         return None if member is None else member.address
 
     def look() -> None:
-        # Not from within a write of this process.
+        # Later, not within a write of this process.
         loop.call_soon(server.look)
 
     sources = Pool(
@@ -218,9 +219,9 @@ def moving(
 
 
 async def until_stop(process: Process, server: Server) -> None:
-    """Waits until the process shall stop, and shows meanwhile whether the shard serves.
+    """Waits for a request to stop, and meanwhile reports whether the shard serves.
 
-    Raises CannotServeError where the server fails.
+    Raises CannotServeError if the server fails.
     """
     process.check = server.not_ready
     process.notice = server.disk.notice

@@ -1,9 +1,9 @@
-"""How the memory of a shard is shared: which queues are spilled to disk, and how much, above the mark.
+"""How the memory of a shard is shared: which queues are spilled above the memory mark, and how much.
 
 The formula: while the messages in memory exceed the mark, the queue with most of them spills what is beyond
 its fair share, the mark divided by the number of queues with more than that, and at least an eighth of
 its messages, until nine tenths of the mark are reached. A queue always keeps `limits.RESIDENT_HEAD_BYTES` at
-its head, so that consumers do not wait for the disk; with many queues less, half of the mark for all heads.
+its head, so that consumers do not wait for the disk, or less if all heads would exceed half of the mark.
 Messages that several queues share count once for each of them: the memory in use may be less than the sum,
 never more. Indexes of queues count as well, by their measured sizes.
 
@@ -17,22 +17,22 @@ from lightrail.shard.shard_queue import Queue
 
 
 class Memory:
-    """Bytes of messages in memory: in the queues, and parked before one until it has room."""
+    """Bytes of messages in memory: in queues, and in batches that wait for room in a queue."""
 
     __slots__ = ("_committing", "_queues", "flowing", "index", "mark", "parked", "resident", "waiting")
 
     def __init__(self, mark: int) -> None:
         self.mark = mark
         self.resident = 0
-        """All of them."""
+        """Bytes of all messages in memory."""
         self.flowing = 0
-        """Beside these, bytes that are being spilled; in memory until their commit has ended."""
+        """Further bytes that are being spilled, and stay in memory until their commit has ended."""
         self._committing = 0
         """Of `flowing`, the bytes that the commit under way writes."""
         self.index = 0
-        """Of them, the indexes of queues, over messages in memory and on disk."""
+        """Bytes of `resident` for the indexes of queues, over messages in memory and on disk."""
         self.waiting: dict[Queue, None] = {}
-        """Queues before which batches wait until the indexes are smaller."""
+        """Queues with batches that wait until the indexes are smaller."""
         self.parked = 0
         """Bytes of batches that wait for room in their queue: they are not accepted and can't be spilled."""
         self._queues: dict[Queue, None] = {}
@@ -52,7 +52,7 @@ class Memory:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether indexes and parked batches are above the mark: then no sender may send more.
+        """Whether indexes and parked batches exceed the mark, so that no sender may send more.
 
         Messages in flight are not counted: they can be spilled.
         """
@@ -60,36 +60,36 @@ class Memory:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in flight and in memory; computed only when memory is short."""
+        """Bytes of messages that are in flight and in memory; computed only when memory is short."""
         deliveries = [queue.machine.contents.deliveries for queue in self._queues]
         return sum(each.bytes - each.evicted_bytes for each in deliveries)
 
     @property
     def head_bytes(self) -> int:
-        """Bytes at its head that a queue keeps while memory is short: all heads fit into half the mark."""
+        """Bytes that each queue keeps at its head while memory is short, so that all use half the mark."""
         return max(1, min(limits.RESIDENT_HEAD_BYTES, self.mark // (2 * max(1, len(self._queues)))))
 
     @property
     def parked_max(self) -> int:
-        """How much may be parked: half of the mark is left for messages in queues."""
+        """Maximum bytes of parked batches: half of the mark is left for messages in queues."""
         return min(limits.PARKED_BYTES_MAX, self.mark // 2)
 
     def commit_begun(self) -> None:
-        """A commit with all spilled bytes has begun."""
+        """Notes that a commit with all spilled bytes has begun."""
         self._committing = self.flowing
 
     def commit_ended(self) -> None:
-        """The disk has it."""
+        """Notes that the commit is on disk."""
         self.flowing -= self._committing
         self._committing = 0
 
     def park(self, size: int) -> None:
-        """So many bytes more are parked; negative where they are not any more."""
+        """Adds `size` parked bytes; negative if they are no longer parked."""
         self.parked += size
         self.resident += size
 
     def update(self, queue: "Queue") -> None:
-        """Counts the queue again after it changed."""
+        """Updates the counts after a change of the queue."""
         index, now = queue.machine.contents.sizes()
         before = queue.resident
         if now != before:
@@ -104,7 +104,7 @@ class Memory:
             queue.index = index
 
     def remove(self, queue: "Queue") -> None:
-        """Forgets a queue that was deleted."""
+        """Removes a deleted queue from the counts."""
         self.resident -= queue.resident
         queue.resident = 0
         self.index -= queue.index
@@ -113,7 +113,7 @@ class Memory:
         self._queues.pop(queue, None)
 
     def plan(self) -> list[tuple["Queue", int]]:
-        """(queue, bytes that it should give up), the largest queue first."""
+        """(queue, bytes to spill), the largest queue first."""
         surplus = self.resident - int(self.mark * limits.MEMORY_LOW_WATER)
         by_size = sorted(self._queues, key=lambda queue: queue.resident, reverse=True)
         share = self.mark // max(1, len(by_size))

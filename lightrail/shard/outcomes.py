@@ -19,7 +19,7 @@ def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:
 
 
 def outcome_in(part: bytes, code: int) -> commands.Outcome:
-    """The outcome that a SETTLE frame carries; `code` is the one in its header."""
+    """The outcome in a SETTLE frame; `code` is the one in its header."""
     if code == 0:
         return commands.ACCEPTED
     body = part[HEADER_SIZE:]

@@ -1,28 +1,28 @@
-"""Ownership: the state of one queue at one shard, and the law by which placements and names change it.
+"""Ownership: the state of one queue at one shard, and its transitions by placements and names.
 
 Theory. The placement of a queue, an entry of the coordinator, names one shard and one epoch. Each change of
 the owner raises the epoch. The named shard serves the queue in this epoch, and all others refuse it. A queue
 moves in three steps (docs/adr/0010-moving-queues.md): the destination fills a copy (COPYING), the source
 freezes the queue (FROZEN), and the destination writes the placement with the next epoch. From then on the
-destination serves its copy as the queue, and the source deletes its own (MOVED).
+destination serves its copy as the queue, and the source deletes its queue (MOVED).
 
-Only a frozen queue can have moved away, as it does not change after the destination has everything. A shard
-that finds another owner in the placement, and did not freeze the queue, has messages that no other shard
-has: an operator declared its disk lost, or the disk is an old copy. Such a queue is kept (UNOWNED) until a
-placement names this shard again. So is a queue whose name the directory does not know after a start: a lost
-directory must not delete messages.
+Only a frozen queue can have moved to another shard, because it did not change after the last copy. If the
+placement names another owner, and this shard did not freeze the queue, this shard has messages that no other
+shard has: an operator declared its disk lost, or the disk is an old copy. Such a queue is kept (UNOWNED)
+until a placement names this shard again. So is a queue whose name is missing in the directory after a start:
+a lost directory must not delete messages.
 
     COPYING --OPEN----> SERVING     the placement names this shard, in the epoch that the copy was made for
-    SERVING --FREEZE--> FROZEN      the destination asked for it, and the record of it is appended
-    FROZEN  --THAW----> SERVING     the placement names this shard in a later epoch: the move was given up
+    SERVING --FREEZE--> FROZEN      the destination requested it, and its record is appended
+    FROZEN  --THAW----> SERVING     the placement names this shard in a later epoch: the move was cancelled
     UNOWNED --CLAIM---> SERVING     placement and name show again that the queue belongs here
     SERVING --RENEW---> SERVING     the placement names this shard in another epoch; so of UNOWNED, to UNOWNED
     SERVING, FROZEN --DISOWN--> UNOWNED   the placement names another shard, which lacks messages of this one
-    FROZEN  --LEAVE---> MOVED       the placement names another shard, which has everything
+    FROZEN  --LEAVE---> MOVED       the placement names another shard, which has all messages
     COPYING, SERVING, FROZEN, UNOWNED --DELETE--> DELETED   the name was deleted, or the copy is not needed
 
 The module is pure. `Ownership` is the only writer of a queue's state and epoch. The modules that apply an
-event carry out what follows from it: shard/follower.py, moving/freezing.py and moving/arrivals.py.
+event carry out its consequences: shard/follower.py, moving/freezing.py and moving/arrivals.py.
 """
 
 from collections.abc import Mapping
@@ -39,21 +39,21 @@ class State(Enum):
     """What a shard does with a queue."""
 
     COPYING = "copying"
-    """It copies the queue from the shard that owns it, and does not serve it."""
+    """The shard copies the queue from its owner, and does not serve it."""
     SERVING = "serving"
-    """It owns the queue: links attach, messages are stored and delivered."""
+    """The shard owns the queue: links attach, messages are stored and delivered."""
     FROZEN = "frozen"
-    """It changes nothing, for another shard is about to own the queue."""
+    """The queue does not change, because another shard is about to own it."""
     UNOWNED = "unowned"
-    """It keeps the queue with its messages and does not serve it, until a person or a placement decides."""
+    """The shard keeps the queue and does not serve it, until an operator or a placement decides."""
     MOVED = "moved"
-    """It has deleted the queue: another shard owns it and has all of its messages."""
+    """The shard has deleted the queue: another shard owns it and has all of its messages."""
     DELETED = "deleted"
-    """It has deleted the queue, or the copy."""
+    """The shard has deleted the queue, or the copy."""
 
 
 class Event(Enum):
-    """What changes the state of a queue."""
+    """An event that changes the state of a queue."""
 
     OPEN = "open"
     FREEZE = "freeze"
@@ -82,7 +82,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
         (State.UNOWNED, Event.DELETE): State.DELETED,
     }
 )
-"""The state that follows; a pair that is missing is refused."""
+"""The next state for each state and event; missing pairs are refused."""
 
 PLACED: Final = frozenset({Event.OPEN, Event.THAW, Event.CLAIM, Event.RENEW})
 """Events that follow a placement, and set the epoch to that of the placement."""
@@ -96,7 +96,7 @@ class Ownership:
     """State and epoch of one queue at this shard.
 
     Args:
-        epoch: in which this shard owns the queue; of a copy, in which it will.
+        epoch: epoch in which this shard owns the queue, or will own it if it is a copy.
     """
 
     __slots__ = ("epoch", "is_serving", "state")
@@ -107,10 +107,10 @@ class Ownership:
         self.is_serving = state is State.SERVING
 
     def apply(self, event: Event, epoch: int | None = None) -> None:
-        """Change the state.
+        """Changes the state.
 
         Args:
-            epoch: of the placement, with the events of `PLACED` and with no others.
+            epoch: epoch of the placement, for the events of `PLACED` only.
 
         Raises:
             OwnershipError: the state does not allow the event; nothing has changed.
@@ -146,13 +146,13 @@ class Verdict(Enum):
     SERVE = 1
     """Serve it in the epoch of the placement."""
     STAY = 2
-    """Nothing: it is as it should be."""
+    """Change nothing."""
     CHANGE = 3
     """Apply the policy of its name."""
     KEEP = 4
-    """Keep it and do not serve it: its owner is unknown, or does not have the messages that are here."""
+    """Keep it and do not serve it: its owner is unknown, or lacks messages of this shard."""
     LEAVE = 5
-    """Delete it: its owner has all of it, by a move from here."""
+    """Delete it: its owner has all messages by a move from this shard."""
     DELETE = 6
     """Delete it: its name was deleted."""
 
@@ -162,8 +162,8 @@ def judge(state: State, epoch: int, placed: StoredPlacement | None, shard: int) 
 
     Args:
         state: one of COPYING, SERVING, FROZEN and UNOWNED.
-        epoch: the one that this shard stores with it; of a copy, the one that it is made for.
-        placed: None for a queue that is not placed.
+        epoch: the epoch that this shard stores with it; for a copy, the epoch after its move.
+        placed: the placement; None if there is none.
     """
     if placed is None:
         return Verdict.STAY if state in (State.COPYING, State.FROZEN) else Verdict.KEEP
@@ -185,9 +185,9 @@ def judge_name(
     """The verdict of a changed name on a queue that is SERVING, FROZEN or UNOWNED.
 
     Args:
-        stored: the name as the queue was opened with it.
-        found: the name as the directory has it now.
-        history: of the directory. In another history than that of `stored` nothing was deleted: the
+        stored: the name with which the queue was opened.
+        found: the current name in the directory.
+        history: the directory's history. In another history than that of `stored` nothing was deleted: the
             coordinator was set back to an older snapshot (cluster/history.py).
         is_placed: whether the placement names this shard.
     """
@@ -210,18 +210,18 @@ def recovered(
 ) -> tuple[State, int]:
     """State and epoch of a queue, not a copy, that the journal has after a start.
 
-    MOVED and DELETED are queues whose end could not be written before.
+    MOVED and DELETED are results for queues whose deletion could not be recorded before.
 
     Args:
         declared: the journal's last Queue record.
-        found: its name as the directory has it now.
-        history: of the directory.
+        found: the current record of its name in the directory.
+        history: the directory's history.
     """
     before = State.FROZEN if declared.frozen else State.SERVING
     # In another history than the journal's, no revision shows that the queue was deleted.
     is_comparable = declared.history == history
-    # A name of an earlier revision than the journal's: the directory was set back, and nobody deleted the
-    # queue.
+    # If the name has an earlier revision than the journal's, the directory was set back, and the queue was
+    # not deleted.
     is_same = not is_comparable or declared.created is None or found.created <= declared.created
     if found.role is Role.QUEUE and is_same:
         verdict = judge(before, declared.epoch, placed, shard)

@@ -1,17 +1,18 @@
-"""Pacing: a queue whose consumers keep up is delivered before it stores more.
+"""Pacing: holds back the credit of senders to a queue, so that its consumers keep up.
 
-Theory. Taking a message in costs less than handing it out. On a machine that is busy, senders therefore win:
-the queue grows, each message waits for all before it, and a stored message costs more than one that passes.
-So credit of senders follows deliveries. While more messages are ready than consumers get in
+Theory. To enqueue a message costs less than to deliver it. On a busy machine the queue therefore grows, each
+message waits for all before it, and a stored message costs more than one that is delivered at once. So the
+credit of senders follows deliveries. While more messages are ready than consumers get in
 limits.PACE_AHEAD_MS, the answers to senders are marked HELD: the messages are stored, and the sender gets its
-outcomes, but its frontend grants no new credit in their place. As messages are delivered, FREED grants it, to
-one sender after another. A sender that waits for each outcome has credit enough and notices nothing.
+outcomes, but its frontend grants no new credit for them. As messages are delivered, FREED grants this credit,
+to one sender after another. A sender that waits for each outcome always has enough credit and is not
+affected.
 
-Only where at least one message is delivered for limits.PACE_SLOWNESS that are enqueued: a queue that fills
-for slow workers, or for none, is what queues are for, and its senders keep their full speed. Where consumers
-stop, the shard has no event at which to compare the rates. So the frontend frees a little credit by itself
-each limits.CREDIT_HELD_MS. Where messages may be ready that no consumer gets (selectors, groups, consumers
-that are barred), their number does not show how far consumers are behind, and no credit is held.
+Senders are paced only if at least one message is delivered for limits.PACE_SLOWNESS that are enqueued: a
+queue that fills because its consumers are slow or absent does its job, and its senders keep their full speed.
+If consumers stop, the shard has no event at which to compare the rates, so the frontend frees some credit
+itself each limits.CREDIT_HELD_MS. If ready messages may match no consumer (selectors, groups, barred
+consumers), their number does not show how far consumers are behind, and no credit is held.
 """
 
 from typing import Protocol
@@ -27,11 +28,11 @@ class Paced(Protocol):
     def is_open(self) -> bool: ...
 
     def free_credit(self, count: int) -> None:
-        """Gives the sender credit that was held for so many messages; 0: all of it."""
+        """Gives the sender credit that was held for `count` messages; 0 for all of it."""
 
 
 class Pace:
-    """How fast one queue is emptied and filled, and whose credit is held for it."""
+    """The rates at which one queue is filled and emptied, and the credit that is held for it."""
 
     __slots__ = (
         "_delivered",
@@ -49,26 +50,26 @@ class Pace:
 
     def __init__(self) -> None:
         self.depth: int | None = None
-        """Messages that may be ready before credit is held; None: senders are not paced."""
+        """Number of messages that may be ready before credit is held; None if senders are not paced."""
         self.held_credit: dict[Paced, int] = {}
-        """For about how many messages credit is held, by producer; the next one is first."""
+        """Approximate number of messages whose credit is held, by producer; the next producer first."""
         self._since_ms = 0
         self._enqueued = 0
         self._delivered = 0
         self._expected = 0
-        """Messages for which credit was freed, and that were not enqueued since."""
+        """Number of messages for which credit was freed, and that were not enqueued since."""
         self._enqueued_before = 0
-        """Messages enqueued when the expected ones were last counted."""
+        """Number of enqueued messages at the last count of the expected ones."""
         self._delivered_before = 0
-        """Messages delivered when credit was last freed for them."""
+        """Number of delivered messages when credit was last freed."""
         self._delivered_ms = 0
-        """When messages were last delivered, as far as samples show."""
+        """Time of the last deliveries, according to samples."""
         self._enqueue_rate = 0.0
-        """Messages enqueued and messages delivered in a millisecond, as means."""
+        """Mean number of messages enqueued, and delivered, in a millisecond."""
         self._delivery_rate = 0.0
 
     def is_full(self, machine: Machine) -> bool:
-        """Whether batches that are answered now are answered HELD."""
+        """Whether answers to batches are marked HELD now."""
         return (
             self.depth is not None
             and machine.contents.ready.count > self.depth
@@ -76,14 +77,14 @@ class Pace:
         )
 
     def hold(self, producer: Paced, count: int) -> None:
-        """Holds a producer's credit for so many more messages."""
+        """Holds a producer's credit for `count` more messages."""
         self.held_credit[producer] = self.held_credit.get(producer, 0) + count
 
     def step(self, machine: Machine, now_ms: int) -> list[tuple[Paced, int]]:
         """Frees held credit, after a dispatch of the queue.
 
         Returns:
-            Producers and for how many messages their credit is free now; 0: for all.
+            Producers, and the number of messages for which each gets credit; 0 for all.
         """
         since_ms = now_ms - self._since_ms
         if since_ms >= limits.PACE_SAMPLE_MS:
@@ -98,12 +99,12 @@ class Pace:
             return freed
         self._expected = max(0, self._expected - (counters.enqueued - self._enqueued_before))
         self._enqueued_before = counters.enqueued
-        # In larger pieces than there is room: small batches cost more per message.
+        # Credit is freed in larger pieces than there is room, because small batches cost more per message.
         if machine.contents.ready.count < self.depth:
             self._delivered_before = counters.delivered
             room = self.depth - machine.contents.ready.count - self._expected
             return self._free(room) if room >= self.depth >> 1 else []
-        # Half of what is delivered: so the queue becomes short, and its senders go on meanwhile.
+        # Half of the delivered messages, so that the queue becomes shorter while its senders continue.
         room = (counters.delivered - self._delivered_before) >> 1
         if room < limits.PACE_FREED_MIN:
             return []
@@ -113,7 +114,7 @@ class Pace:
         return freed
 
     def _free(self, room: int) -> list[tuple[Paced, int]]:
-        """Frees credit for about so many messages, to one producer after another."""
+        """Frees credit for about `room` messages, for one producer after another."""
         freed: list[tuple[Paced, int]] = []
         held = self.held_credit
         share = max(limits.PACE_FREED_MIN, room // max(1, len(held)))
@@ -132,17 +133,17 @@ class Pace:
 
     def _sample(self, machine: Machine, now_ms: int, since_ms: int) -> None:
         counters = machine.contents.counters
-        # A mean over many samples: consumers give credit in bursts.
+        # A mean over many samples, because consumers grant credit in bursts.
         weight = min(1.0, since_ms / limits.PACE_MEAN_MS)
         enqueued = (counters.enqueued - self._enqueued) / since_ms
         delivered = (counters.delivered - self._delivered) / since_ms
         self._enqueue_rate += (enqueued - self._enqueue_rate) * weight
         self._delivery_rate += (delivered - self._delivery_rate) * weight
         self._since_ms, self._enqueued, self._delivered = now_ms, counters.enqueued, counters.delivered
-        # Senders that did not use their credit within a sample perhaps never will.
+        # Senders that did not use their credit within a sample may never use it.
         self._expected = 0
         if delivered and since_ms < limits.PACE_MEAN_MS:
-            # Deliveries from before the queue had some depth do not show what consumers do now.
+            # Deliveries before the queue had this depth do not show the current rate of consumers.
             self._delivered_ms = now_ms
         is_idle = now_ms - self._delivered_ms >= limits.PACE_MEAN_MS
         keeps_up = self._delivery_rate * limits.PACE_SLOWNESS >= self._enqueue_rate

@@ -1,4 +1,4 @@
-"""Peeking: messages of a queue, wherever they lie, as they are now; evicted ones are read first."""
+"""Peeking: reads messages of a queue without a delivery; evicted messages are read from disk first."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -19,7 +19,7 @@ Seen = Callable[[dict[str, Any], bytes], None]
 
 
 class Peeking:
-    """One look at a queue, from `begin` to when all of it is in memory."""
+    """One request to peek, from `begin` until all of its messages are in memory."""
 
     __slots__ = ("_bytes", "_count", "_missing", "_performer", "_pieces", "_queue", "_seen", "_start")
 
@@ -33,7 +33,7 @@ class Peeking:
         self._bytes = bytes_max
         self._seen = seen
         self._pieces: list[tuple[Run, str, list[Run]]] = []
-        """Run as it is in the queue, its state, and its messages in memory."""
+        """Each run as it is in the queue, its state, and its messages in memory."""
         self._missing = 0
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""A frontend as the shard sees it: its producers, its consumers, and the frames to send to it."""
+"""Peers: a frontend's producers and consumers at this shard, and the frames to send to it."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ class NumberMissingError(Exception):
 
 
 class Numbered:
-    """A sending link of a frontend: the batches it sent are numbered, the last number is known."""
+    """A sending link of a frontend, whose batches are numbered."""
 
     __slots__ = ("ack_count", "ack_first", "id", "last_number", "link", "next_number", "peer", "refusing")
 
@@ -23,19 +23,19 @@ class Numbered:
         self.id = id
         self.last_number = last_number
         self.next_number = 0
-        """Of the next batch that was never sent before; 0 where the link does not say it. Batches that are
-        sent again have lower numbers, which have gaps: some were answered."""
+        """Number of the next new batch; 0 if the opening of the link does not have it. Batches that are sent
+        again have lower numbers, with gaps for those that were answered."""
         self.refusing = False
-        """A batch was refused: those behind it are, too, until one comes that is marked AFRESH. Otherwise the
-        last number that is remembered could stand for one that was refused and whose refusal got lost."""
+        """Whether a batch was refused. Later ones are refused, too, until one is marked AFRESH; otherwise a
+        later number could confirm a batch whose refusal was lost."""
         self.ack_first = 0
         self.ack_count = 0
 
     def missed(self, number: int) -> None:
-        """A batch arrived that is not the next one.
+        """Checks a batch that is not the next one.
 
         Raises:
-            NumberMissingError: the batches before it would never be stored, as later numbers stand for them.
+            NumberMissingError: earlier batches are missing, and its number would confirm them.
         """
         if self.next_number:
             raise NumberMissingError(
@@ -43,7 +43,7 @@ class Numbered:
             )
 
     def accept(self, number: int) -> None:
-        """The batch is where it has to be; neighbours are answered with one frame."""
+        """Accepts a stored batch; neighbouring numbers are answered with one frame."""
         if self.ack_count and number == self.ack_first + self.ack_count:
             self.ack_count += 1
             return
@@ -53,7 +53,7 @@ class Numbered:
         self.peer.acking.append(self)
 
     def refuse(self, number: int, refusal: Refusal) -> None:
-        """The batch is not stored, or only its first messages."""
+        """Refuses a batch, or all but its first messages."""
         self.peer.out.append(frame(Kind.REFUSED, link=self.link, number=number, body=refusal.encode()))
 
     def flush(self) -> None:
@@ -78,21 +78,21 @@ class Producer(Numbered):
         super().__init__(peer, link, id, last_number)
         self.queue = queue
         self.entered = 0
-        """Messages since it was answered last."""
+        """Number of messages since the last answer."""
         self.is_named = bool(id & IDENTITY)
-        """Whether its client named it: its numbers outlive the link, and the client may go on on another
-        one."""
+        """Whether its client named it: then its numbers outlive the link, and the client may continue on
+        another link."""
         self.part = part
         """Number of messages stored from a partially accepted last batch, else 0."""
         self.goes_on = False
-        """Whether the rest of that batch is stored in the next turn."""
+        """Whether the rest of the partially accepted batch is stored in the next turn."""
         self.stored: dict[int, int] | None = None
-        """The first sequence of each of the latest batches, if the link asked for sequences."""
+        """The first sequence of each of the latest batches, if the link requested sequences."""
         self.client_link = ""
         """See ProducerOpen."""
 
     def hold_credit(self) -> bool:
-        """As above; batches since the last answer count, even if some have no answer yet."""
+        """See Numbered; batches since the last answer count, even if some have no answer yet."""
         count, self.entered = self.entered, 0
         pace = self.queue.pace
         if not pace.is_full(self.queue.machine):
@@ -106,18 +106,18 @@ class Producer(Numbered):
         return self.peer.producers.get(self.link) is self
 
     def free_credit(self, count: int) -> None:
-        """Gives the sender credit that was held for so many messages; 0: all of it."""
+        """Gives the sender credit that was held for `count` messages; 0 for all of it."""
         self.peer.out.append(frame(Kind.FREED, link=self.link, count=count))
 
     def note(self, number: int, sequence: int) -> None:
-        """The batch begins at this sequence."""
+        """Stores the first sequence of a batch."""
         if self.stored is not None:
             self.stored[number] = sequence
             if len(self.stored) > limits.SEQUENCES_KEPT:
                 del self.stored[next(iter(self.stored))]
 
     def accept(self, number: int) -> None:
-        """See `Numbered.accept`; a link that asked for sequences gets an answer per batch."""
+        """See `Numbered.accept`; a link that requested sequences gets an answer per batch."""
         if self.stored is None:
             super().accept(number)
             return
@@ -126,14 +126,14 @@ class Producer(Numbered):
 
 
 class RouteProducer(Numbered):
-    """A sending link to sets of queues, each under the number that its frontend gave it."""
+    """A sending link to sets of queues, which its frontend has numbered."""
 
     __slots__ = ("abandoned", "part", "sets")
 
     def __init__(self, peer: "Peer", link: int, id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)
         self.abandoned = False
-        """Whether its client has left: its batches do not wait for room any more."""
+        """Whether its client has disconnected, so that its batches no longer wait for room."""
         self.part = part
         """Number of messages stored from a partially accepted last batch, else 0."""
         self.sets: dict[int, list[Queue] | Refusal] = {}
@@ -159,17 +159,17 @@ class Consumer:
         self.queue = queue
         self.id = id
         self.label = label
-        """Who it is, for people."""
+        """Description of the consumer for operators."""
         self.since_ms = since_ms
         self.opened = opened
-        """Its options, should its queue move."""
+        """The options of its opening, needed if its queue moves."""
 
 
 class Settlement:
     """A SETTLE that has to be answered; a Waiter.
 
     Args:
-        failures: returns how often the store has failed so far.
+        failures: returns the number of failures of the store so far.
     """
 
     __slots__ = ("_before", "_count", "_failures", "_link", "_peer")
@@ -182,7 +182,7 @@ class Settlement:
         self._before = failures()
 
     def accept(self, number: int) -> None:
-        """The outcomes from this number on are on disk, unless the store had no room for them."""
+        """See Waiter: the outcomes from this number on are on disk, unless the store had no room for them."""
         flags = 0 if self._failures() == self._before else UNCERTAIN
         self._peer.out.append(
             frame(Kind.SETTLED, flags=flags, link=self._link, count=self._count, number=number)
@@ -215,14 +215,13 @@ class Peer:
         self.attempt = attempt
         self.heard_ms = now_ms
         self.heard = 0
-        """ZeroMQ messages from it since its greeting, and to it: see docs/formats/wire.md."""
+        """Number of ZeroMQ messages from it since its greeting (docs/formats/wire.md)."""
         self.said = 0
         self.producers: dict[int, Producer] = {}
         self.routers: dict[int, RouteProducer] = {}
         self.consumers: dict[int, Consumer] = {}
         self.moved: dict[int, tuple[str, int]] = {}
-        """Queue and epoch of consumers that were sent to another shard, by link: their SETTLEs are
-        BOUNCED."""
+        """Queue and epoch of consumers whose queue moved, by link: their SETTLEs are BOUNCED."""
         self.out: list[bytes] = []
         self.acking: list[Numbered] = []
 
@@ -240,7 +239,7 @@ class Peer:
                 del self.moved[next(iter(self.moved))]
 
     def take(self) -> list[bytes]:
-        """Takes the frames to send now, in order."""
+        """Removes and returns the frames to send now, in order."""
         if self.acking:
             for producer in self.acking:
                 producer.flush()

@@ -45,7 +45,7 @@ class Rewrites(Protocol):
 
 
 class Performer:
-    """Performs effects in their order; the engine collects what gathers here once per step."""
+    """Performs effects in their order; the engine reads the gathered results once per step."""
 
     __slots__ = (
         "_captured_failed",
@@ -70,27 +70,27 @@ class Performer:
         self._store = store
         self._counts = counts
         self.consumers: dict[int, Consumer] = {}
-        """By their number in the machines."""
+        """Consumers by their number in the machines."""
         self.exports: dict[Queue, Rewrites] = {}
-        """Of queues that other shards copy (moving/exports.py)."""
+        """Exports of queues that other shards copy (moving/exports.py)."""
         self.damaged: set[int] = set()
-        """Segments with bytes that could not be read: the cleaner does not touch them."""
+        """Segments with unreadable bytes, which the cleaner skips."""
         self._delivering = Delivering(self.consumers, counts)
         self.dead_letters = DeadLettering(queues, store, counts, self.enqueue)
         self._captured_failed = False
-        """Whether the last record for readers of the journal alone could not be appended."""
+        """Whether the last record for readers of the journal could not be appended."""
         self.touched: dict[Queue, None] = {}
         """Queues to dispatch in this step."""
         self.messages_unsynced = 0
-        """Messages in records that wait for the next commit."""
+        """Number of messages in records that wait for the next commit."""
         self.captured_bytes = 0
         """Bytes of transient messages of captured queues in records that wait for the next commit."""
         self.leaving = Leaving(self, store, queues.work)
-        """Messages that left their queues all at once."""
+        """Messages of purges and deletions that have yet to be settled."""
         self.reads: list[Read] = []
-        """For the reader thread."""
+        """Reads for the reader thread."""
         self.reading: dict[int, int] = {}
-        """Reads under way, by segment: the cleaner does not touch these segments."""
+        """Number of reads under way by segment; the cleaner skips these segments."""
 
     def perform(self, queue: Queue, found: list[Effect], now_ms: int) -> None:
         """Turns the effects of a machine into frames and records, in their order."""
@@ -118,7 +118,7 @@ class Performer:
                 delivering.deliver_row(queue, row, now_ms)
                 row = []
             if isinstance(effect, effects.Stored):
-                # One per batch: the record of the batch is appended already.
+                # One per batch; the record of the batch is appended already.
                 continue
             self._perform_other(queue, effect, now_ms)
         if row:
@@ -186,8 +186,8 @@ class Performer:
         if location is not None:
             self.damaged.add(location.segment)
         log.critical(
-            "messages %d to %d of queue %s can't be read back from %s and are passed over; what is left of "
-            "them stays on disk: stop the shard and run `lightrail-admin journal repair`",
+            "messages %d to %d of queue %s can't be read back from %s and are skipped; their bytes stay "
+            "on disk: stop the shard and run `lightrail-admin journal repair`",
             effect.first_sequence,
             effect.last_sequence - 1,
             queue.name,
@@ -200,29 +200,29 @@ class Performer:
             try:
                 self._store.append(Settle(queue.id, ranges, JOURNAL_OUTCOME[reason], str(reason)), now_ms)
             except StoreError as error:
-                # They are in the queue again after a restart: delivered twice at worst, never lost.
+                # The messages are in the queue again after a restart: delivered twice at worst, never lost.
                 self._counts.store_failures += 1
                 log.error("settlements of queue %s could not be written: %s", queue.name, error)
         queue.removed.clear()
 
     @property
     def capture_lags(self) -> bool:
-        """Whether senders of transient messages to captured queues wait for the next commit: the disk is
-        slow."""
+        """Whether senders of transient messages to captured queues wait for the next commit, because the disk
+        is slow."""
         return self.captured_bytes > limits.CAPTURE_GATHERED_BYTES_MAX
 
     def journal_delivered(self, queue: Queue, now_ms: int) -> None:
         """Appends a Delivered record per consumer of a captured queue for its deliveries in this step.
 
-        It precedes the records of their outcomes: those are applied in a later step, or appended by
-        `journal_removed` after this.
+        It precedes the records of their outcomes, which are applied in a later step, or appended by
+        `journal_removed` after this call.
         """
         for key, ranges in queue.delivered.items():
             self._append_captured(queue, Delivered(queue.id, key, ranges), now_ms)
         queue.delivered.clear()
 
     def _append_captured(self, queue: Queue, captured: Delivered | Settle, now_ms: int) -> None:
-        """Appends a record for readers of the journal alone; the first of several failures is logged."""
+        """Appends a record that only readers of the journal need; logs the first of several failures."""
         try:
             self._store.append(captured, now_ms)
         except StoreError as error:
@@ -270,14 +270,14 @@ class Performer:
             self._store.release(old.segment, effect.old.size)
 
     def forget(self, queue: Queue) -> None:
-        """Forgets a queue that was deleted."""
+        """Removes a deleted queue."""
         self.touched.pop(queue, None)
         queue.removed.clear()
         queue.delivered.clear()
         self.dead_letters.forget(queue)
 
     def read(self, queue: Queue, run: Run, then: Callable[[Read], None] | None = None) -> None:
-        """Has messages read from their location, for the queue itself or for `then`."""
+        """Requests a read of messages from their location, for the queue itself or for `then`."""
         location = run.batch.location
         assert location is not None
         self.reading[location.segment] = self.reading.get(location.segment, 0) + 1
@@ -293,6 +293,6 @@ class Performer:
 
 
 def _back(queue: Queue, run: Run, outcome: record.Outcome) -> Settle:
-    """The record of a run that is ready or deferred again, with the attempts that it has now."""
+    """The record of a run that is ready or deferred again, with its current attempts."""
     reason = DEFERRED_REASON if run.is_deferred else ""
     return Settle(queue.id, [(run.sequence, run.end)], outcome, reason, run.attempts)

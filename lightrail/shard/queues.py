@@ -1,4 +1,4 @@
-"""The queues of one shard by name: made on first use, declared in the journal, restored after a start."""
+"""The queues of one shard by name: created on first use, declared in the journal, restored after a start."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ log = logging.getLogger("lightrail.shard.queues")
 
 
 class Queues:
-    """Every queue of the shard, by name; its numbers are those of the journal."""
+    """All queues of the shard, by name; the number of a queue is that in the journal."""
 
     __slots__ = (
         "_by_name",
@@ -74,12 +74,12 @@ class Queues:
         self.work = Work()
         """The work of all queues in one step, beside deliveries and frames of frontends."""
         self.looks = Looks()
-        """Of the consumers of all queues, in one step."""
+        """The looks of the consumers of all queues, in one step."""
         self._captures = store.captures
         self._uncaptured: set[str] = set()
-        """Queues that should be captured and can't be, which was logged."""
+        """Queues for which it was logged that they can't be captured."""
         self._retire = retire
-        """Counts the figures of a queue that ends."""
+        """Adds the figures of a deleted queue to the totals."""
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._by_name.values())
@@ -88,12 +88,12 @@ class Queues:
         return len(self._by_name)
 
     def stored(self) -> Iterator[Queue]:
-        """All that has messages in the store."""
+        """All queues and copies with messages in the store."""
         yield from self._by_name.values()
         yield from self._copies.values()
 
     def has(self, queue: Queue) -> bool:
-        """Whether this very queue, or copy, is still here."""
+        """Whether this queue or copy still exists."""
         return self._by_name.get(queue.name) is queue or self._copies.get(queue.name) is queue
 
     def find(self, name: str) -> Queue | None:
@@ -101,7 +101,7 @@ class Queues:
         return self._by_name.get(name)
 
     def copy_of(self, name: str) -> Queue | None:
-        """The copy of this name that is being made, or None."""
+        """The copy of this name that is under way, or None."""
         return self._copies.get(name)
 
     @property
@@ -110,10 +110,10 @@ class Queues:
         return list(self._copies)
 
     def open(self, name: str, now_ms: int, epoch: int = 0) -> Queue | Refusal:
-        """The queue of a link; made if the name is one of a queue in the directory.
+        """The queue of a link; created if the name has the role queue in the directory.
 
         Args:
-            epoch: in which it expects the queue; 0 for any.
+            epoch: the epoch that the link expects; 0 for any.
         """
         queue = self._by_name.get(name)
         if queue is not None and queue.is_serving and epoch & EPOCHS in (0, queue.epoch & EPOCHS):
@@ -135,15 +135,15 @@ class Queues:
     def _elsewhere(self, name: str, queue: Queue | None, epoch: int) -> Refusal | None:
         """Why a queue can't be opened at this shard in an epoch, or None if it can."""
         if name in self._copies or (queue is not None and queue.is_frozen):
-            return moved(f"{name} is on its way between shards")
+            return moved(f"{name} is moving between shards")
         return self.tenancy.refusal(name, epoch)
 
     def is_absent_dead_letter(self, name: str) -> bool:
-        """Whether this is a dead-letter queue that is not made yet, of a queue that is here."""
+        """Whether this is a dead-letter queue that does not exist yet, of a queue of this shard."""
         return is_dead_letter(name) and name not in self._by_name and owner(name) in self._by_name
 
     def look(self, name: str) -> Queue | Refusal:
-        """The queue of a request; an empty one, which is not kept, if it has yet to be made."""
+        """The queue of a request; a temporary empty one if it does not exist yet."""
         queue = self._by_name.get(name)
         if queue is not None and queue.is_serving:
             return queue
@@ -156,16 +156,16 @@ class Queues:
         return self._new(0, found, Ownership(State.SERVING, 0))
 
     def get(self, name: str, now_ms: int) -> Queue | None:
-        """The queue of this name; made, and written down, where it is not there yet.
+        """The queue of this name; created and recorded if it does not exist yet.
 
-        None when the shard has as many queues as it may have, or can't write one more down. A dead-letter
-        queue does not count against the limit: dead letters can go to no other queue.
+        None if the shard has reached its limit of queues, or can't record another one. The limit does not
+        apply to dead-letter queues, because dead letters have no other queue.
         """
         queue = self._by_name.get(name)
         if queue is not None:
             return queue
         if name in self._copies:
-            # It is opened in a moment, with the queue that it belongs to: dead letters wait until then.
+            # It will be opened in a moment, together with its queue; dead letters wait until then.
             return None
         if len(self._by_name) >= limits.QUEUES_MAX and not is_dead_letter(name):
             return None
@@ -174,7 +174,7 @@ class Queues:
         try:
             self._store.append(record.Queue(QueueEvent.DECLARED, queue.id, name, queue.declared), now_ms)
         except StoreError as error:
-            log.error("queue %s could not be written down: %s", name, error)
+            log.error("queue %s could not be recorded: %s", name, error)
             return None
         self._by_name[name] = queue
         self.remember(queue.id)
@@ -187,9 +187,9 @@ class Queues:
         reserved: Mapping[int, Sequence[tuple[int, int]]],
         now_ms: int,
     ) -> Queue:
-        """A queue as recovery found it, with the policy that its name has now.
+        """Adds a recovered queue with the current policy of its name.
 
-        One that is MOVED or DELETED is not found by its name: its locations have to be released.
+        A queue that is MOVED or DELETED is not found by its name; it is only needed to release its locations.
         """
         queue = self._new(found.queue, self.names.get(found.name), ownership)
         if ownership.state not in (State.MOVED, State.DELETED):
@@ -206,8 +206,8 @@ class Queues:
             mark = min(mark, found.next_sequence)
         elif mark > found.next_sequence + limits.DELIVERED_LOST_MAX:
             mark = found.next_sequence
-        # Sequences beyond those that were found are given again: few of them to what was delivered before its
-        # commit and is sent again by its frontend, many of them to new messages after transient ones.
+        # Sequences beyond the recovered ones are used again: a few for messages that were delivered before
+        # their commit and are sent again by their frontend, many for new messages after transient ones.
         if mark:
             queue.machine.contents.deliveries.seen_to = queue.redelivered_before = mark
             queue.mark_due = queue.mark_asked = mark
@@ -220,7 +220,7 @@ class Queues:
     # --- copies of queues of other shards ----------------------------------------------------------------
 
     def begin_copy(self, found: Name, epoch: int, now_ms: int) -> Queue:
-        """An empty copy, written down as one. Raises StoreError."""
+        """Creates an empty copy and its record. Raises StoreError."""
         number = self._next
         text = encode_declared(found, epoch, copy=True)
         self._store.append(record.Queue(QueueEvent.DECLARED, number, found.name, text), now_ms)
@@ -228,7 +228,7 @@ class Queues:
         return self._copy(number, found, epoch)
 
     def restore_copy(self, found: RecoveredQueue, now_ms: int) -> Queue:
-        """A copy as recovery found it; `queue.epoch` is the one that it was made for."""
+        """Adds a recovered copy; `queue.epoch` is the epoch after its move."""
         self.remember(found.queue)
         epoch = declared_of(found.policy).epoch
         queue = self._copy(found.queue, self.names.get(found.name), epoch)
@@ -246,13 +246,13 @@ class Queues:
         return queue
 
     def drop_copy(self, queue: Queue) -> None:
-        """The copy becomes no queue."""
+        """Removes a copy."""
         queue.ownership.apply(Event.DELETE)
         del self._copies[queue.name]
         self.marks.forget(queue.id)
 
     def open_copy(self, queue: Queue, found: Name, epoch: int) -> Policy:
-        """The copy is the queue of that name from now on; returns the policy that its machine has to get."""
+        """Makes the copy the queue of its name; returns the policy that its machine must get."""
         queue.ownership.apply(Event.OPEN, epoch)
         del self._copies[queue.name]
         self._by_name[queue.name] = queue
@@ -265,11 +265,11 @@ class Queues:
         return shard_policy(found, self._max_delivery_count)
 
     def remember(self, number: int) -> None:
-        """The number of a new queue; no number is used again, not even of deleted queues."""
+        """Notes the number of a queue; numbers are not used again, not even those of deleted queues."""
         self._next = max(self._next, number + 1)
 
     def remove(self, queue: Queue) -> None:
-        """The queue is no longer here."""
+        """Removes a queue."""
         if self._by_name.get(queue.name) is queue:
             del self._by_name[queue.name]
             self._uncaptured.discard(queue.name)
@@ -287,19 +287,19 @@ class Queues:
         try:
             self.note(queue, now_ms)
         except StoreError as error:
-            # It is read from the directory, and the map, again after a restart.
-            log.error("the policy of queue %s could not be written down: %s", queue.name, error)
+            # After a restart the policy is read from the directory, and the owner from the map.
+            log.error("the policy of queue %s could not be recorded: %s", queue.name, error)
         return changed
 
     def figures(self, prefix: str) -> Sequence[tuple[str, Callable[[], QueueFigures]]]:
-        """(name, function that reads its figures) of every queue whose name begins so, for a scrape."""
+        """(name, function that reads its figures) of every queue with this prefix, for a scrape."""
         return [(name, queue.figures) for name, queue in self._by_name.items() if name.startswith(prefix)]
 
     def mark(self, queue: Queue, now_ms: int) -> None:
-        """More of the queue was delivered than its delivery mark covers, or soon will be.
+        """Writes a new delivery mark, because deliveries have reached the former one, or soon will.
 
-        The faster it delivers, the further ahead the mark is written, so that deliveries cost next to
-        nothing.
+        The faster the queue delivers, the further ahead the mark is written, so that the cost per delivery is
+        very small.
         """
         seen_to = queue.machine.contents.deliveries.seen_to
         if seen_to > queue.mark_due:
@@ -312,7 +312,7 @@ class Queues:
         there = self.marks.there(queue.id)
         if seen_to > there:
             self.marks.hold(queue.id, seen_to)
-        # Until the new mark is there, the old one is as far as deliveries may go unasked.
+        # Until the new mark is in the file, deliveries beyond the old one must check the file.
         queue.mark_asked = max(seen_to, min(queue.mark_due, there))
 
     def note(self, queue: Queue, now_ms: int) -> None:
@@ -320,7 +320,7 @@ class Queues:
         self._note(queue, queue.declared, now_ms)
 
     def note_frozen(self, queue: Queue, now_ms: int) -> None:
-        """Write a record of a queue that is about to be frozen. Raises StoreError."""
+        """Appends a record that a queue is frozen, before its state changes. Raises StoreError."""
         self._note(queue, queue.declared_as(frozen=True), now_ms)
 
     def _note(self, queue: Queue, declared: str, now_ms: int) -> None:
@@ -331,21 +331,20 @@ class Queues:
         return Queue(number, found, machine, ownership, captured=self._captured(found))
 
     def _captured(self, found: Name) -> bool:
-        """Whether the journal has all events of its messages: the policy asks for it, and the store can do
-        it."""
+        """Whether events of messages are captured: the policy requests it, and the store supports it."""
         wanted: bool = found.policy["capture"]
         if wanted and not self._captures and found.name not in self._uncaptured:
             self._uncaptured.add(found.name)
             log.warning(
-                "queue %s should be captured, says its policy, and the store of this shard keeps no journal: "
-                "nothing of it is captured. Start with --store journal, or take capture out of the policy",
+                "the policy of queue %s has capture, and the store of this shard is no journal: the queue is "
+                "not captured. Start with --store journal, or remove capture from the policy",
                 found.name,
             )
         return wanted and self._captures
 
 
 def _no_queue(found: Name) -> Refusal:
-    what = "nobody has given it a role" if found.role is Role.NONE else f"it has role {found.role}"
+    what = "it has no role" if found.role is Role.NONE else f"it has role {found.role}"
     return Refusal(
         conditions.NOT_FOUND, f"{found.name} is no queue: {what}; give it a policy of role queue first"
     )

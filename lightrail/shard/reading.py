@@ -25,12 +25,12 @@ class Read:
         self.location = location
         self.runs: list[Run] = []
         self.then = then
-        """Receives them; None for the queue itself, which requested them with Fetch."""
+        """Receives the messages; None for the queue itself, which requested them with Fetch."""
 
     @property
     def segment(self) -> int:
         return self.location.segment
 
     def perform(self, store: Store) -> None:
-        """Reads from the store; in a thread."""
+        """Reads from the store; called in a thread."""
         self.runs = store.read(self.location, self.queue_id, self.run.sequence, self.run.end)

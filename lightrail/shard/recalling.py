@@ -1,4 +1,4 @@
-"""Recalling: deferred messages that were locked by their sequences; evicted ones are read first."""
+"""Recalling: returns deferred messages that were locked by their sequences; reads evicted ones first."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +14,10 @@ Came = Callable[[list[dict[str, Any]], bytes], None]
 
 
 class Recalling:
-    """One request, from `begin` to when all of its messages are in memory.
+    """One request, from `begin` until all of its messages are in memory.
 
     Args:
-        runs: one message each.
+        runs: runs of one message each.
     """
 
     __slots__ = ("_came", "_found", "_missing", "_performer", "_queue", "_runs")
@@ -31,7 +31,7 @@ class Recalling:
         self._missing = 0
 
     def begin(self) -> None:
-        """Reads what is on disk; answers when that is done."""
+        """Reads messages that are only on disk, and then answers."""
         for index, run in enumerate(self._runs):
             if run.batch.evicted:
                 self._missing += 1
@@ -41,7 +41,7 @@ class Recalling:
 
     def _read(self, index: int) -> Callable[[Read], None]:
         def read(answer: Read) -> None:
-            # One that can't be read stays locked until its lock ends.
+            # A message that can't be read stays locked until its lock ends.
             self._found[index] = next(iter(answer.runs), None)
             self._missing -= 1
             if not self._missing:

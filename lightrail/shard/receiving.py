@@ -32,11 +32,11 @@ Apply = Callable[[Peer, bytes, int], None]
 
 
 class Receiving:
-    """Hands each frame to the module that it is for.
+    """Passes each frame to the module that applies it.
 
     Args:
-        boot: of this process of the shard.
-        store: its position shows whether a frame has written a record.
+        boot: the boot number of this process.
+        store: the store, whose position shows whether a frame has appended a record.
     """
 
     __slots__ = (
@@ -101,12 +101,12 @@ class Receiving:
         }
 
     def receive(self, identity: bytes, parts: list[bytes], now_ms: int) -> list[bytes]:
-        """Apply one message of a frontend.
+        """Applies one message of a frontend.
 
         Returns:
-            The rest of a part that would take too long at once: to be received later, in its order.
+            Parts that would take too long now, and must be passed to a later call, in their order.
         """
-        # Every frame passes here; the frequent kinds are handled in place to save a call for each.
+        # This is called for every frame; the frequent kinds are handled in place to save a call for each.
         frontends = self._frontends
         peer = frontends.find(identity)
         if peer is None:
@@ -152,7 +152,7 @@ class Receiving:
             except NumberMissingError as error:
                 frontends.ask_to_greet(peer, str(error), now_ms)
             except StoreBusyError:
-                # Its sender waits, and so do later frames, until the commit under way has ended.
+                # This frame and later ones wait until the commit under way has ended.
                 rest = parts[index:]
             except StoreBrokenError as error:
                 self._answers.fail(error)
@@ -167,12 +167,12 @@ class Receiving:
         return []
 
     def _not_applied(self, peer: Peer, part: bytes, error: Exception, is_stored: bool, now_ms: int) -> None:
-        """A frame that was not understood, or met an error of this program, ends its link and no other.
+        """Ends the link of a malformed frame, or of one that caused an internal error, and no other link.
 
-        The frontend gets GONE, so that no number is missing in silence; the deliveries of the link return.
+        The frontend gets GONE, so that it learns of the missing number; the deliveries of the link return.
 
         Args:
-            is_stored: a record of the frame is in the store. Then only recovery knows what the queue has.
+            is_stored: whether the store has a record of the frame, so that the state of the queue is unknown.
         """
         kind = part[0] if part else -1
         log.error("a frame of kind %d from frontend %s was not applied", kind, peer.frontend, exc_info=error)
@@ -183,7 +183,7 @@ class Receiving:
             self._links.end_link(peer, link, now_ms)
             self._relays.close_sender(peer, link)
             self._relays.close_listener(peer, link)
-            why = "internal error of the shard, whose log says more; attach the link again"
+            why = "internal error; see the shard's log, and attach the link again"
             refusal = Refusal(conditions.INTERNAL_ERROR, why)
             peer.out.append(frame(Kind.GONE, link=link, body=refusal.encode()))
 
@@ -192,7 +192,7 @@ class Receiving:
     def _apply(self, peer: Peer, part: bytes, now_ms: int) -> None:
         apply = self._rare.get(HEADER.unpack_from(part)[0])
         if apply is None:
-            log.error("a frame of kind %d from frontend %s is not known here", part[0], peer.frontend)
+            log.error("a frame of unknown kind %d from frontend %s was ignored", part[0], peer.frontend)
         else:
             apply(peer, part, now_ms)
 
@@ -200,8 +200,8 @@ class Receiving:
         number = HEADER.unpack_from(part)[6]
         peer.heard += 1
         if number != peer.heard:
-            # They were lost with a connection.
-            why = f"{number - peer.heard} of its messages got lost"
+            # The messages were lost with a connection.
+            why = f"{number - peer.heard} of its messages were lost"
             self._frontends.ask_to_greet(peer, why, now_ms)
 
     def _ping(self, peer: Peer, _part: bytes, _now_ms: int) -> None:
@@ -233,7 +233,7 @@ class Receiving:
         self._takeovers.yielded(peer, HEADER.unpack_from(part)[4])
 
     def take_over(self, now_ms: int) -> None:
-        """Opens the links that need not wait for a former link of their client any more."""
+        """Opens links that no longer need to wait for a former link of their client."""
         for takeover in self._takeovers.take_due(now_ms):
             peer, link, _, _ = takeover.opening
             if self._frontends.find(peer.identity) is not peer:

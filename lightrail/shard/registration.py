@@ -1,4 +1,4 @@
-"""Registration: a shard's way into the cluster, from its directory and number to its entry."""
+"""Registration: how a shard joins the cluster: its directory, its number, its entry."""
 
 import asyncio
 from dataclasses import replace

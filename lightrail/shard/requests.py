@@ -1,7 +1,7 @@
 """Requests of frontends and gateways to a shard: figures, peeking, purging.
 
-Every operation is drawn in docs/formats/wire.md. An operation that changes a queue is answered when the
-commit that has it is on disk, as a batch is; one that reads from disk when the reader thread is done.
+Every operation is drawn in docs/formats/wire.md. An operation that changes a queue is answered when its
+commit is on disk, like a batch; one that reads from disk is answered when the reader thread has finished.
 """
 
 import logging
@@ -27,7 +27,7 @@ log = logging.getLogger("lightrail.shard.requests")
 
 Fields = dict[str, Any]
 Operation = Callable[[Peer, int, Fields, int], Fields | None]
-"""(peer, number of the request, fields, now_ms): the answer; None: it follows later. Raises RequestError."""
+"""(peer, number of the request, fields, now_ms): the answer, or None if it follows. Raises RequestError."""
 COLUMNS: Final = (
     "ready",
     "delayed",
@@ -40,11 +40,11 @@ COLUMNS: Final = (
     "delivered",
     "left",
 )
-"""Of a queue in the answer to `queues`."""
+"""Fields of a queue in the answer to `queues`."""
 
 
 class RequestError(Exception):
-    """A request that can't be done: the error to answer."""
+    """A failed request, with the error for its answer."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(description)
@@ -52,7 +52,7 @@ class RequestError(Exception):
 
 
 class Reply:
-    """An answer that waits for a commit, as answers to producers do."""
+    """An answer that waits for a commit, like answers to producers."""
 
     __slots__ = ("_body", "_number", "_peer")
 
@@ -62,7 +62,7 @@ class Reply:
         self._body = encode_request(fields)
 
     def accept(self, _: int) -> None:
-        """It is on disk."""
+        """See Waiter: all records of the request are on disk."""
         self._peer.out.append(frame(Kind.RESPONSE, number=self._number, body=self._body))
 
 
@@ -70,7 +70,7 @@ class Requests:
     """Answers the requests of all peers.
 
     Args:
-        wait: takes a waiter that is called when all records so far are on disk.
+        wait: registers a waiter that is called when all records so far are on disk.
     """
 
     __slots__ = ("_links", "_operations", "_peeks", "_performer", "_queues", "_wait")
@@ -83,7 +83,7 @@ class Requests:
         self._links = links
         self._wait = wait
         self._peeks = 0
-        """Peeks that wait for the disk."""
+        """Number of peeks that wait for the disk."""
         self._operations: dict[str, Operation] = {
             "queue": self._queue,
             "queues": self._many,
@@ -94,13 +94,13 @@ class Requests:
         }
 
     def add(self, operations: Mapping[str, Operation]) -> None:
-        """Operations that others answer."""
+        """Adds operations that other objects answer."""
         self._operations.update(operations)
 
     def receive(self, peer: Peer, number: int, part: bytes, now_ms: int, failed: str | None) -> None:
-        """One REQUEST; answered now, or later. With an error where the store has `failed`.
+        """Answers one REQUEST, now or later; with an error if the store has `failed`.
 
-        Its blob, if it has one, is the field "blob". Raises StoreBusyError: it has to be received again.
+        Its blob, if it has one, is the field "blob". Raises StoreBusyError if it must be received again.
         """
         try:
             if failed is not None:
@@ -134,7 +134,7 @@ class Requests:
     # --- figures ---------------------------------------------------------------------------------------
 
     def _queue(self, _peer: Peer, _number: int, fields: Fields, _now_ms: int) -> Fields:
-        """One queue in full."""
+        """All figures of one queue."""
         queue = self._named(fields)
         contents = queue.machine.contents
         gauges = contents.gauges
@@ -196,7 +196,7 @@ class Requests:
         return _brief(page[:limit], page[limit - 1].name if len(page) > limit else None)
 
     def _kept(self, _peer: Peer, _number: int, _fields: Fields, _now_ms: int) -> Fields:
-        """How many queues are kept and not served, and some of them."""
+        """The number of queues that are kept and not served, and some of them."""
         found = self._queues.kept()
         shown = nsmallest(limits.KEPT_SHOWN_MAX, found, key=lambda queue: queue.name)
         return {
@@ -235,8 +235,7 @@ class Requests:
         self._performer.leaving.when_left(queue, lambda: self._wait(reply, 0))
 
     def _cancel(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """Removes delayed messages before their time; those that are not delayed (any more) are passed
-        over."""
+        """Removes delayed messages before their time; skips messages that are not, or no longer, delayed."""
         queue = self._named(fields)
         sequences = fields.get("sequences")
         if (
@@ -276,7 +275,7 @@ def named(queues: Queues, fields: Fields) -> Queue:
 
 
 def whole(fields: Fields, name: str, low: int, high: int, default: int | None) -> int:
-    """A whole number of a request, within bounds; required where there is no default. Raises RequestError."""
+    """A whole number of a request, within bounds; required if there is no default. Raises RequestError."""
     found = fields.get(name, default)
     if type(found) is not int or not low <= found <= high:
         raise RequestError(
@@ -311,7 +310,7 @@ def answer(peer: Peer, number: int, fields: Fields) -> None:
 
 
 def error_of(error: RequestError) -> Fields:
-    """The answer to a request that can't be done."""
+    """The answer to a failed request."""
     return _error(error.condition, str(error))
 
 

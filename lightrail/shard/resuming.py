@@ -1,4 +1,4 @@
-"""Resuming links on which clients receive (2.6.13): what is unsettled, and its messages once more."""
+"""Resuming links on which clients receive (2.6.13): lists unsettled deliveries, and sends messages again."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -23,7 +23,7 @@ def unsettled(consumer: Consumer) -> list[Range]:
 
 
 def _in_flight(consumer: Consumer, first: int, last: int) -> Iterator[tuple[int, Run]]:
-    """Unsettled deliveries from number `first` to before `last`, each run with the number of its first."""
+    """Unsettled deliveries from number `first` to before `last`: runs, with the number of their first."""
     attached = consumer.queue.machine.contents.consumers.by_id.get(consumer.id)
     if attached is None:
         return
@@ -38,9 +38,9 @@ def _in_flight(consumer: Consumer, first: int, last: int) -> Iterator[tuple[int,
 
 
 class Recovery:
-    """Announces the unsettled deliveries of a link that was opened, when all before is on disk; a Waiter.
+    """Sends the list of unsettled deliveries of an opened link when all records are on disk; a Waiter.
 
-    So no delivery is missing among them whose outcome a crash of the shard could still take back.
+    So the list has every delivery whose outcome would be lost in a crash of the shard.
     """
 
     __slots__ = ("_consumer",)
@@ -63,9 +63,9 @@ class Recovery:
 
 
 class Resending:
-    """Sends unsettled deliveries once more, to links that ask for them.
+    """Sends unsettled deliveries again to links that request them.
 
-    What has no message any more, as its lock has run out or its bytes can't be read, is passed over.
+    Deliveries without a message, because the lock has expired or the bytes can't be read, are skipped.
     """
 
     __slots__ = ("_performer",)
@@ -80,7 +80,7 @@ class Resending:
             self._send(consumer, decode_ranges(memoryview(part)[HEADER_SIZE:]), now_ms)
 
     def _send(self, consumer: Consumer, ranges: Iterable[Range], now_ms: int) -> None:
-        """Sends what is in memory within the limits, and up to the first message that is not."""
+        """Sends messages within the limits, up to the first one that is not in memory."""
         end = size = 0
         left = limits.RESENT_MESSAGES
         for first, count in ranges:
@@ -89,7 +89,7 @@ class Resending:
                     self._answer(consumer, number)
                     return
                 if run.batch.data is None:
-                    # As many as may be sent at once, of the size that is known.
+                    # As many messages as may be sent at once, according to the known size.
                     few = max(1, min(left, run.count * limits.RESENT_BYTES // max(1, run.size)))
                     self._read(consumer, number, run.cut(0, min(run.count, few)), now_ms)
                     return
@@ -117,7 +117,7 @@ class Resending:
                     continue
                 message = piece.cut(low - piece.sequence, high - piece.sequence)
                 at = number + low - wanted.sequence
-                # Some of them were perhaps settled meanwhile.
+                # Some of the messages may have been settled meanwhile.
                 for there, run in [*_in_flight(consumer, at, at + message.count)]:
                     part = message.cut(there - at, there - at + run.count)
                     part = Run(part.batch, part.first, part.last, part.sequence, wanted.attempts)

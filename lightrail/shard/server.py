@@ -1,4 +1,4 @@
-"""Performs what the engine decides: the ROUTER socket, the commit thread, the reader thread, the timer."""
+"""Performs the engine's decisions, with the ROUTER socket, the commit and reader threads, and the timer."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ class Server:
         """
         Args:
             clock: monotonic seconds, for the times of commits.
-            ask: asks the coordinator for the deletes and moves that actions have.
+            ask: requests the deletions and moves of actions from the coordinator.
         """
         self._loop = loop
         self._engine = engine
@@ -63,20 +63,20 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._ask = ask
         self._deadline_ms: int | None = None
-        """Of the last step: when the engine wants a tick."""
+        """Time of the next tick, from the last step."""
         self._beat_ms = 0
-        """When the timer rings."""
+        """Time of the timer."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
         self._closed = False
         self.failed = asyncio.Event()
-        """Set when the store can't be trusted any more: only a new start, with recovery, helps."""
+        """Set when the state in memory can't be trusted, so that the process must restart and recover."""
         self._backlog: OrderedDict[bytes, deque[list[bytes]]] = OrderedDict()
-        """Received frames that were too much for one turn, by frontend."""
+        """Received frames that wait for a later turn, by frontend."""
         self._going_on = False
         self._until_s: float | None = None
-        """When this turn has received enough."""
+        """Time at which this turn stops receiving."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._admission = Admission(loop, self._context, key)
         self._socket, self.address = self._bind(address)
@@ -88,7 +88,7 @@ class Server:
     def _bind(self, address: str) -> tuple[LoopSocket, str]:
         socket = self._context.socket(zmq.ROUTER)
         self._admission.guard(socket)
-        # A ROUTER drops messages that do not fit; link credit bounds them instead.
+        # A ROUTER drops messages beyond its limit, so there is none; link credit bounds them instead.
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, limits.WIRE_MESSAGES_AHEAD)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -96,7 +96,7 @@ class Server:
         bound = bind(socket, address)
         looped = LoopSocket(self._loop, socket, self._receive, self._turn)
         looped.messages_per_turn = limits.SHARD_MESSAGES
-        # A large batch stays in the queue as ZeroMQ received it: its part has a buffer of its own.
+        # A large batch stays in the queue as ZeroMQ received it, because its part has a separate buffer.
         looped.copies = False
         return looped, bound
 
@@ -132,7 +132,7 @@ class Server:
         return rest + parts[limits.SHARD_PARTS :] if len(parts) > limits.SHARD_PARTS else rest
 
     def _wait_in_line(self, identity: bytes, parts: list[bytes]) -> None:
-        """The rest of a message is for one of the next turns."""
+        """Keeps the rest of a message for a later turn."""
         self._backlog.setdefault(identity, deque()).append(parts)
         self._go_on_soon()
 
@@ -142,7 +142,7 @@ class Server:
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """A turn for frames that wait: frontends take turns, each with its frames in their order."""
+        """A turn for waiting frames: frontends are served in turn, each with its frames in order."""
         self._going_on = False
         if self._closed:
             return
@@ -160,22 +160,22 @@ class Server:
             if time.perf_counter() >= until_s:
                 break
         if backlog and not self._store.is_crowded:
-            # If not, it goes on when the commit under way has ended.
+            # Otherwise it continues when the commit under way has ended.
             self._go_on_soon()
         self._turn()
 
     def turn(self) -> None:
-        """A turn for what the engine did without a frame."""
+        """A turn after changes in the engine that no frame caused."""
         self._turn()
 
     def look(self) -> None:
-        """There may be news of the coordinator."""
+        """Applies changes of the coordinator, if there are any."""
         if self._closing:
             return
         try:
             self._engine.refresh(self.now_ms())
         except Exception as error:
-            log.exception("what changed in the directory could not be applied")
+            log.exception("changes of the directory could not be applied")
             self._fail(error)
         else:
             self._turn()
@@ -185,12 +185,12 @@ class Server:
         return self._engine.not_ready() or self.disk.silence(self._clock())
 
     def _fail(self, error: BaseException) -> None:
-        """Answers nothing any more; the caller ends the process, and the next one recovers.
+        """Stops all answers; the caller ends the process, and the next one recovers.
 
         The store failed, on any thread, or an internal error may have left the engine in a wrong state.
         """
         if not self.failed.is_set():
-            log.critical("the shard can't go on: %s; it starts again and recovers what is on disk", error)
+            log.critical("the shard can't continue: %s; it starts again and recovers its journal", error)
             self._counts.store_failures += 1
             self._engine.commit_failed(error)
             self.failed.set()
@@ -207,8 +207,8 @@ class Server:
             self._fail(error)
 
     def _turn_once(self) -> None:
-        # To frontends a shard whose disk hangs is one that stands still: they give senders their messages
-        # back after shard_wait. These frames are sent when the disk has answered.
+        # A shard whose disk hangs behaves like a shard that hangs: frontends return messages to senders after
+        # shard_wait. These frames are sent when the disk has answered.
         is_silent = self._commit is not None and self.disk.is_silent(self._clock())
         actions = self._engine.step(self.now_ms(), is_silent=is_silent, is_closing=self._closing)
         if actions.failure is not None and not self.failed.is_set():
@@ -218,8 +218,7 @@ class Server:
             if actions.must_sync or self._closing:
                 self._begin_commit()
             elif self._lazy_timer is None:
-                # Only settlements and the like: no answer waits for them, and a later commit has more of
-                # them.
+                # Only records without waiting answers, such as settlements: a later commit has more of them.
                 self._lazy_timer = self._loop.call_later(limits.LAZY_COMMIT_MS / 1000, self._commit_lazily)
         for read in actions.reads:
             self._begin_read(read)
@@ -227,14 +226,14 @@ class Server:
             self._ask(actions)
         self._deadline_ms = actions.deadline_ms
         if self._deadline_ms is not None and self._deadline_ms < self._beat_ms:
-            # Something that was received in this turn is due before the timer rings.
+            # This turn has set a deadline before the time of the timer.
             self._arm()
 
     def _send(self, output: list[tuple[bytes, list[bytes]]]) -> None:
         for identity, parts in output:
             if not self._socket.send([identity, *parts]):
                 self._engine.lost(identity)
-                # What it held is for others now.
+                # Its deliveries are ready for other consumers now.
                 self._loop.call_soon(self._turn)
 
     # --- commits ---------------------------------------------------------------------------------------
@@ -351,7 +350,7 @@ class Server:
     # --- the end ---------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends in order: accepted batches are on disk, answers are sent."""
+        """Ends in order: syncs accepted batches and sends their answers."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -359,7 +358,7 @@ class Server:
             self._poll.cancel()
         self._turn()
         while not self._idle.is_set():
-            # Frames that arrive while the last commit ends may have begun one more before this goes on.
+            # Frames that arrived at the end of the last commit may have begun another one.
             await self._idle.wait()
         self._closed = True
         self._socket.close(linger_ms=500)

@@ -1,4 +1,4 @@
-"""Settling: SETTLE and CREDIT frames of consumers, and consumers that close with much in flight."""
+"""Settling: SETTLE and CREDIT frames of consumers, and the release of deliveries of closing consumers."""
 
 from lightrail.model import limits
 from lightrail.shard.answers import Answers
@@ -40,7 +40,7 @@ class Settling:
         self._takeovers = takeovers
 
     def credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """Set the credit of a consumer, or of a listener."""
+        """Sets the credit of a consumer or a listener."""
         _, flags, _, _, link, kib, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
         if consumer is None:
@@ -68,11 +68,11 @@ class Settling:
         outcome = commands.ACCEPTED if code == 0 else outcome_in(part, code)
         queue = consumer.queue
         rest = None
-        # Annotations are written into every message, so that fewer of them make a turn of the same length.
+        # Annotations are written into every message, so a turn of the same length has fewer of them.
         most = min(limits.SETTLE_SLICE_MESSAGES, max(1, limits.SETTLE_SLICE_BYTES // len(part)))
         if count > (min(most, limits.SETTLE_SLICE_REWRITTEN) if code else limits.SETTLE_SLICE):
             rest, count = _sliced(queue, consumer.id, part, code, number, count, most)
-        # It counts failures of the store from here on.
+        # The settlement counts failures of the store from here on.
         answer = self._settlement(peer, link, count) if asked else None
         deferred = queue.machine.contents.deferred.number
         command = commands.Settle(consumer.id, number, number + count, outcome)
@@ -83,16 +83,16 @@ class Settling:
         return rest
 
     def stray(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """A frame for a consumer that is not here: it is awaited, or was sent to another shard."""
+        """Applies a frame for a consumer that is awaited, or whose queue moved to another shard."""
         if not self._awaited.said(peer, part, now_ms):
             self._freezing.bounce(peer, part)
 
     def release_piece(self, peer: Peer, part: bytes, now_ms: int) -> bool:
-        """Release a piece of what a consumer that closes has in flight; whether the rest is for later
+        """Releases some of the deliveries of a closing consumer; returns whether there are more for later
         turns."""
         consumer = peer.consumers.get(HEADER.unpack_from(part)[4])
         if consumer is None or (consumer.opened is not None and consumer.opened.suspended_ms):
-            # A client may resume the link: nothing is released, or little.
+            # A client may resume the link: few or no deliveries are released.
             return False
         machine = consumer.queue.machine
         found = machine.contents.consumers.by_id.get(consumer.id)
@@ -122,7 +122,7 @@ def _sliced(
     """A frame that settles the range behind a piece, and the size of the piece.
 
     Args:
-        messages: most delivery numbers of a piece whose messages may have to be rewritten.
+        messages: maximum delivery numbers of a piece whose messages may have to be rewritten.
     """
     found = queue.machine.contents.consumers.by_id.get(consumer)
     if found is None:
@@ -136,7 +136,7 @@ def _sliced(
     index = first + most
     left = line.keys[index] if index < len(line.keys) else end
     if code and first < len(line.keys):
-        # Each of them may have to be rewritten, as a dead letter or with annotations.
+        # Each message may have to be rewritten, as a dead letter or with annotations.
         left = min(left, max(number, line.keys[first]) + messages)
     if left >= end:
         return None, count

@@ -1,5 +1,4 @@
-"""A queue of this shard: its machine, its owner, its number in the journal, and what gathered in this
-step."""
+"""A queue of this shard: its machine, its owner, its number in the journal, and its results of this step."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -24,15 +23,15 @@ class Waiting(Protocol):
 
     @property
     def done(self) -> int:
-        """So many of its messages wait no longer."""
+        """Number of its messages that no longer wait."""
 
     @property
     def until_ms(self) -> int | None:
-        """When the overflow of the policy acts on the rest; None for never."""
+        """Time at which the overflow of the policy is applied to the rest; None for never."""
 
 
 class Queue:
-    """One queue of this shard: its machine, its number in the journal, and what gathered in this step."""
+    """One queue of this shard: its machine, its number in the journal, and its results of this step."""
 
     __slots__ = (
         "captured",
@@ -63,39 +62,39 @@ class Queue:
         self.id = id
         self.name = record.name
         self.record = record
-        """The name's record in the directory, as last read."""
+        """The last read record of the name in the directory."""
         self.machine = machine
         self.pace = Pace()
         self.captured = captured
-        """All that happens to its messages is written down, transient ones included."""
+        """Whether all events of its messages are recorded, also of transient ones."""
         self.ownership = ownership
         self.resident = 0
         self.index = 0
         self.parked: Sequence[Waiting] | None = None
-        """Batches that wait for room, in their order; None for none. Written by parking.py."""
+        """Batches that wait for room, in order; None for none. Set by parking.py."""
         self.promised = 0
-        """Transactions that have messages for it, or of it, and wait for their decision: it can't move."""
+        """Number of undecided transactions with messages of this queue; it can't move before they end."""
         self.removed: dict[Reason, list[tuple[int, int]]] = {}
         """Sequences that left the queue in this step, by reason: ranges that become one Settle record."""
         self.delivered: dict[int, list[tuple[int, int]]] = {}
-        """Of a captured queue: sequences that were delivered in this step, by consumer, for one Delivered
-        record each. A consumer is `boot << 32 | link`."""
+        """For a captured queue: sequences that were delivered in this step, by consumer (`boot << 32 |
+        link`), for one Delivered record each."""
         self.due_ms: int | None = None
-        """When it stands among the deadlines."""
+        """The time of its entry in the deadlines."""
         self.redelivered_before = 0
-        """Sequences below it may have been delivered by a shard or frontend that died: delivering them is a
-        redelivery, whatever their attempts are."""
+        """Sequences below it may have been delivered by a shard or frontend that ended: their delivery is a
+        redelivery, whatever their attempts."""
         self.mark_asked = 0
-        """When a sequence from here on is delivered, the mark in the file has to be checked."""
+        """The first sequence whose delivery must check the mark in the file."""
         self.mark_due = 0
-        """When a sequence from here on is delivered, a new delivery mark of the queue is noted."""
+        """The first sequence whose delivery notes a new delivery mark."""
         self.mark_ahead = 0
-        """Messages by which the mark was ahead of the deliveries when it was last noted."""
+        """Number of messages by which the last noted mark was ahead of the deliveries."""
         self.marked_ms = 0
-        """When that was."""
+        """Time at which the mark was last noted."""
         self.unanswered: list[tuple[int, Waiter, int]] = []
-        """Who waits for outcomes that are deferred (queue/deferred.py): the number of the last, and of the
-        answer."""
+        """Waiters for deferred outcomes (queue/deferred.py): number of the last outcome, waiter, and number
+        of the answer."""
 
     @property
     def state(self) -> State:
@@ -104,7 +103,7 @@ class Queue:
 
     @property
     def epoch(self) -> int:
-        """In which this shard owns it; of a copy, in which it will."""
+        """The epoch in which this shard owns the queue, or will own it if it is a copy."""
         return self.ownership.epoch
 
     @property
@@ -123,7 +122,7 @@ class Queue:
         return self.declared_as(frozen=self.is_frozen)
 
     def declared_as(self, *, frozen: bool) -> str:
-        """The same for a state that the queue is about to have."""
+        """Like `declared`, for a state that the queue is about to have."""
         return encode_declared(self.record, self.epoch, frozen=frozen)
 
     def answer_when_applied(self, waiter: Waiter, number: int, before: int) -> bool:
@@ -133,7 +132,7 @@ class Queue:
             before: `machine.contents.deferred.number` before the settlement.
 
         Returns:
-            Whether it is kept; where not, nothing of it was deferred.
+            Whether the answer is kept; if not, no outcome was deferred.
         """
         last = self.machine.contents.deferred.number
         if last == before:
@@ -142,40 +141,40 @@ class Queue:
         return True
 
     def take_unanswered(self) -> list[tuple[Waiter, int]]:
-        """All of the answers, of a queue that ends: so have its messages."""
+        """Removes and returns all answers, for a queue that ends with its messages."""
         found = [(waiter, number) for _, waiter, number in self.unanswered]
         self.unanswered = []
         return found
 
     def take_applied(self) -> list[tuple[Waiter, int]]:
-        """The answers for which all outcomes are applied now."""
+        """Removes and returns the answers whose outcomes are all applied."""
         oldest = self.machine.contents.deferred.oldest
         found = [(waiter, number) for last, waiter, number in self.unanswered if last < oldest]
         self.unanswered = [each for each in self.unanswered if each[0] >= oldest]
         return found
 
     def holder_lost(self) -> None:
-        """A frontend died with messages of the queue: any that was delivered may have been one of them."""
+        """Notes that a frontend ended with unknown deliveries: any delivered message may be one of them."""
         self.redelivered_before = self.machine.contents.deliveries.seen_to
 
     @property
     def may_come_again_before(self) -> int:
-        """Sequences below it may have been delivered, should they be delivered after an end of the shard."""
+        """The sequence below which deliveries after the next start may be redeliveries."""
         contents = self.machine.contents
         return contents.deliveries.seen_to if contents.in_flight_count else self.redelivered_before
 
     @property
     def parked_count(self) -> int:
-        """Messages that wait for room."""
+        """Number of messages that wait for room."""
         return sum(entry.batch.count - entry.done for entry in self.parked or ())
 
     def figures(self) -> QueueFigures:
-        """As they are now, for a scrape."""
+        """The current figures, for a scrape."""
         return Figures(self.machine, self.parked_count)
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the queue needs a Tick, for its messages or for the first batch that waits for room."""
+        """Time of the next Tick, for its messages or for the first batch that waits for room."""
         due = self.machine.next_deadline_ms
         if self.parked:
             until_ms = self.parked[0].until_ms

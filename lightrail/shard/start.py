@@ -1,4 +1,4 @@
-"""Start: one start of a shard on its directory, from the question whether it may serve to its orderly end.
+"""Start: one start of a shard on its directory, from the check whether it may serve to its orderly end.
 
     start = Start(joining, data_directory, cluster)
     await start.until_alone()          # no living process is registered, and the directory is no copy
@@ -40,7 +40,7 @@ TOKEN_BYTES: Final = 12
 
 
 class Start:
-    """Of a shard with a store that lasts; one in memory has nothing that a copy could be behind of."""
+    """The start of a shard with a durable store; a store in memory can't have outdated copies."""
 
     def __init__(self, joining: Joining, data_directory: DataDirectory) -> None:
         self._joining = joining
@@ -49,7 +49,7 @@ class Start:
         self._shard = data_directory.shard
         self._lasting = joining.process.settings.store != "memory"
         self._together = not joining.process.settings.etcd
-        """The coordinator is a file beside the directory, and copied with it."""
+        """Whether the coordinator is a file beside the directory, which is copied together with it."""
         self._last: Generation | None = None
         self._revision = 0
         self._mark: Mark | None = None
@@ -60,7 +60,7 @@ class Start:
     # --- before the store is opened ----------------------------------------------------------------------
 
     async def until_alone(self) -> None:
-        """Waits until no other process may live under this number.
+        """Waits until no other process can be alive under this number.
 
         Raises MemberRefusedError, StoreRefusedError, CannotServe, Stopped.
         """
@@ -68,7 +68,7 @@ class Start:
         dead = None
         lock = self._data_directory.lock_id
         if self._last is not None and lock and self._last.lock == lock:
-            # The process with this very lock has ended, as this process has the lock now.
+            # The process that had this lock has ended, because this process has the lock now.
             dead = self._last.boot
         await self._joining.until_free(f"{SHARDS}{self._shard}", dead)
         if self._lasting:
@@ -94,7 +94,7 @@ class Start:
         )
 
     def judge(self, found: Extent) -> None:
-        """Checks that the journal reaches as far as it once did. Raises StoreRefusedError."""
+        """Checks that the journal has its known extent. Raises StoreRefusedError."""
         try:
             check_extent(
                 self._shard,
@@ -133,7 +133,7 @@ class Start:
                 raise StoreRefusedError(
                     f"expected to write the generation of shard {self._shard} into "
                     f"{self._data_directory.directory}, found {error.strerror}: "
-                    "make room on this disk, or mend it"
+                    "make room on this disk, or repair it"
                 ) from error
             if await patiently(self._joining.process, lambda own=own: self._written(own)):  # type: ignore[misc]
                 return
@@ -142,14 +142,14 @@ class Start:
                 # It was written by an attempt whose answer was lost.
                 self._own = own
                 return
-            # Another start was faster: an earlier one on this directory that had seemed to fail, or on
-            # another one.
+            # Another start was faster: an earlier attempt on this directory that seemed to fail, or a start
+            # on another directory.
             self._check()
             self.judge(extent)
-        raise MemberRefusedError(f"{key_of(self._shard)} is being changed by others all the time: try again")
+        raise MemberRefusedError(f"{key_of(self._shard)} is being changed repeatedly: try again")
 
     async def _written(self, own: Generation) -> bool:
-        """False where the entry is not as it was read. Raises CoordinatorError."""
+        """Writes the entry; False if it has changed since it was read. Raises CoordinatorError."""
         try:
             write = Write(key_of(self._shard), own.encode(), self._revision)
             self._revision = await self._coordinator.write([write])
@@ -159,14 +159,14 @@ class Start:
         return True
 
     async def keep(self, store: Store) -> None:
-        """Reports how far the journal reaches, as long as the shard serves."""
+        """Reports the extent of the journal while the shard serves."""
         if not self._lasting or not isinstance(store, Journal):
             return
         while not self._superseded:
             await asyncio.sleep(limits.EXTENT_REPORT_MS / 1000)
             store.write_extent()
             if not self._together:
-                # Beside the directory the file `extent` says the same.
+                # A coordinator beside the directory needs no report: the file `extent` has the same.
                 await self._report(store.extent)
 
     async def _report(self, extent: Extent) -> None:
@@ -179,7 +179,7 @@ class Start:
                     self._supersede(found)
                     return
                 log.warning(
-                    "%s was set back to generation %d; it is written anew",
+                    "%s was set back to generation %d; it is written again",
                     key_of(self._shard),
                     found.number,
                 )
@@ -188,8 +188,8 @@ class Start:
             if found != new:
                 await self._written(new)
         except CoordinatorError as error:
-            # The next report has all of it.
-            log.debug("how far the journal has come was not reported: %s", error)
+            # The next report includes this one.
+            log.debug("the extent of the journal was not reported: %s", error)
 
     def _supersede(self, found: Generation) -> None:
         self._superseded = True
@@ -199,7 +199,7 @@ class Start:
         )
 
     async def close(self, store: Store) -> None:
-        """The store was closed in order: a copy that has all of it may be started instead."""
+        """Reports that the store was closed in order, so that a complete copy may be started instead."""
         own = self._own
         if own is None or self._superseded:
             return
@@ -209,14 +209,14 @@ class Start:
             async with asyncio.timeout(LEAVE_TIME_MAX_S):
                 await self._close(replace(own, closed=True))
         except (CoordinatorError, TimeoutError) as error:
-            log.warning("the coordinator did not hear that shard %d ended in order: %s", self._shard, error)
+            log.warning("the orderly end of shard %d could not be reported: %s", self._shard, error)
 
     async def _close(self, closed: Generation) -> None:
         for _ in range(ATTEMPTS_MAX):
             found, self._revision = await last_generation(self._coordinator, self._shard)
             if found is not None and found.token != closed.token and found.number >= closed.number:
-                return  # Another start is the last one by now.
+                return  # Another start has followed.
             if await self._written(closed):
                 return
-            # A report that was cancelled has been written, and its news is on its way.
+            # A cancelled report was written; its change will arrive.
             await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)

@@ -1,4 +1,4 @@
-"""Storage: what one shard has on its disk: the store, the archive of its journal, and the delivery marks."""
+"""Storage: the files of one shard: the store, the archive of its journal, and the delivery marks."""
 
 import os
 from collections.abc import Callable
@@ -27,15 +27,15 @@ SQLITE_FILE = "messages.sqlite"
 
 
 class Storage(NamedTuple):
-    """Open, and recovered."""
+    """The opened and recovered storage."""
 
     store: Store
     disk: str
     """Id of the disk."""
     archiver: Archiver | None
-    """Of a journal; other stores have none."""
+    """The archiver of a journal; None for other stores."""
     journals: Journals | None
-    """The same journal and its archive, for readers."""
+    """The journal and its archive, for readers."""
     marks: DeliveryMarks
 
 
@@ -73,7 +73,7 @@ def recover(
             )
             journals = Journals(store, archiver.contents)
         marks = DeliveryMarks() if settings.store == "memory" else FileMarks(data_directory.directory)
-        # A journal that had lost its identity file has made a new one.
+        # A journal that had lost its identity file has written a new one.
         return Storage(store, data_directory.disk or disk, archiver, journals, marks), recovered
     except StoreError as error:
         raise CannotServeError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Tenancy: which names the placements assign to this shard, and in which epoch.
+"""Tenancy: the names that placements assign to this shard, and their epochs.
 
 `ClusterMap` is the port to the map of the cluster. `EverythingHere` is the one in memory: every name is at
 this shard in epoch 1. The rules for a queue that this shard stores are in ownership.py.
@@ -20,20 +20,20 @@ class ClusterMap(Protocol):
 
     @property
     def moves(self) -> dict[str, Move]:
-        """Queues on their way to another shard; not to be changed."""
+        """Moves under way by queue; callers must not change it."""
 
     def refresh(self) -> None:
         """Follows changes, and calls the listeners. Raises CoordinatorError."""
 
     def placed(self, queue: str) -> Placed | None:
-        """Where a queue is, or None; ``NAME/$dlq`` is where NAME is."""
+        """The placement of a queue, or None; ``NAME/$dlq`` has that of NAME."""
 
     def listen(self, listener: Callable[[MapChanges], None]) -> None:
         """Adds a listener for later changes."""
 
 
 class EverythingHere:
-    """Every name is at this shard, in epoch 1, and stays."""
+    """A map in which every name is always at this shard, in epoch 1."""
 
     def __init__(self, shard: int) -> None:
         self._placed = Placed(shard, 1, 1)
@@ -61,27 +61,27 @@ class Tenancy:
         self._names = names
 
     def placed_here(self, name: str) -> Placed | None:
-        """The placement of a queue, where it is at this shard."""
+        """The placement of a queue if it is at this shard, else None."""
         placed = self.map.placed(name)
         return placed if placed is not None and placed.shard == self.shard else None
 
     def epoch_of(self, name: str) -> int:
-        """The epoch of a queue that is made here."""
+        """The epoch of a queue that is created at this shard."""
         placed = self.placed_here(name)
         return 1 if placed is None else placed.epoch
 
     def refusal(self, name: str, epoch: int) -> Refusal | None:
-        """Why a name that is not served here can't be opened, or None where it is this shard's.
+        """Why a name can't be opened at this shard; None if it can.
 
         Args:
-            epoch: that the request has; 0 without one.
+            epoch: the epoch of the request; 0 if it has none.
         """
         placed = self.map.placed(name)
         if placed is None:
             found = self._names.get(name)
             if found.role not in (Role.NONE, Role.QUEUE, Role.CONNECTION_POINT):
                 return None
-            return moved(f"shard {self.shard} has not heard where {name} is")
+            return moved(f"shard {self.shard} has no placement of {name} yet")
         if placed.shard != self.shard:
             return moved(f"{name} is at shard {placed.shard} in epoch {placed.epoch}")
         if epoch and (epoch ^ placed.epoch) & EPOCHS:

@@ -1,11 +1,11 @@
-"""Termini: what is kept of links that clients may resume, while attached and for a time after (2.6.13).
+"""Termini: the state of links that clients may resume, while attached and for a time after (2.6.13).
 
-A terminus has the delivery-tags whose messages are stored and that the client has perhaps not settled. Tags
-come ahead of their batch, and count when the batch is answered: a client is never shown as stored what is
-not. Where the client does not settle (receiver-settle-mode first), the latest are kept: it may have missed
-the outcome.
+A terminus has the delivery-tags of stored messages that the client may not have settled. Tags arrive before
+their batch, and count when the batch is answered, so no tag of a message that is not stored is announced to a
+client. If the client does not settle (receiver-settle-mode first), the latest tags are kept, because it may
+have missed the outcome.
 
-Nothing of it is in the journal: a shard that is started again has forgotten its termini.
+Termini are not in the journal: they are lost when the shard restarts.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from lightrail.wire.frames import CLOSED, HEADER, HEADER_SIZE, KEPT, Kind, frame
 from lightrail.wire.tags import decode_tags, encode_tags
 
 LAST: Final = 1 << 62
-"""Beyond every number of a batch."""
+"""A number above every number of a batch."""
 
 
 class Terminus:
@@ -32,13 +32,13 @@ class Terminus:
         self.queue = queue
         self.client_link = client_link
         self.suspended_ms = suspended_ms
-        """For how long it is kept without a link."""
+        """Milliseconds that it is kept without a link."""
         self.tags: dict[bytes, None] = {}
-        """In the order in which they were stored."""
+        """Delivery-tags in the order of storing."""
         self.is_closed = False
-        """Its client has closed the link for good."""
+        """Whether its client has closed the link."""
         self.until_ms = 0
-        """While suspended: when it is forgotten; 0 until the next tick."""
+        """While suspended: the time of its deletion; 0 until the next tick."""
 
 
 class ResumableProducer(Producer):
@@ -50,13 +50,13 @@ class ResumableProducer(Producer):
     termini: "Termini"
 
     def begin(self, termini: "Termini", terminus: Terminus | None) -> None:
-        """Called once; without a terminus nothing is kept."""
+        """Sets the terminus; called once. Without a terminus no tags are kept."""
         self.termini = termini
         self.terminus = terminus
         self._arriving: dict[int, list[bytes]] = {}
 
     def expect(self, number: int, tags: list[bytes]) -> None:
-        """The tags of a batch that comes next."""
+        """Notes the tags of the next batch."""
         if self.terminus is not None:
             self._arriving[number] = tags
 
@@ -71,7 +71,7 @@ class ResumableProducer(Producer):
         self._stored(number, refusal.accepted)
 
     def left(self) -> None:
-        """The link has ended: of a batch that was stored in part, the first messages are."""
+        """Ends the link; of a partially stored batch the tags of the first messages are kept."""
         if self.part:
             self._stored(self.last_number, self.part)
 
@@ -91,7 +91,7 @@ class Termini:
         self._count = 0
         self._tags = 0
         self._suspended: dict[Terminus, None] = {}
-        """The longest suspended first."""
+        """Suspended termini, the longest suspended first."""
 
     def __len__(self) -> int:
         return self._count
@@ -99,7 +99,7 @@ class Termini:
     # --- links -----------------------------------------------------------------------------------------
 
     def attach(self, queue: Queue, client_link: str, suspended_ms: int) -> Terminus | None:
-        """The terminus of a link that is opened; None where it is new and there are TERMINI_MAX."""
+        """The terminus of a link that is opened; None if it is new and there are TERMINI_MAX already."""
         terminus = self._by_queue.get(queue, {}).get(client_link)
         if terminus is None:
             if self._count >= limits.TERMINI_MAX:
@@ -110,20 +110,20 @@ class Termini:
         return terminus
 
     def add(self, queue: Queue, client_link: str, suspended_ms: int) -> Terminus:
-        """A new terminus."""
+        """Adds a new terminus."""
         terminus = Terminus(queue, client_link, suspended_ms)
         self._by_queue.setdefault(queue, {})[client_link] = terminus
         self._count += 1
         return terminus
 
     def detach(self, producer: ResumableProducer) -> None:
-        """A link has ended: its terminus is suspended, unless the client has closed the link."""
+        """Suspends the terminus of a link that has ended, unless the client has closed the link."""
         producer.left()
         if producer.terminus is not None:
             self.suspend(producer.terminus)
 
     def suspend(self, terminus: Terminus) -> None:
-        """No link is there; the next tick begins to count its time."""
+        """Suspends a terminus without a link; its time begins at the next tick."""
         if terminus.is_closed or not terminus.suspended_ms:
             self._end(terminus)
         else:
@@ -131,7 +131,7 @@ class Termini:
             self._suspended[terminus] = None
 
     def tick(self, now_ms: int) -> None:
-        """Forgets termini whose time is over."""
+        """Deletes termini whose time has ended."""
         for terminus in [*self._suspended]:
             if not terminus.until_ms:
                 terminus.until_ms = now_ms + terminus.suspended_ms
@@ -162,7 +162,7 @@ class Termini:
             producer.terminus.is_closed = True
 
     def store(self, terminus: Terminus, tags: list[bytes]) -> None:
-        """Messages under these tags are stored; the oldest tags make room."""
+        """Adds tags of stored messages, and drops the oldest ones if there are too many."""
         if not self._has(terminus):
             return
         kept = terminus.tags
@@ -179,21 +179,21 @@ class Termini:
     # --- queues ----------------------------------------------------------------------------------------
 
     def of(self, queue: Queue) -> Iterator[Terminus]:
-        """The termini of a queue, which go with it."""
+        """The termini of a queue, which move with it."""
         yield from self._by_queue.get(queue, {}).values()
 
     def suspend_all(self, queue: Queue) -> None:
-        """The links of a queue have ended, and may open again."""
+        """Suspends the termini of a queue whose links have ended and may open again."""
         for terminus in [*self.of(queue)]:
             self.suspend(terminus)
 
     def forget(self, queue: Queue) -> None:
-        """The queue is not here any more."""
+        """Deletes the termini of a queue that is no longer at this shard."""
         for terminus in [*self.of(queue)]:
             self._end(terminus)
 
     def arrive(self, queue: Queue, termini: list[tuple[str, int, list[bytes]]]) -> None:
-        """The queue came from another shard with these: digits of the link, its time, its tags."""
+        """Adds the termini of a queue that moved here: digest of the link, its time, its tags."""
         for client_link, suspended_ms, tags in termini:
             terminus = self.attach(queue, client_link, suspended_ms)
             if terminus is not None:
@@ -216,7 +216,7 @@ class Termini:
 
 
 class Resumption:
-    """Announces what is unsettled to a link that was opened, when all of it is on disk; a Waiter."""
+    """Sends the list of unsettled deliveries to an opened link when all of them are on disk; a Waiter."""
 
     __slots__ = ("_producer",)
 

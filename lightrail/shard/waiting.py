@@ -5,13 +5,13 @@ from typing import Protocol
 
 
 class Waiter(Protocol):
-    """Waits for the disk: a producer, a request, or a sync."""
+    """A producer, a request, or a sync that waits for the disk."""
 
     def accept(self, number: int) -> None:
-        """It is on disk.
+        """The records are on disk.
 
         Args:
-            number: of the batch of a producer; other waiters choose its meaning.
+            number: number of a producer's batch; other waiters choose its meaning.
         """
 
 
@@ -24,5 +24,5 @@ class WhenSynced:
         self._call = call
 
     def accept(self, _: int) -> None:
-        """It is on disk."""
+        """The records are on disk."""
         self._call()

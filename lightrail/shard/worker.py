@@ -1,7 +1,8 @@
 """One thread for jobs that would block the loop, in order: commits, or reads.
 
-An executor of the standard library makes a future, a lock and several wake-ups a call; at a few hundred
-small commits a second that was a fifth of the shard's CPU. Here a call costs one queue and one wake-up.
+An executor of the standard library makes a future, a lock and several wake-ups per call; at a few hundred
+small commits per second these were a fifth of the shard's CPU. Here a call costs one queue operation and one
+wake-up.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ Done = Callable[[BaseException | None], None]
 
 
 class Worker:
-    """A thread with a queue; `done` of each work is called on the loop with its error, or None."""
+    """A thread with a queue; `done` of each job is called on the loop with its error, or None."""
 
     __slots__ = ("_loop", "_queue", "_thread")
 
@@ -25,11 +26,11 @@ class Worker:
         self._thread.start()
 
     def submit(self, work: Work, done: Done) -> None:
-        """Runs `work` in the thread, after everything that was submitted before."""
+        """Runs `work` in the thread, after all jobs submitted before."""
         self._queue.put((work, done))
 
     def close(self) -> None:
-        """Waits until everything submitted is done."""
+        """Waits until all submitted jobs are done."""
         self._queue.put(None)
         self._thread.join()
 

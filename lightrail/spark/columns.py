@@ -14,20 +14,20 @@ class Event(StrEnum):
 
     ENQUEUED = "enqueued"
     DELIVERED = "delivered"
-    """Sent to a consumer."""
+    """The message was sent to a consumer."""
     ACCEPTED = "accepted"
     RELEASED = "released"
     MODIFIED = "modified"
-    """It returned to the queue after a failed delivery, see `delivery_count`."""
+    """The message returned to the queue after a failed delivery, see `delivery_count`."""
     REJECTED = "rejected"
     EXPIRED = "expired"
     DEAD_LETTERED = "dead_lettered"
-    """It moved to NAME/$dlq, where it is enqueued at the same time; `reason` has the cause."""
+    """The message moved to NAME/$dlq, where it was enqueued at the same time; `reason` has the cause."""
     PURGED = "purged"
     DISCARDED = "discarded"
-    """Dropped by the policy of a full queue, or by a window of duplicates."""
+    """The message was dropped by the policy of a full queue, or by a window of duplicates."""
     MOVED = "moved"
-    """Its queue moved from another shard to the shard of this row."""
+    """The message's queue moved from another shard to the shard of this row."""
 
 
 class Decode(StrEnum):
@@ -36,7 +36,7 @@ class Decode(StrEnum):
     NONE = "none"
     """Only `message`, with the original bytes."""
     PROPERTIES = "properties"
-    """Everything but body."""
+    """All columns except `body`."""
     ALL = "all"
 
 
@@ -87,4 +87,4 @@ DECODED: Final = frozenset(
         "message_annotations",
     }
 )
-"""Columns that are decoded from messages; null with Decode.NONE. `body` needs ALL."""
+"""Columns that are decoded from messages; null with Decode.NONE. `body` needs Decode.ALL."""

@@ -24,7 +24,7 @@ Subparsers = Any
 
 
 class CommandError(Exception):
-    """Refused or failed, or a check found errors; the message says how to go on. Exit 1."""
+    """A command was refused or failed, or a check found errors; the message says what to do. Exit 1."""
 
 
 class UsageError(Exception):
@@ -43,11 +43,11 @@ class UnreachableError(Exception):
 def add_command(
     subparsers: Subparsers, name: str, help: str, description: str, examples: str
 ) -> argparse.ArgumentParser:
-    """A command's parser, with the options that all have: --json, --master, --conf.
+    """A command's parser, with the common options --json, --master and --conf.
 
     Args:
         help: one line for the list of commands.
-        description: what it does, in a sentence or three.
+        description: what the command does, in one to three sentences.
         examples: command lines, each indented by two spaces.
     """
     lines = examples.strip("\n")
@@ -61,14 +61,14 @@ def add_command(
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--json", action="store_true", help="the result as one JSON document on standard output"
+        "--json", action="store_true", help="print the result as one JSON document on standard output"
     )
     return parser
 
 
 STATUSES: Final = (
     "Exit status: 0 done, 1 failed, or a check found errors, 2 wrong use, or a package is\n"
-    "missing, 3 nobody answers."
+    "missing, 3 a gateway, broker or store does not answer."
 )
 
 
@@ -79,36 +79,36 @@ def add_spark(parser: argparse.ArgumentParser) -> None:
         "--master",
         metavar="URL",
         help="such as local[2], spark://HOST:7077, k8s://https://HOST:443 "
-        "(default: spark.master of Spark's configuration or of spark-submit; where there is none, local[*])",
+        "(default: spark.master of Spark's configuration or of spark-submit, else local[*])",
     )
     group.add_argument(
-        "--conf", metavar="KEY=VALUE", action="append", default=[], help="of Spark; may be given again"
+        "--conf", metavar="KEY=VALUE", action="append", default=[], help="a setting of Spark; may be repeated"
     )
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the journals to read, see `source_options`."""
-    group = parser.add_argument_group("what is read")
+    group = parser.add_argument_group("source")
     group.add_argument(
         "--from",
         dest="archive",
         metavar="ARCHIVE",
         action="append",
         default=[],
-        help="folder of an archive, such as /var/lib/lightrail/archive or s3://BUCKET/it; may come again",
+        help="folder of an archive, such as /var/lib/lightrail/archive or s3://BUCKET/it; may be repeated",
     )
     group.add_argument(
         "--gateway",
         metavar="URL",
-        help="http://HOST:PORT of a running broker: all that is committed; what --from has is read there",
+        help="http://HOST:PORT of a running broker: all committed records, those in --from from the archive",
     )
     add_gateway_user(group)
-    group.add_argument("--queues", metavar="NAMES", help="only these, by commas")
+    group.add_argument("--queues", metavar="NAMES", help="only these queues, separated by commas")
     group.add_argument("--queue-pattern", metavar="REGEX", help="only queues whose whole name matches")
 
 
 def add_allow_loss(group: Any, then: str) -> None:
-    """Adds the option to go on without lost records; `then` says how to find them."""
+    """Adds the option to continue without lost records; `then` says how to find them."""
     group.add_argument(
         "--allow-loss", action="store_true", help=f"continue without missing or damaged records; {then}"
     )
@@ -121,16 +121,16 @@ def add_gateway_user(group: Any) -> None:
         "--password-file",
         metavar="FILE",
         default=os.environ.get("LIGHTRAIL_PASSWORD_FILE"),
-        help="its first line",
+        help="file whose first line is the password",
     )
     group.add_argument(
-        "--token-file", metavar="FILE", default=os.environ.get("LIGHTRAIL_TOKEN_FILE"), help="its first line"
+        "--token-file", metavar="FILE", default=os.environ.get("LIGHTRAIL_TOKEN_FILE"), help="of a token"
     )
     group.add_argument(
         "--ca",
         metavar="FILE",
         default=os.environ.get("LIGHTRAIL_CA"),
-        help="PEM file that the gateway is checked by",
+        help="PEM file with the certificates that verify the gateway's",
     )
 
 
@@ -159,10 +159,11 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
 def listed(options: Mapping[str, str], streaming: bool = False) -> "dict[str, Journal]":
     """The existing journals, by disk.
 
-    Listed before Spark starts, which takes seconds and reports errors inside tracebacks.
+    They are listed before Spark starts, because Spark needs seconds to start and reports errors as
+    tracebacks.
 
     Args:
-        options: of the data source.
+        options: the options of the data source.
 
     Raises:
         UnreachableError: an archive or gateway does not answer.
@@ -185,7 +186,7 @@ def session(args: argparse.Namespace, name: str) -> "SparkSession":
     """The session of Spark, started if there is none; times are in UTC.
 
     Args:
-        name: of the application, as Spark's pages show it.
+        name: the name of the application on Spark's pages.
 
     Raises:
         NotInstalledError: there is no Java for Spark.

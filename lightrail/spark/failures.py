@@ -1,4 +1,4 @@
-"""Failures in Spark's workers, which Spark reports as text: turned into errors of commands again."""
+"""Converts failures in Spark's workers, which Spark reports as text, back to errors of commands."""
 
 import re
 from typing import Final
@@ -14,14 +14,14 @@ _KINDS: Final[dict[str, type[CommandError] | type[UnreachableError]]] = {
     "SinkError": CommandError,
     "OptionError": CommandError,
 }
-"""By name of the exceptions whose messages are meant for users."""
+"""Exceptions whose messages are meant for users, by name."""
 
 _CITED: Final = re.compile(rf"(?:^|[\s.])({'|'.join(_KINDS)}): (.*\S)")
 _NO_STORE: Final = "No FileSystem for scheme"
 
 
 def user_error(error: Exception) -> CommandError | UnreachableError | None:
-    """The original error; None where it is not meant for users."""
+    """The original error; None if it is not meant for users."""
     if isinstance(error, CommandError | UnreachableError):
         return error
     kind = _KINDS.get(type(error).__name__)
@@ -40,7 +40,7 @@ def user_error(error: Exception) -> CommandError | UnreachableError | None:
 
 
 def named(error: Exception) -> CommandError | UnreachableError:
-    """The same, or else the first line of the text; Spark's log has the rest."""
+    """Like `user_error`, but with the first line of the text for other errors; Spark's log has the rest."""
     return user_error(error) or _first_line(error)
 
 

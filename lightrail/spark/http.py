@@ -22,7 +22,7 @@ from lightrail.model import limits
 log = logging.getLogger("lightrail.spark.http")
 
 AGAIN_STATUSES: Final = frozenset({429, 502, 503, 504})
-"""Statuses of a gateway, or of a proxy before it, after which the same request may succeed later."""
+"""Statuses of a gateway, or of a proxy in front of it, after which a request may succeed later."""
 VARIABLES: Final = {
     "gateway": "LIGHTRAIL_URL",
     "user": "LIGHTRAIL_USER",
@@ -30,10 +30,10 @@ VARIABLES: Final = {
     "tokenfile": "LIGHTRAIL_TOKEN_FILE",
     "cafile": "LIGHTRAIL_CA_FILE",
 }
-"""The environment variable that stands in for each missing option; executors have variables of their own."""
+"""The environment variable that replaces each missing option; executors may have other values."""
 PASSWORD: Final = "LIGHTRAIL_PASSWORD"
 TOKEN: Final = "LIGHTRAIL_TOKEN"
-"""Variables with the secrets themselves, for where no file is named."""
+"""Variables with the secrets themselves, used if no file is named."""
 _SECRET_BYTES_MAX: Final = 65_536
 
 
@@ -42,11 +42,11 @@ class GatewayError(Exception):
 
 
 class GatewayRefusedError(GatewayError):
-    """The gateway answered with an error that does not pass by itself.
+    """The gateway answered with a permanent error.
 
     Attributes:
-        status: of HTTP.
-        problem: the members of the answer's problem details (RFC 9457), empty where it had none.
+        status: the status of HTTP.
+        problem: the members of the answer's problem details (RFC 9457), empty if it has none.
     """
 
     def __init__(self, text: str, status: int, problem: Mapping[str, Any]) -> None:
@@ -59,7 +59,7 @@ class GatewayRefusedError(GatewayError):
 
 
 class GatewayAwayError(GatewayError):
-    """Until the time was over no gateway answered, or only with temporary errors."""
+    """No gateway answered within the time, or only with temporary errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Access:
 
     Attributes:
         gateways: URLs, `http://HOST:PORT` or `https://HOST:PORT`; requests go to the next one when one fails.
-        user: with `password_file`, whose first line is the password.
-        token_file: its first line is a bearer token; instead of a user.
-        ca_file: certificates, PEM, that the gateway's is checked against; empty for the system's.
+        user: name of the user; the first line of `password_file` is the password.
+        token_file: file whose first line is a bearer token; instead of a user.
+        ca_file: PEM file with the certificates that verify the gateway's; empty for those of the system.
     """
 
     gateways: tuple[str, ...]
@@ -81,9 +81,9 @@ class Access:
 
     @classmethod
     def of_options(cls, options: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Self:
-        """The options gateway (several with commas between), user, passwordFile, tokenFile, caFile.
+        """Reads the options gateway (several separated by commas), user, passwordFile, tokenFile, caFile.
 
-        Names in any case of letters; missing ones come from the environment. Raises ValueError.
+        The case of names is ignored; missing options come from the environment. Raises ValueError.
         """
         given = {name.lower(): value for name, value in options.items()}
         values = {name: given.get(name) or environ.get(variable, "") for name, variable in VARIABLES.items()}
@@ -124,7 +124,7 @@ class Response:
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON. Raises GatewayError where it is none."""
+        """The body as JSON. Raises GatewayError if it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -137,7 +137,7 @@ class _Failure(NamedTuple):
     text: str
     wait_s: float
     is_unreachable: bool
-    """No gateway answered at all."""
+    """Whether no gateway answered."""
 
 
 class GatewayClient:
@@ -145,7 +145,7 @@ class GatewayClient:
 
     Args:
         retry_ms: how long a request that fails temporarily is sent again before GatewayAwayError is raised.
-        monotonic: seconds of a clock that only goes forward; with `sleep`, injected by tests.
+        monotonic: monotonic clock in seconds; tests inject it and `sleep`.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class GatewayClient:
         """Index of the gateway that gets the next request."""
         self._authorization: str | None = None
         self.attempts_again = 0
-        """Requests that were sent again."""
+        """Number of requests that were sent again."""
 
     def get(self, path: str, query: Mapping[str, Any] | None = None, **more: Any) -> Response:
         """See `request`."""
@@ -193,16 +193,16 @@ class GatewayClient:
         headers: Mapping[str, str] | None = None,
         good: tuple[int, ...] = (),
     ) -> Response:
-        """One request, sent again while it fails temporarily, so it must be one that may be sent twice.
+        """Sends a request, and sends it again while it fails temporarily. It must be safe to send it twice.
 
         Args:
             path: percent-encoded already, see `path_of`.
-            query: parameters; those that are None are left out.
-            good: statuses from 400 on that are an answer all the same.
+            query: parameters; those with the value None are omitted.
+            good: statuses from 400 on that are returned as answers.
 
         Raises:
-            GatewayRefusedError: the answer is an error that will not pass by itself.
-            GatewayAwayError: until the time was over there was no answer, or only temporary errors.
+            GatewayRefusedError: the answer is a permanent error.
+            GatewayAwayError: there was no answer within the time, or only temporary errors.
         """
         wanted = {key: value for key, value in (query or {}).items() if value is not None}
         target = path + (f"?{urlencode(wanted)}" if wanted else "")
@@ -220,7 +220,7 @@ class GatewayClient:
             if isinstance(found, Response):
                 return found
             if found.is_unreachable and not is_logged:
-                # With a wrong address the caller waits for minutes; the log says what for.
+                # With a wrong address the caller waits for minutes; the log shows the reason.
                 log.warning("%s: %s; trying for %g s", url, found.text, self._retry_ms / 1000)
                 is_logged = True
             if self._monotonic() + found.wait_s > until:
@@ -242,8 +242,8 @@ class GatewayClient:
         good: tuple[int, ...],
         pause_s: float,
     ) -> "Response | _Failure":
-        """Sends the request once. Raises GatewayRefusedError, and GatewayError for a certificate without
-        trust."""
+        """Sends the request once. Raises GatewayRefusedError, and GatewayError for an untrusted
+        certificate."""
         is_fresh = self._connection is None
         try:
             response = self._exchange(method, target, body, headers)
@@ -271,7 +271,7 @@ class GatewayClient:
                 _problem(response),
             )
         if response.status != 429:
-            # Another gateway may reach the shard or etcd that this one does not reach.
+            # Another gateway may reach the shard or etcd that this gateway does not reach.
             self.close()
             self._at += 1
         return _Failure(text, max(pause_s, _retry_after(response)), False)
@@ -330,7 +330,7 @@ class GatewayClient:
 
 
 def path_of(name: str, *below: str) -> str:
-    """The path of a name, or of something below it: path_of("a b", "!policy") is /a%20b/!policy."""
+    """The path of a name, or of a resource below it: path_of("a b", "!policy") is /a%20b/!policy."""
     return "/" + "/".join([quote(name, safe="/!$"), *(quote(each, safe="!$") for each in below)])
 
 
@@ -360,7 +360,7 @@ def _secret(path: str, variable: str, option: str) -> str:
             return file.readline(_SECRET_BYTES_MAX).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise GatewayError(
-            f"{path} can't be read on {socket.gethostname()}: {error}; the file has to be where tasks run"
+            f"{path} can't be read on {socket.gethostname()}: {error}; the file must exist where tasks run"
         ) from None
 
 
@@ -379,6 +379,6 @@ def _described(response: Response) -> str:
 
 
 def _retry_after(response: Response) -> float:
-    """Seconds that the answer asks to wait, within bounds."""
+    """Seconds to wait according to the answer, within bounds."""
     text = response.headers.get("retry-after", "")
     return min(float(text), limits.SPARK_RETRY_PAUSE_MS_MAX / 1000) if text.isdigit() else 0.0

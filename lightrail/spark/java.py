@@ -13,12 +13,12 @@ OLDEST: Final = 17
 
 _ADVICE: Final = (
     f"Spark needs Java {OLDEST} or newer. On Debian: apt-get install openjdk-17-jre-headless; "
-    "or set JAVA_HOME to the folder of one"
+    "or set JAVA_HOME to the folder of a Java"
 )
 
 
 def missing() -> str | None:
-    """The error and its remedy, before Spark fails with a traceback; None if there is none."""
+    """The error and its remedy, before Spark fails with a traceback; None if Java is usable."""
     if "PYSPARK_GATEWAY_PORT" in os.environ or _spark_env().exists():
         # spark-submit has started the JVM already; spark-env.sh may set JAVA_HOME itself.
         return None
@@ -46,7 +46,7 @@ def _spark_env() -> Path:
 
 
 def _version(program: str) -> int | None:
-    """17 for `17.0.15`, 8 for `1.8.0_402`; None where it is unknown, and Spark tries it."""
+    """17 for `17.0.15`, 8 for `1.8.0_402`; None if it is unknown, in which case Spark tries it."""
     try:
         output = subprocess.run(
             [program, "-version"], capture_output=True, text=True, errors="replace"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 READ: Final = ("queue", "event", "event_time", "message")
-"""Columns of the data source that are read; of `message` only its length."""
+"""Columns of the data source that are read; of `message` only the length is used."""
 
 
 class Load(NamedTuple):
@@ -32,9 +32,9 @@ class Loads(NamedTuple):
 
 
 def loads(events: "DataFrame", most: int) -> Loads | None:
-    """Loads of all queues; None where they are more than `most`.
+    """Loads of all queues; None if there are more than `most` queues.
 
-    Outgoing messages count as the mean incoming one, since only enqueued events have bytes.
+    Outgoing messages count with the mean size of incoming ones, because only enqueued events have bytes.
 
     Args:
         events: rows of the data source with the columns READ.
@@ -42,7 +42,7 @@ def loads(events: "DataFrame", most: int) -> Loads | None:
     queue = F.regexp_replace("queue", f"/{DEAD_LETTER_SEGMENT.replace('$', '[$]')}$", "").alias("queue")
     came = F.col("event") == str(Event.ENQUEUED)
     ended = F.count_if(F.col("event").isin([str(each) for each in ENDS]))
-    # Deliveries and ends of a message count once; old journals have ends alone.
+    # Deliveries and ends of a message count once; old journals have no deliveries.
     out = F.greatest(F.count_if(F.col("event") == str(Event.DELIVERED)), ended)
     found = events.groupBy(queue).agg(
         F.count_if(came).alias("came"),

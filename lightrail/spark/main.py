@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     missing = [name for name in EXTRA if find_spec(name) is None]
     if missing:
-        # Before the job starts, which would find out in the middle of its work.
+        # Checked before the job starts, which would fail later otherwise.
         modules = "module" if len(missing) == 1 else "modules"
         say(f"lightrail-spark: missing {modules} {', '.join(missing)}: pip install 'lightrail[spark]'")
         return WRONG_USE
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         found = user_error(error)
         if found is None and isinstance(error, OSError):
-            # A disk or an object store failed during the work, which belongs to no commit.
+            # A disk or an object store failed during the work, which is not committed.
             found = UnreachableError(one_line(error))
         if found is None:
             raise

@@ -1,6 +1,6 @@
-"""Placement: the present shards of queues, from a gateway, and the plan of moves by loads over hours.
+"""Placement: the current shards of queues, from a gateway, and a plan of moves from loads over hours.
 
-The plan is docs/formats/plan.md, which `lightrail-admin rebalance --plan` takes.
+docs/formats/plan.md has the format of the plan, which `lightrail-admin rebalance --plan` carries out.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Placements:
     """Destination of each queue that moves."""
 
     def state(self, shard: int) -> str:
-        """The entry of the plan."""
+        """The state of a shard in the plan."""
         return "draining" if shard in self.draining else "active"
 
 
@@ -44,7 +44,7 @@ def ask(client: GatewayClient) -> Placements:
     """Reads the placement from a gateway.
 
     Raises:
-        GatewayError: it does not answer, or refuses.
+        GatewayError: the gateway does not answer, or refuses.
         UnsettledError: queues were placed during each of several attempts.
     """
     for _ in range(_LOOKS):
@@ -52,7 +52,7 @@ def ask(client: GatewayClient) -> Placements:
         if _now(client)["placement_revision"] == found.revision:
             return found
     raise UnsettledError(
-        f"queues were placed or moved during each of {_LOOKS} looks at the shards: try again when moves "
+        f"queues were placed or moved during each of {_LOOKS} listings of the shards: try again when moves "
         "have ended (`lightrail-admin rebalance --verify`)"
     )
 
@@ -86,7 +86,7 @@ class Proposal:
 
     plan: Plan
     unknown: int
-    """Queues without events, which stay where they are."""
+    """Number of queues without events, which stay at their shards."""
 
 
 def propose(

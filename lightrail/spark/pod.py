@@ -1,8 +1,8 @@
 """Entry of a pod's container: runs `lightrail-spark`, or the driver or executor that Spark created the pod
 for.
 
-Spark on Kubernetes gives its pods the arguments `driver ...` or `executor`, and variables; the image starts a
-process from them. These are the variables of Spark 4 (org.apache.spark.deploy.k8s.Constants).
+Spark on Kubernetes starts pods with the arguments `driver ...` or `executor` and environment variables; the
+image starts a process from them. The variables are those of Spark 4 (org.apache.spark.deploy.k8s.Constants).
 """
 
 import os
@@ -30,8 +30,8 @@ def command(words: Sequence[str], environ: Mapping[str, str], home: str, java: s
     """The command for the arguments of a container.
 
     Args:
-        home: of Spark, where jars/ and bin/ are.
-        java: the program.
+        home: the folder of Spark, with jars/ and bin/.
+        java: the path of the program.
 
     Raises:
         KeyError: a variable that Spark sets is missing.
@@ -63,7 +63,7 @@ def command(words: Sequence[str], environ: Mapping[str, str], home: str, java: s
 
 
 def main() -> None:
-    """Replaces this process by that one."""
+    """Replaces this process by the command's."""
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None

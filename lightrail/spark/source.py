@@ -1,7 +1,7 @@
 """The data source `lightrail` of Spark: `spark.read.format("lightrail")`, streams, and writing.
 
-Spark finds it by itself in pyspark_lightrail. It creates one object of this class per read, in a worker on
-the driver's machine, reads the schema, and sends the object on; so nothing is opened here.
+Spark finds the source in pyspark_lightrail. For each read it creates one object of this class in a worker on
+the driver's machine, reads the schema, and sends the object to other processes; so nothing is opened here.
 """
 
 import sys
@@ -38,7 +38,7 @@ class LightRailSource(DataSource):
         return "lightrail"
 
     def schema(self) -> StructType:
-        """The columns that the options name.
+        """The columns that the options select.
 
         Raises:
             OptionError: an option has a wrong value.
@@ -65,7 +65,7 @@ class LightRailSource(DataSource):
         return StreamReader(read_options(self.options, streaming=True), _columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Writes rows to queues or routers once; docs/operate/spark-sink.md has its options.
+        """Writes rows of a table to queues or routers; docs/operate/spark-sink.md has the options.
 
         Raises:
             SinkError: an option or column is wrong.
@@ -73,7 +73,7 @@ class LightRailSource(DataSource):
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Writes what comes to queues or routers.
+        """Writes rows of a stream to queues or routers.
 
         Raises:
             SinkError: an option or column is wrong.
@@ -82,13 +82,13 @@ class LightRailSource(DataSource):
 
 
 def _pushes() -> bool:
-    """Whether this process pushes filters down."""
+    """Whether this process is the worker that pushes filters down."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return _PUSHES in sys.modules or (spec is not None and spec.name == _PUSHES)
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:
-    """The columns that Spark wants, which users may have named by a schema of their own."""
+    """The columns that Spark requests, which users may have named by a schema."""
     names = tuple(schema.fieldNames())
     check_columns(names)
     for field in to_arrow_schema(schema, timezone="UTC"):

@@ -1,8 +1,8 @@
 """Stores: the file systems that paths and URIs name, opened by pyarrow and by deltalake alike.
 
-Credentials and address of an object store are in the environment alone (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL
-and so on, on the driver and on every executor) or by the machine's own role: URIs are visible in Spark's
-plans.
+Credentials and address of an object store are in environment variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL
+and so on, on the driver and on every executor) or given by the machine's role, never in URIs, which are
+visible in Spark's plans.
 """
 
 import os
@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 _SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss"}
-"""Schemes of Hadoop that have another name in pyarrow."""
+"""Names in pyarrow of schemes of Hadoop."""
 _URI: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):/(?:/([^/]*))?")
 _SECRET: Final = re.compile(r"//[^/@]*:[^/@]*@|[?&][a-z_]*(key|secret|token|password)[a-z_]*=", re.IGNORECASE)
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -37,7 +37,7 @@ def file_system(path: str) -> tuple[Any, str]:
     """The file system of a path or URI, and the path in it, without a / at its end.
 
     Raises:
-        StoreError: pyarrow does not know it, or there is a secret in it.
+        StoreError: pyarrow does not support it, or there is a secret in it.
     """
     scheme = scheme_of(path)
     if scheme is None:
@@ -60,7 +60,7 @@ def file_system(path: str) -> tuple[Any, str]:
 
 @lru_cache(maxsize=16)
 def _opened(scheme: str, authority: str | None, environment: tuple[str | None, ...]) -> tuple[Any, str]:
-    """Cached per store: a client has connections of its own, and looks up the region of its bucket."""
+    """Opens a file system; cached, because each client opens connections and looks up its bucket's region."""
     system, base = fs.FileSystem.from_uri(f"{scheme}://{authority or ''}" + ("" if authority else "/"))
     return system, base
 
@@ -74,15 +74,15 @@ def refuse_secret(path: str) -> None:
     if scheme_of(path) is not None and _SECRET.search(path):
         raise StoreError(
             f"expected a URI without credentials, found some in {_URI.match(path)[0].split('@')[-1]!a}: "  # type: ignore[index]
-            "give them by the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            "set them in environment variables, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
 
 
 def delta_options(uri: str) -> dict[str, str]:
     """Options of deltalake beyond those that it reads from the environment.
 
-    Commits to S3 are puts on condition that the object does not exist: of two at the same time one is
-    refused. The store has to support that condition (docs/operate/capture.md says which do).
+    Commits to S3 are puts on the condition that the object does not exist: of two concurrent commits one is
+    refused. The store must support that condition (docs/operate/capture.md lists the stores that do).
 
     Raises:
         StoreError: there is a secret in the URI.

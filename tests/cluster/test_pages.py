@@ -204,7 +204,7 @@ def test_copies_of_different_times_lose_what_the_page_says(tmp_path: Path) -> No
         # etcd from before a move, the shards from after it: kept, and not served.
         restore(before, after)
         assert kept(gateway, [moved, other]) == [0, MESSAGES]
-        assert f"the coordinator does not say that queue {moved}, which has 2 messages, is" in nodes[1].said()
+        assert f"queue {moved}, which has 2 messages, has no placement at this shard" in nodes[1].said()
         # The shards from before it, etcd from after it: kept, and not served.
         restore(after, before)
         assert kept(gateway, [moved, other]) == [0, MESSAGES]

@@ -143,7 +143,7 @@ def test_a_checkpoint_may_be_lost_but_not_older_than_the_table(
     assert capture(lake) == 0
     checked(lake)
     assert capture(lake, "--checkpoint", old) == 1
-    assert "is another one's, or older than the table. Remove it" in capsys.readouterr().err
+    assert "is that of another table, or older than this one. Remove it" in capsys.readouterr().err
     checked(lake)
 
 

@@ -87,7 +87,7 @@ def test_columns_become_what_amqp_has_for_them(spark: Any, broker: Broker, http:
     [
         ("'a' as body, 1 as colour", "append", "the sink has no use for the column 'colour'"),
         ("'a' as subject", "append", "expected a column message"),
-        ("'a' as body", "overwrite", "queues are not overwritten"),
+        ("'a' as body", "overwrite", "queues can't be overwritten"),
     ],
 )
 def test_what_can_not_be_written_is_refused_before_any_task(

@@ -1,6 +1,6 @@
 """Journals: the segments of a shard's journal and archive for readers, up to the last synced commit.
 
-A record that a crash could still cut is never sent, nor half of a group of records.
+A record that a crash could still cut is never sent, and a group of records is sent whole.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from lightrail.shard.journal.segment import Segment
 
 
 class NoSegmentError(Exception):
-    """There is no such journal or segment, or not any more."""
+    """The journal or segment does not exist, or no longer."""
 
 
 class BeyondCommittedError(Exception):
-    """The requested bytes are not committed yet, or never were."""
+    """The requested bytes are not committed."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Filed(SegmentIndex):
         """The text of the index file.
 
         Raises:
-            NoSegmentError: it went in the meantime.
+            NoSegmentError: the segment was removed meanwhile.
         """
         assert self.contents is not None
         try:
@@ -44,7 +44,7 @@ class Filed(SegmentIndex):
 
 
 class Journals:
-    """The journals of one shard: the one that it writes, and former ones in the archive. For any thread."""
+    """The current journal of a shard, and former ones in the archive. Any thread may call it."""
 
     __slots__ = ("_contents", "_journal")
 
@@ -55,8 +55,8 @@ class Journals:
     def journals(self) -> list[tuple[Incarnation, list[SegmentIndex]]]:
         """Each journal with its segments in order; the current one first.
 
-        Of a segment that only the archive has the index here is without blocks and queues; its `encode` has
-        them.
+        The index of a segment that only the archive has is without blocks and queues here; its `encode`
+        returns them.
         """
         journal, contents = self._journal, self._contents
         own = journal.incarnation
@@ -75,10 +75,10 @@ class Journals:
         return listed
 
     def segment(self, disk: str, number: int) -> SegmentIndex:
-        """One of them, without looking at the others of the archive.
+        """The index of one segment, without reading others of the archive.
 
         Raises:
-            NoSegmentError: there is no such segment (any more).
+            NoSegmentError: the segment does not exist, or no longer.
         """
         if disk == self._journal.incarnation.disk:
             for each in self._live():
@@ -133,9 +133,9 @@ class Journals:
         """The bytes from `start` to before `end` of a segment, all of them.
 
         Raises:
-            NoSegmentError: there is no such segment (any more).
-            BeyondCommittedError: it is committed and synced up to somewhere before `end` only.
-            OSError: the disk refused.
+            NoSegmentError: the segment does not exist, or no longer.
+            BeyondCommittedError: the segment is not committed and synced up to `end`.
+            OSError: a call of the disk failed.
         """
         if not 0 <= start <= end:
             raise ValueError(f"expected a range of bytes, found {start} to {end}")
@@ -168,8 +168,8 @@ class Journals:
 def _check(disk: str, segment: int, committed: int, end: int) -> None:
     if end > committed:
         raise BeyondCommittedError(
-            f"segment {segment} of journal {disk} is committed up to byte {committed}, asked for was byte "
-            f"{end}: ask again when more was committed"
+            f"segment {segment} of journal {disk} is committed up to byte {committed}, expected byte {end}: "
+            "try again after the next commit"
         )
 
 

@@ -1,7 +1,7 @@
-"""The archiver: brings sealed segments into the archive, and removes those that are kept no longer.
+"""The archiver: adds sealed segments to the archive, and removes those that are no longer kept.
 
-The loop calls `tick` and `begin`, which decide, and `end`; a thread performs a Round in between, at most one
-at a time. The journal calls `holds` before it drops a segment, and `relieve` on a full disk.
+The loop calls `tick` and `begin`, which decide, and `end`. In between a thread performs one Round, at most
+one at a time. The journal calls `holds` before it drops a segment, and `relieve` on a full disk.
 """
 
 import logging
@@ -26,7 +26,7 @@ Readers = Callable[[], Mapping[str, Holder]]
 
 
 class Round:
-    """One job of the thread."""
+    """One job of the archiver's thread."""
 
     __slots__ = (
         "_archiver",
@@ -53,17 +53,17 @@ class Round:
         self._judging = judging
         self._now_ms = now_ms
         self.segments: Final = segments
-        """Pinned."""
+        """Segments to archive; they are pinned."""
         self.kept: list[int] = []
-        """Of those, the ones that are in the archive now, or are too old for it."""
+        """Numbers of those that are in the archive now, or are too old for it."""
         self.too_old: list[int] = []
-        """Of those, the latter."""
+        """Numbers of those that are too old for the archive."""
         self.verdict: Verdict | None = None
         self.error: OSError | None = None
-        """The error that kept the archive from storing more."""
+        """The error that ended the job early."""
 
     def perform(self) -> None:
-        """Called once, in a thread. An error of the disk is in `error`."""
+        """Performs the job; called once, in a thread. Sets `error` after an error of the disk."""
         contents = self._archiver.contents
         try:
             if not contents.loaded:
@@ -83,7 +83,7 @@ class Round:
                 self.error = self.error or error
 
     def _is_over(self, segment: Segment) -> bool:
-        """Whether it would go again at once: it is older than the archive keeps anything."""
+        """Whether a segment would be removed at once because it is older than the archive's limit."""
         archiver = self._archiver
         one = {archiver.journal.incarnation.disk: [kept_of(segment.index)]}
         return bool(judge(one, self._readers, Rule(archiver.rule.hours), self._now_ms).go)
@@ -134,17 +134,17 @@ class Archiver:
         self._seal_ms = seal_ms
         self._readers = readers
         self._done: set[int] = set()
-        """Numbers of segments of the journal that are in the archive, were, or need not be."""
+        """Numbers of segments of the journal that need not be archived, or not again."""
         self._round: Round | None = None
         self._seen = (-1, False)
-        """The current segment, and whether there were readers, when all sealed ones were last judged."""
+        """The current segment, and whether there were readers, when all sealed ones were last checked."""
         self._judged_ms: int | None = None
         self._again_ms = 0
-        """After a failure: not before then."""
+        """Earliest time of the next attempt after a failure."""
         self._errno: int | None = None
-        """Of the last failure; None after a success."""
+        """The error number of the last failure; None after a success."""
         self._behind: set[str] = set()
-        """Readers that were logged as passed over."""
+        """Readers whose passing over was logged."""
         self._ending = threading.Event()
         self._relieved = threading.Lock()
         journal.holds = self.holds
@@ -153,7 +153,7 @@ class Archiver:
     # --- on the loop -----------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Seals an old segment, and has records synced that readers wait for; a commit should follow."""
+        """Seals an old segment, and requests a sync that readers wait for; a commit should follow."""
         journal = self.journal
         readers = self._readers()
         if not (journal.is_capturing or readers or journal.current.captured):
@@ -164,10 +164,10 @@ class Archiver:
             if journal.has_captured or (readers and journal.has_records):
                 journal.seal(now_ms)
             else:
-                current.begun_ms = now_ms  # Tried again after the same time.
+                current.begun_ms = now_ms  # The next attempt is after the same time.
 
     def begin(self, now_ms: int, *, timed: bool = False) -> Round | None:
-        """The next job of the thread; `timed` is every second or so, otherwise after a commit."""
+        """The next job of the thread; `timed` if called about every second, and not after a commit."""
         if self._round is not None or now_ms < self._again_ms or self._ending.is_set():
             return None
         journal = self.journal
@@ -193,7 +193,7 @@ class Archiver:
         return self._round
 
     def end(self, round: Round, now_ms: int) -> None:
-        """The round was performed."""
+        """Ends a round that was performed."""
         assert round is self._round, "the round that was begun"
         self._round = None
         for segment in round.segments:
@@ -201,7 +201,7 @@ class Archiver:
         self._done.update(round.kept)
         counts, contents = self.counts, self.contents
         if round.too_old and self.rule.hours:
-            # With 0 hours the archive keeps only what readers hold.
+            # With 0 hours the archive keeps only segments that readers hold back.
             counts.given_up += len(round.too_old)
             log.warning(
                 "segments %s were not archived, as they are older than the %d hours that the archive keeps "
@@ -211,14 +211,14 @@ class Archiver:
             )
         if round.error is None:
             if self._errno is not None:
-                log.info("the archive takes segments again")
+                log.info("segments are archived again")
             self._errno = None
         else:
             counts.failures += 1
             if self._errno != round.error.errno:
                 log.error(
-                    "the archive could not be written (%s): what is wanted there stays in the journal, and "
-                    "it is tried again every %d s",
+                    "the archive could not be written (%s): segments to archive stay in the journal, next "
+                    "attempts every %d s",
                     round.error,
                     limits.ARCHIVE_RETRY_MS // 1000,
                 )
@@ -237,7 +237,7 @@ class Archiver:
         counts.waiting = len(self._waiting())
 
     def _waiting(self) -> list[Segment]:
-        """Sealed segments that are wanted and not in the archive, the oldest first."""
+        """Sealed segments that have to be archived, the oldest first."""
         journal = self.journal
         until = journal.committed.segment
         readers = bool(self._readers())
@@ -255,8 +255,8 @@ class Archiver:
                 counts.passed_over[name] = counts.passed_over.get(name, 0) + len(standing.passed)
                 if name not in self._behind:
                     log.warning(
-                        "reader %s was passed over: %d segments went that it had not read, as they are more "
-                        "than it may hold back, or older; it will find that records are missing",
+                        "reader %s was passed over: %d segments that it had not read were removed: they "
+                        "exceeded its limit of age or bytes; it will find that records are missing",
                         name,
                         len(standing.passed),
                     )
@@ -267,7 +267,7 @@ class Archiver:
             del counts.passed_over[name]
 
     def holds(self, segment: Segment) -> bool:
-        """Whether the journal must keep a segment, as it is wanted and not in the archive yet."""
+        """Whether the journal must keep a segment because it has to be archived first."""
         if self._round is not None and segment in self._round.segments:
             return True
         if segment.number in self._done:
@@ -279,25 +279,25 @@ class Archiver:
             return True
         if unread_by_any(self.journal.incarnation.disk, segment.index.next_lsn, readers):
             return True
-        # In the archive it would be among the first to go: the broker must not stop for it.
+        # The archive would remove it among the first, so the broker must not stop because of it.
         self._done.add(segment.number)
         self.counts.given_up += 1
-        log.error("segment %d went without having been archived, for the disk is full", segment.number)
+        log.error("segment %d was dropped without being archived because the disk is full", segment.number)
         return False
 
     # --- in any thread ---------------------------------------------------------------------------------
 
     def relieve(self, size: int) -> bool:
-        """Removes the oldest segments that no reader holds until so much of the journal's disk is free."""
+        """Removes segments that no reader holds back, oldest first, until `size` bytes are free."""
         if not self.contents.folders.shares(self.journal.files):
             return False
         there = {segment.number for segment in self.journal.segments()}
         own = self.journal.incarnation.disk
-        # Segments that the journal has as well use no space here.
+        # Segments that the journal also has use no extra space.
         return self._free(size, lambda disk, number: disk != own or number not in there)
 
     def make_room(self) -> bool:
-        """Removes the oldest segment that no reader holds, as the archive's disk is full."""
+        """Removes the oldest segment that no reader holds back, if the archive's disk is full."""
         return self._free(1, lambda _disk, _number: True)
 
     def _free(self, size: int, frees: Callable[[str, int], bool]) -> bool:
@@ -320,9 +320,9 @@ class Archiver:
         return freed > 0
 
     def goes_on(self) -> bool:
-        """Whether a long copy should go on."""
+        """Whether a long copy should continue."""
         return not self._ending.is_set()
 
     def close(self) -> None:
-        """Begins no more jobs, and ends one that copies."""
+        """Begins no more jobs, and cancels a copy."""
         self._ending.set()

@@ -1,10 +1,11 @@
 """Contents: the files of one shard's journals in an archive, and every step that changes them.
 
-Each step leaves the archive right wherever the machine stops. A segment is there when its file has its name;
-before that come its identity and its index, and what a crash left of those without a segment goes at the
-next start. A file that has to be copied gets its name when all of it is on disk.
+Each step leaves the archive consistent if the machine stops. The file of a segment is added last, after the
+identity and the index; the next start removes files that a crash left without a segment. A copied file gets
+its final name when all of it is on disk.
 
-One thread at a time calls what changes something, but `remove`, which any thread may call; all others look.
+One thread at a time may call the methods that change something, except `remove`, which any thread may call,
+as all other methods.
 """
 
 import logging
@@ -35,7 +36,7 @@ log = logging.getLogger("lightrail.shard.archiving.archive")
 
 
 def kept_of(index: SegmentIndex) -> Kept:
-    """A segment in the archive."""
+    """The entry of an archived segment."""
     return Kept(index.segment, index.first_lsn, index.next_lsn, index.end, index.messages, index.last_ms)
 
 
@@ -47,38 +48,38 @@ class Contents:
         self.folders: Final = folders
         self.loaded = False
         self.incarnations: dict[str, Incarnation] = {own.disk: own}
-        """By disk."""
+        """Journals of the shard by disk."""
         self.kept: dict[str, dict[int, Kept]] = {own.disk: {}}
-        """By disk and number, in order."""
+        """Archived segments by disk and number, in order."""
         self.linked = 0
         self.copied = 0
         self.removed = 0
         self._lock = threading.Lock()
         self._own_folder_is_made = False
         self._copies = False
-        """The last segment could not be linked."""
+        """Whether the last segment could not be linked, and was copied."""
 
     @property
     def segments(self) -> int:
-        """How many there are."""
+        """Number of archived segments."""
         return sum(len(each) for each in list(self.kept.values()))
 
     @property
     def total_bytes(self) -> int:
-        """Of all of them, whether the journal has them as well or not."""
+        """Bytes of all archived segments, including those that the journal also has."""
         return sum(one.end for each in list(self.kept.values()) for one in list(each.values()))
 
     def listed(self) -> dict[str, list[Kept]]:
-        """By disk, in order. Any thread may ask."""
+        """Archived segments by disk, in order. Any thread may call it."""
         return {disk: list(each.values()) for disk, each in list(self.kept.items())}
 
     # --- at the start ----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Finds the segments, and removes files that a crash left half-made.
+        """Finds the segments, and removes incomplete files that a crash left.
 
         Raises:
-            OSError: the disk refused; call it again.
+            OSError: a call of the disk failed; call this method again.
         """
         mine = f"shard-{self.own.shard}-"
         for name in self.folders.names():
@@ -95,10 +96,10 @@ class Contents:
             try:
                 incarnation = decode_identity(identity.decode(errors="replace"))
             except ArchiveError as error:
-                log.error("the archive's folder %s is left alone: %s", name, error)
+                log.error("the archive's folder %s is ignored: %s", name, error)
                 return
         elif numbers:
-            log.error("the archive's folder %s has no %s: it is left alone", name, IDENTITY)
+            log.error("the archive's folder %s has no %s: it is ignored", name, IDENTITY)
             return
         else:
             for left in names:
@@ -106,7 +107,7 @@ class Contents:
             self.folders.remove(name)
             return
         if incarnation.folder != name:
-            log.error("the archive's folder %s is that of %s: it is left alone", name, incarnation.folder)
+            log.error("the archive's folder %s is that of %s: it is ignored", name, incarnation.folder)
             return
         for left in names:
             whole = left.endswith((SEGMENT_SUFFIX, INDEX_SUFFIX)) or left == IDENTITY
@@ -126,12 +127,12 @@ class Contents:
             try:
                 return decode_index((files.load(index_name(number)) or b"").decode(errors="replace"))
             except BadIndexError as error:
-                log.warning("%s: %s; it is made anew", index_name(number), error)
+                log.warning("%s: %s; the index is made again", index_name(number), error)
         file = files.open(segment_name(number))
         try:
             header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
             if header is None:
-                log.error("%s in the archive is no segment: it is left alone", segment_name(number))
+                log.error("%s in the archive is no segment: it is ignored", segment_name(number))
                 return None
             index, _ = read_index(header, file, file.size())
         finally:
@@ -140,19 +141,19 @@ class Contents:
         files.replace(index_name(number), index.encode().encode())
         return index
 
-    # --- what comes ------------------------------------------------------------------------------------
+    # --- adding segments -------------------------------------------------------------------------------
 
     def keep(
         self, files: Files, name: str, file: DiskFile, index: SegmentIndex, goes_on: Callable[[], bool]
     ) -> None:
-        """A sealed segment of the own journal is in the archive when this returns.
+        """Adds a sealed segment of the current journal to the archive.
 
         Args:
-            name: of its file, which stays as it is from now on.
-            goes_on: called while the file is copied, which may take long.
+            name: the name of its file, which must not change from now on.
+            goes_on: called during a copy of the file, which may take long; False cancels it.
 
         Raises:
-            OSError: the disk refused; call it again.
+            OSError: a call of the disk failed; call this method again.
         """
         folder = self.folders.open(self.own.folder)
         if not self._own_folder_is_made:
@@ -180,7 +181,8 @@ class Contents:
         try:
             files.link(name, folder)
         except FileExistsError:
-            # By an attempt whose sync may have failed: the journal drops its own file once this returns.
+            # Linked by an attempt whose sync may have failed: sync again, because the journal drops its file
+            # next.
             folder.sync()
             return
         except OSError as error:
@@ -196,7 +198,7 @@ class Contents:
         folder.sync()
         self.linked += 1
 
-    # --- what goes -------------------------------------------------------------------------------------
+    # --- removing segments -----------------------------------------------------------------------------
 
     def remove(self, disk: str, number: int) -> int:
         """Removes a segment; returns its bytes, 0 if it was removed already.
@@ -214,7 +216,7 @@ class Contents:
                 try:
                     folder.remove(name)
                 except FileNotFoundError:
-                    continue  # Another thread did.
+                    continue  # Another thread removed it.
         except OSError:
             self._add(disk, kept)
             raise
@@ -222,7 +224,7 @@ class Contents:
         return kept.end
 
     def tidy(self) -> None:
-        """Folders of former journals that have nothing any more go."""
+        """Removes empty folders of former journals."""
         for disk, incarnation in list(self.incarnations.items()):
             if disk != self.own.disk and not self.kept[disk]:
                 self.folders.open(incarnation.folder).remove(IDENTITY)
@@ -239,7 +241,7 @@ class Contents:
         return data
 
     def open(self, disk: str, number: int) -> DiskFile:
-        """The file of a segment; close it. Raises FileNotFoundError, OSError."""
+        """Opens the file of a segment; the caller closes it. Raises FileNotFoundError, OSError."""
         return self.folders.open(self.incarnations[disk].folder).open(segment_name(number))
 
 

@@ -1,4 +1,4 @@
-"""The port to an archive's directory: one folder per journal, and the real ones behind it."""
+"""The port to an archive's directory, with one folder per journal, and its implementation."""
 
 import contextlib
 import os
@@ -16,16 +16,16 @@ class Folders(Protocol):
         """Directories with names of an archive's folders; none if the directory is missing."""
 
     def open(self, name: str) -> Files:
-        """One of them, made when it is not there."""
+        """Opens a folder; creates it if it does not exist."""
 
     def remove(self, name: str) -> None:
         """Removes an empty folder."""
 
     def shares(self, files: Files) -> bool:
-        """Whether removing files here makes room for that directory."""
+        """Whether removing files here makes room in the file system of `files`."""
 
     def close(self) -> None:
-        """Closes all of them."""
+        """Closes all folders."""
 
 
 class RealFolders:

@@ -1,7 +1,7 @@
-"""Retention: which segments of an archive are removed, and which readers hold some of them back. Pure.
+"""Retention: decides which segments of an archive are removed, and which ones readers hold back. Pure.
 
-Segments older than the archive's hours are removed, and the oldest while there are more than its bytes. A
-reader holds back segments that it has not read: those no older than its hours, and of these the newest
+Segments older than the archive's hours are removed, and the oldest ones while the archive exceeds its bytes.
+A reader holds back segments that it has not read: those no older than its hours, and of these the newest
 within its bytes. A reader whose unread segments are removed is reported as passed over.
 """
 
@@ -19,7 +19,7 @@ class Kept(NamedTuple):
     first_lsn: int
     next_lsn: int
     end: int
-    """Its bytes."""
+    """Size of the segment in bytes."""
     messages: int
     last_ms: int
 
@@ -37,34 +37,34 @@ class Holder(Protocol):
 
     @property
     def hold_hours(self) -> float:
-        """Segments that were sealed longer ago are not held back for it."""
+        """Maximum time since the sealing of a segment that is held back for this reader."""
 
     @property
     def hold_bytes(self) -> int:
-        """At most so much is held back for it."""
+        """Maximum bytes that are held back for this reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How long an archive keeps segments that no reader holds."""
+    """How long an archive keeps segments that no reader holds back."""
 
     hours: int = 168
-    """0: no longer than readers hold it."""
+    """0 to keep only segments that readers hold back."""
     bytes: int = 0
-    """0: without a bound."""
+    """0 for no limit."""
 
 
 @dataclass(slots=True)
 class Standing:
-    """How a reader stands."""
+    """The state of a reader."""
 
     behind_ms: int = 0
-    """Age of the oldest that it has not read."""
+    """Age of the oldest segment that it has not read."""
     unread_bytes: int = 0
     held_bytes: int = 0
-    """Segments that are kept only for it."""
+    """Bytes of segments that are kept only for this reader."""
     passed: list[SegmentId] = field(default_factory=list)
-    """Segments that are removed now and that it has not read."""
+    """Segments that it has not read and that are removed now."""
 
 
 @dataclass(slots=True)
@@ -72,9 +72,9 @@ class Verdict:
     """The verdict on the segments of an archive."""
 
     go: list[SegmentId] = field(default_factory=list)
-    """The oldest first."""
+    """Segments to remove, the oldest first."""
     spare: list[tuple[str, Kept]] = field(default_factory=list)
-    """Segments that may be removed on a full disk: held by no reader, the oldest first."""
+    """Segments that may be removed on a full disk because no reader holds them back, the oldest first."""
     standings: dict[str, Standing] = field(default_factory=dict)
 
 
@@ -118,12 +118,12 @@ def judge(
 
 
 def unread_by_any(disk: str, next_lsn: int, readers: Mapping[str, Holder]) -> bool:
-    """Whether a reader has not read a segment that ends there."""
+    """Whether a reader has not read a segment that ends at `next_lsn`."""
     return any(reader.positions.get(disk, 0) < next_lsn for reader in readers.values())
 
 
 def _by_age(kept: Mapping[str, Iterable[Kept]]) -> list[tuple[int, str, Kept]]:
-    """(time, disk, segment), the oldest first; in each journal in its order, whatever its clock did."""
+    """(time, disk, segment), the oldest first; each journal in order, also if a clock was set back."""
     line = []
     for disk, segments in kept.items():
         latest = 0

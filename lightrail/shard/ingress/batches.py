@@ -41,13 +41,13 @@ class Batches:
         self._counts = counts
 
     def enqueue(self, peer: Peer, part: bytes, now_ms: int) -> int:
-        """Store a batch.
+        """Stores a batch.
 
         Returns:
-            How many of its messages the queue has read.
+            Number of its messages that the queue has read.
 
         Raises:
-            NumberMissingError: batches before this one were lost on their way.
+            NumberMissingError: batches before this one were lost between frontend and shard.
             StoreBusyError: the batch has to wait for the commit under way; nothing has changed.
         """
         _kind, flags, priority, _epoch, link, count, number = HEADER.unpack_from(part)
@@ -60,7 +60,7 @@ class Batches:
             return 0
         queue = producer.queue
         contents = queue.machine.contents
-        # `batch_in`, written out: the call would cost 1 % of the shard's CPU for batches of one message.
+        # `batch_in` inlined: the call would cost 1 % of the shard's CPU for batches of one message.
         expires, message_format, size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
         base = ENQUEUE_ENDS + 4 * count
         ends = memoryview(part)[ENQUEUE_ENDS:base].cast("I")
@@ -98,15 +98,14 @@ class Batches:
         return count if special is not None and special.singles else 0
 
     def _is_answered(self, producer: Producer, number: int, flags: int) -> bool:
-        """Whether a batch is answered by its number alone: it is stored already, or is behind a refused
-        one."""
+        """Answers a batch that is stored already, or follows a refused one; False for any other batch."""
         if number == producer.next_number:
             producer.next_number = number + 1
         elif number > producer.next_number:
             producer.missed(number)
         if number <= producer.last_number and not (producer.part and number == producer.last_number):
             self._counts.batches_duplicate += 1
-            # A producer that attaches again by name does not know of the commit under way for its batches.
+            # A producer that attaches again by name must wait for the commit under way with its batches.
             self._answers.accept(producer, number, bool(flags & DURABLE) or producer.is_named)
             return True
         if producer.refusing:
@@ -118,7 +117,7 @@ class Batches:
         return False
 
     def _append(self, producer: Producer, number: int, batch: Batch, now_ms: int) -> bool:
-        """Write the record of a batch; False where the batch was refused. Raises StoreBusyError."""
+        """Appends the record of a batch; False if the batch was refused. Raises StoreBusyError."""
         queue = producer.queue
         record = Append(
             [(queue.id, queue.machine.contents.next_sequence)], producer.id, number, batch, 0, batch.count
@@ -130,7 +129,7 @@ class Batches:
         except StoreBusyError:
             raise
         except (StoreFullError, ValueError) as error:
-            # No room, or more than a record may hold.
+            # There is no room, or the batch exceeds the size of a record.
             self._counts.store_failures += 1
             producer.refusing = True
             self._answers.refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)))

@@ -1,4 +1,4 @@
-"""Batches of received frames."""
+"""Makes batches of received frames."""
 
 from lightrail.shard.queue.runs import Batch
 from lightrail.wire.frames import ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER_SIZE
@@ -15,7 +15,7 @@ def batch_in(part: bytes, durable: bool, priority: int, count: int, now_ms: int)
 
 
 def twin(batch: Batch) -> Batch:
-    """A batch of the same messages, over the same bytes, that can have another location."""
+    """A batch with the same messages and bytes that can have another location."""
     return Batch(
         batch.data,
         batch.ends,

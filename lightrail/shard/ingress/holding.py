@@ -1,8 +1,8 @@
 """Holding: routed batches that wait until each queue of their set has room, in order per sending link.
 
-One full queue whose policy lets senders wait holds up the link that feeds it and no other: what comes
-behind on the link waits as well, nothing of it is answered, and the sender runs out of credit. A batch that
-is larger than the queue waits until the queue is empty, and is taken in part then.
+A full queue whose policy lets senders wait delays the links that send to it and no others: later batches of
+such a link wait as well and are not answered, and the sender runs out of credit. A batch that is larger than
+the queue waits until the queue is empty, and is then accepted partially.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from lightrail.shard.shard_queue import Queue
 
 
 class Wait(NamedTuple):
-    """A batch has to wait: until when at most, in milliseconds since 1970, or None for ever."""
+    """The wait of a batch: its latest end in milliseconds since 1970, or None for no limit."""
 
     until_ms: int | None
 
@@ -27,7 +27,7 @@ class Held(NamedTuple):
 
     part: bytes
     wait: Wait | None
-    """None for one that waits only because another is before it."""
+    """None for a frame that waits only because another one is before it."""
 
 
 def wait_of(targets: list[Queue], batch: Batch, now_ms: int, memory: Memory) -> Wait | None:
@@ -55,7 +55,7 @@ def looks_and_full(queue: Queue, memory: Memory) -> bool:
 
 
 class Holding:
-    """The lines of frames that wait, by sending link; their bytes count as parked ones do."""
+    """The lines of frames that wait, by sending link; their bytes count as those of parked batches."""
 
     __slots__ = ("_memory", "lines")
 
@@ -64,7 +64,7 @@ class Holding:
         self.lines: dict[RouteProducer, deque[Held]] = {}
 
     def add(self, producer: RouteProducer, part: bytes, wait: Wait | None) -> bool:
-        """Adds a frame at the end of its line; False if too much waits already."""
+        """Adds a frame at the end of its line; False if too many bytes wait already."""
         memory = self._memory
         if memory.parked + len(part) > memory.parked_max:
             return False
@@ -73,7 +73,7 @@ class Holding:
         return True
 
     def begin(self, producer: RouteProducer, wait: Wait) -> None:
-        """The head of a line has to wait by itself: its time begins."""
+        """Begins the time of the head of a line, which waits for room itself."""
         line = self.lines[producer]
         line[0] = Held(line[0].part, wait)
 
@@ -85,13 +85,13 @@ class Holding:
             del self.lines[producer]
 
     def drop(self, producer: RouteProducer) -> list[Held]:
-        """Removes a whole line: its link is closed, or a batch before it was refused."""
+        """Removes a whole line because its link is closed, or a batch before it was refused."""
         line = list(self.lines.pop(producer, ()))
         self._memory.park(-sum(len(held.part) for held in line))
         return line
 
     @property
     def next_ms(self) -> int | None:
-        """When the time of a batch is over."""
+        """The earliest end of a batch's wait."""
         heads = [line[0].wait for line in self.lines.values()]
         return min((w.until_ms for w in heads if w is not None and w.until_ms is not None), default=None)

@@ -28,12 +28,12 @@ class Parked:
         self.batch = batch
         self.done = done
         self.until_ms = until_ms
-        """When the overflow of the policy acts on the rest; None for never."""
+        """Time at which the overflow of the policy is applied to the rest; None for never."""
         self.whole = whole
-        """All of it is stored, or nothing."""
+        """Whether the batch is stored whole or not at all."""
 
     def waits(self, now_ms: int) -> bool:
-        """Whether it still may wait."""
+        """Whether the batch may wait longer."""
         return self.until_ms is None or now_ms < self.until_ms
 
 
@@ -52,27 +52,27 @@ class Parking:
         self._memory.park(entry.batch.size)
 
     def first(self, queue: Queue) -> Parked | None:
-        """The batch that waits longest, or None."""
+        """The batch that has waited longest, or None."""
         waiting = self._by_queue.get(queue)
         return waiting[0] if waiting else None
 
     def begin(self, queue: Queue) -> Parked:
-        """Remove the first batch, to admit it: `put_back` or `end` follows."""
+        """Removes the first batch to admit it; `put_back` or `end` must follow."""
         waiting = self._by_queue[queue]
         entry = waiting.popleft()
         self._forget_empty(queue)
         return entry
 
     def put_back(self, queue: Queue, entry: Parked) -> None:
-        """The batch waits on, as the first."""
+        """Puts the batch back as the first one."""
         self._of(queue).appendleft(entry)
 
     def end(self, entry: Parked) -> None:
-        """Nothing of the batch waits any more."""
+        """Ends the wait of a batch."""
         self._memory.park(-entry.batch.size)
 
     def remove(self, producer: Producer) -> list[Parked]:
-        """Remove the batches of one producer; in order."""
+        """Removes and returns the batches of one producer, in order."""
         waiting = self._by_queue.get(producer.queue)
         if not waiting:
             return []

@@ -15,7 +15,7 @@ def queue_full(queue: Queue) -> Refusal:
 
 
 def too_large(queue: Queue, batch: Batch, index: int) -> Refusal:
-    """Why a queue does not take a message, by its index in the batch."""
+    """Why a queue does not accept a message, by its index in the batch."""
     policy = queue.machine.contents.policy
     largest = bounds.largest(policy)
     return Refusal(
@@ -39,7 +39,7 @@ def never_fits(queue: Queue, batch: Batch, first: int, count: int) -> Refusal | 
 
 
 def index_full(queue: Queue) -> Refusal:
-    """Why a queue that reads its messages takes none now."""
+    """Why a queue that reads its messages accepts none now."""
     return Refusal(
         conditions.RESOURCE_LIMIT_EXCEEDED,
         f"queue {queue.name} looks into its messages, and what its shard keeps of such messages in memory "

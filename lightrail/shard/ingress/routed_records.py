@@ -17,12 +17,12 @@ log = logging.getLogger("lightrail.shard.ingress.routes")
 
 
 def ids_until_ms(queue: Queue, now_ms: int) -> int:
-    """When the message-ids of a batch that arrives now are forgotten."""
+    """End of the window of duplicates for a batch that arrives now."""
     return now_ms + (queue.machine.contents.policy.duplicate_window_ms or 0)
 
 
 class RoutedRecords:
-    """Writes the group of records of a batch for several queues: after a crash all of it is there or none."""
+    """Writes the group of records of a batch for several queues; a crash keeps all of it or nothing."""
 
     __slots__ = ("_counts", "_performer", "_store")
 
@@ -44,11 +44,11 @@ class RoutedRecords:
         """Writes the records; returns whether the answer waits for a commit. Raises StoreError.
 
         Args:
-            cut: the batch has only the first messages of the one with this number.
+            cut: whether the batch has only the first messages of the batch with this number.
         """
         records: list[Append | Ids | Taken] = []
         captured: list[Append] = []
-        """Of transient messages; recovery does not need their number, so they are first in the group."""
+        """Records of transient messages. Recovery does not need their number, so they come first."""
         together = [each.queue for each in found if each.batch is batch]
         if together:
             targets = [(queue.id, queue.machine.contents.next_sequence) for queue in together]

@@ -1,4 +1,4 @@
-"""Routes: stores a batch for several queues of this shard once, and enqueues it to each of them.
+"""Routes: stores a batch for several queues of this shard once, and enqueues it in each of them.
 
 The frontend declares the sets of queues that its router's link sends to (TARGETS) and names one of them with
 each batch (ROUTE). One Append record with a target per queue keeps them together: after a crash a batch is in
@@ -35,7 +35,7 @@ log = logging.getLogger("lightrail.shard.ingress.routes")
 
 
 class Routes:
-    """Stores the batches of routers' links."""
+    """Stores the batches of links to routers."""
 
     __slots__ = (
         "_answer",
@@ -69,7 +69,7 @@ class Routes:
         self.holding = Holding(memory)
 
     def targets(self, peer: Peer, link: int, number: int, body: Targets, now_ms: int) -> None:
-        """Declares a set of queues; batches for a set with a name that is no queue are refused."""
+        """Declares a set of queues; batches for a set with an unknown queue are refused."""
         producer = peer.routers.get(link)
         if producer is None:
             return
@@ -94,10 +94,10 @@ class Routes:
         return found
 
     def route(self, peer: Peer, part: bytes, now_ms: int) -> int:
-        """A batch for the queues of a set; it waits behind others of its link that wait for room.
+        """Stores a batch for the queues of a set; it waits behind others of its link that wait for room.
 
         Returns:
-            How often one of its messages was looked into.
+            Number of looks into its messages.
         """
         _kind, _flags, _priority, set_, link, count, number = HEADER.unpack_from(part)
         producer = peer.routers.get(link)
@@ -119,17 +119,17 @@ class Routes:
         return 0
 
     def abandon(self, producer: RouteProducer, now_ms: int) -> None:
-        """The sender's link was closed: batches that wait are stored if there is room, and refused if not."""
+        """Ends the wait of batches of a closed link: they are stored if there is room, else refused."""
         producer.abandoned = True
         self.resume(now_ms)
 
     def resume(self, now_ms: int) -> None:
-        """Tries the batches that wait again, those of each link in order."""
+        """Tries again to store waiting batches, those of each link in order."""
         lines = self.holding.lines
         for producer in list(lines):
             if producer.peer.routers.get(producer.link) is not producer:
                 self.holding.drop(producer)
-            # A later batch may have been refused; that does not concern the batches that waited before it.
+            # A later batch may have been refused; this does not affect batches that waited before it.
             refusing, producer.refusing = producer.refusing, False
             while producer in lines:
                 held = lines[producer][0]
@@ -145,11 +145,11 @@ class Routes:
             producer.refusing = producer.refusing or refusing
 
     def _hold(self, producer: RouteProducer, part: bytes, wait: Wait, _now_ms: int) -> bool:
-        """A batch that just arrived has to wait; returns whether it can."""
+        """Lets a batch wait that has just arrived; returns whether it can wait."""
         return not producer.abandoned and self.holding.add(producer, part, wait)
 
     def _still(self, producer: RouteProducer, part: bytes, wait: Wait, now_ms: int) -> bool:
-        """The head of a line has to wait (on); returns whether it may."""
+        """Lets the head of a line wait, or wait longer; returns whether it may."""
         if producer.abandoned:
             return False
         since = self.holding.lines[producer][0].wait
@@ -159,7 +159,7 @@ class Routes:
         return since.until_ms is None or now_ms < since.until_ms
 
     def _is_wanted(self, producer: RouteProducer, part: bytes) -> bool:
-        """Whether no batch before this one was refused, or its sender knows of the refusal."""
+        """Whether no batch before this one was refused, or its sender has received the refusal."""
         _kind, flags, _priority, _set, _link, _count, number = HEADER.unpack_from(part)
         if producer.refusing and number > producer.last_number:
             if not flags & AFRESH:
@@ -174,7 +174,7 @@ class Routes:
 
     def _no_room(self, producer: RouteProducer, part: bytes) -> None:
         refusal = Refusal(
-            conditions.RESOURCE_LIMIT_EXCEEDED, "too much waits in this shard for queues that are full"
+            conditions.RESOURCE_LIMIT_EXCEEDED, "too many messages wait in this shard for full queues"
         )
         producer.refusing = True
         self._refuse(producer, HEADER.unpack_from(part)[6], refusal, False)
@@ -186,7 +186,7 @@ class Routes:
         now_ms: int,
         may_wait: Callable[[RouteProducer, bytes, Wait, int], bool],
     ) -> bool:
-        """Stores a batch, or answers why not; False when it waits."""
+        """Stores or refuses a batch; False if it waits."""
         _kind, flags, priority, set_, _link, count, number = HEADER.unpack_from(part)
         durable = bool(flags & DURABLE)
         if number <= producer.last_number:
@@ -216,11 +216,11 @@ class Routes:
         return True
 
     def _answer_again(self, producer: RouteProducer, number: int, durable: bool) -> None:
-        """Answers a batch that was stored before, as a whole or in part."""
+        """Answers a batch that was stored before, fully or partially."""
         if producer.part and number == producer.last_number:
-            # It was refused before the connection was lost, or was about to be.
+            # The rest was refused, or about to be refused, when the connection was lost.
             producer.refusing = True
-            refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a target took no more of it when it came")
+            refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a target had no room for the rest of it")
             refusal.accepted = producer.part
             self._refuse(producer, number, refusal, durable)
         else:
@@ -263,7 +263,7 @@ class Routes:
             self._performer.touched[queue] = None
 
     def _not_stored(self, producer: RouteProducer, number: int, error: Exception) -> None:
-        """The store had no room for a batch, or it is more than a record may hold."""
+        """Refuses a batch for which the store had no room, or that exceeds the size of a record."""
         self._counts.store_failures += 1
         producer.refusing = True
         self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)), False)
@@ -271,11 +271,10 @@ class Routes:
     def _share(
         self, producer: RouteProducer, number: int, batch: Batch, targets: list[Queue], now_ms: int
     ) -> None:
-        """Stores a batch for queues whose policies bound or change it: as much of it as fits into all of
-        them.
+        """Stores a batch for queues whose policies bound or change it, as far as it fits into all of them.
 
-        One record has the messages of all queues that store them unchanged; each other queue's share is one
-        more record in the same group.
+        One record has the messages of all queues that store them unchanged; each other queue has a further
+        record in the same group.
         """
         taken, refusal = batch.count, None
         for queue in targets:
@@ -323,12 +322,12 @@ def _usable(producer: RouteProducer, set_: int) -> list[Queue] | Refusal:
     """The queues of a set, or why the batch can't be stored."""
     targets = producer.sets.get(set_)
     if targets is None:
-        return Refusal(conditions.NOT_FOUND, f"set {set_} of queues was not declared, or is forgotten")
+        return Refusal(conditions.NOT_FOUND, f"set {set_} of queues was not declared, or was removed")
     if isinstance(targets, Refusal):
         return targets
     for queue in targets:
         if queue.state in (State.FROZEN, State.MOVED):
-            return moved(f"{queue.name} is on its way to another shard; find the targets anew")
+            return moved(f"{queue.name} moves to another shard; find the targets again")
         if not queue.is_serving:
-            return Refusal(conditions.NOT_FOUND, f"{queue.name} was dropped; find the targets anew")
+            return Refusal(conditions.NOT_FOUND, f"{queue.name} was dropped; find the targets again")
     return targets

@@ -1,4 +1,4 @@
-"""Which messages of a batch a queue stores by its policy."""
+"""Selects the messages of a batch that a queue stores according to its policy."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from lightrail.wire.bodies import Refusal
 
 
 class Chosen:
-    """The messages of a batch that are no duplicates: `first` to before `stop` of `source`."""
+    """The messages of a batch that are not duplicates: `first` to before `stop` of `source`."""
 
     __slots__ = ("digests", "first", "source", "stop", "where")
 
@@ -21,9 +21,9 @@ class Chosen:
         self.first = first
         self.stop = end
         self.where: list[int] | None = None
-        """Their indexes in the batch, if they differ from those in `source`."""
+        """The messages' indexes in the batch, if they differ from those in `source`."""
         self.digests: list[bytes | None] | None = None
-        """Digests of their ids, from `first` on; None without a window of duplicates."""
+        """Digests of the message-ids, from `first` on; None without a window of duplicates."""
         duplicates = queue.machine.contents.duplicates
         if duplicates is None or queue.machine.contents.policy.duplicate_window_ms is None:
             return
@@ -37,13 +37,13 @@ class Chosen:
             self.stop = len(runs)
 
     def after(self, count: int, end: int) -> int:
-        """How many messages of the batch are done when `count` of these are; the next one is no duplicate."""
+        """Number of messages of the batch up to the `count`-th chosen one and the duplicates after it."""
         if count == self.stop - self.first:
             return end
         return self.first + count if self.where is None else self.where[count]
 
     def cut(self, count: int) -> Batch:
-        """The first `count` of them as a batch of their own."""
+        """The first `count` chosen messages as a separate batch."""
         if not self.first and count == self.source.count:
             return self.source
         return joined([Run(self.source, self.first, self.first + count, 0)], None)
@@ -61,7 +61,7 @@ class Share(NamedTuple):
 
 
 def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | None]:
-    """How many of the first messages of a routed batch fit into a queue now, and why not all of them."""
+    """Number of the first messages of a routed batch that fit into a queue now, and why not all fit."""
     contents = queue.machine.contents
     policy = contents.policy
     large = bounds.too_large(policy, batch, 0)
@@ -75,7 +75,7 @@ def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | Non
 
 
 def share(queue: Queue, batch: Batch, now_ms: int, *, bounded: bool = True) -> Share:
-    """The messages that a queue stores of a batch that fits; not `bounded`: of one that was promised."""
+    """The messages of a batch that a queue stores; `bounded` is False if the bounds must not be applied."""
     contents = queue.machine.contents
     policy = contents.policy
     mine = replace(batch)
@@ -95,7 +95,7 @@ def share(queue: Queue, batch: Batch, now_ms: int, *, bounded: bool = True) -> S
 
 
 def conform(policy: Policy, batch: Batch, now_ms: int) -> None:
-    """Applies what the policy says of every message: its latest expiry, whether it is durable."""
+    """Applies the policy to every message: the latest expiry, and whether it is durable."""
     if policy.max_age_ms is not None:
         expires_at_ms = now_ms + policy.max_age_ms
         batch.expires_at_ms = min(batch.expires_at_ms or expires_at_ms, expires_at_ms)

@@ -1,4 +1,4 @@
-"""From the bytes of Append records back to batches and runs."""
+"""Converts the bytes of Append records to batches and runs, and batches to columns."""
 
 from bisect import bisect_right
 
@@ -10,7 +10,7 @@ from lightrail.shard.queue.runs import Batch, Location, Run, shifted
 def columns(batch: Batch, first: int, last: int) -> tuple[int, bytes | memoryview, memoryview]:
     """Size, ends and blob of messages `first` to before `last`, as in an Append record.
 
-    The messages are not copied; their ends only when they have to move, or may change.
+    The messages are not copied; their ends are copied only if they are renumbered, or may still change.
 
     Raises:
         ValueError: the batch is not in memory.
@@ -65,7 +65,7 @@ def load(found: Found, head: AppendHead, column: int, segment: int, first: int, 
 def runs_of(found: Found, segment: int, queue: int, first: int, last: int) -> list[Run]:
     """The messages of a queue with sequences `first` to before `last` in an Append record (none or one run).
 
-    A record that names the queue twice would give two.
+    A record that names the queue twice would result in two runs.
     """
     head, targets, column = decode_append_head(found.view, found.start, found.length)
     runs = []

@@ -1,7 +1,7 @@
-"""The begun segments of a journal: those whose header is on disk, and not in memory alone.
+"""Finds the begun segments of a journal: those whose header is on disk, not only in the page cache.
 
-After a failed sync the kernel counts written pages as clean although the disk does not have them, so a new
-process may read a header that the next machine will not find. Only the newest segment can be in this state: a
+After a failed sync the kernel marks written pages as clean although they are not on disk, so a new process
+may read a header that is lost when the machine restarts. Only the newest segment can be in this state: a
 segment is synced before anything is written to the next one.
 """
 
@@ -21,20 +21,20 @@ from lightrail.shard.journal.store import JournalDamagedError, StoreRefusedError
 
 
 def begun(opened: Mapping[int, DiskFile], salt: int) -> list[tuple[int, SegmentHeader]]:
-    """The segments that were begun, in order, with every one between the first and the last.
+    """All segments from the first begun one to the last, in order.
 
-    The last of them is synced, and reads of it from now on show what is on disk.
+    The last of them is synced, and its cached pages are dropped, so that later reads come from the disk.
 
     Raises:
-        JournalDamagedError: a header between the first and the last is missing or another journal's.
-        StoreRefusedError: a newer format.
-        OSError: the disk refused.
+        JournalDamagedError: a header between the first and the last is missing or of another journal.
+        StoreRefusedError: a segment has a newer format.
+        OSError: a call of the disk failed.
     """
     return _Headers(opened, salt).run()
 
 
 class _Headers:
-    """The headers of a journal's files, judged once."""
+    """Reads and checks the headers of a journal's files, once."""
 
     __slots__ = ("_opened", "_salt")
 
@@ -47,9 +47,9 @@ class _Headers:
         opened = self._opened
         for number in sorted(opened, reverse=True):
             if self._header(number) is not None:
-                # Bytes that were written before a power cut or a failed sync may be in memory only: nothing
-                # may be believed that is not on the disk. A segment whose header goes by this was never
-                # begun, and the one before it is looked at in the same way.
+                # After a power cut or a failed sync the page cache may have bytes that the disk lacks, so the
+                # header is read again from the disk. If it is not there, the segment was never begun, and the
+                # segment before it is checked in the same way.
                 opened[number].sync()
                 opened[number].forget()
                 if self._header(number) is not None:
@@ -64,7 +64,7 @@ class _Headers:
         return sorted(found.items())
 
     def _header(self, number: int) -> SegmentHeader | None:
-        """The header of a segment; None where the file has none, or that of the segment it was before."""
+        """The header of a segment; None if the file has none, or one from its use for an earlier segment."""
         header = decode_segment_header(self._opened[number].read(0, SEGMENT_HEADER_SIZE))
         if header is None or header.segment != number:
             return None
@@ -80,9 +80,9 @@ class _Headers:
     def _unused(self, number: int, following: SegmentHeader) -> SegmentHeader:
         """Writes the header of an empty segment again.
 
-        Earlier programs believed a header that was in memory only, cut its segment to the length of a header,
-        which the disk did not have, and began the next segment. A file too short for any record has lost
-        none; that the records around it have no gap is checked as for every segment.
+        Earlier versions accepted a header that was only in the page cache, truncated its segment to the
+        length of a header that was not on disk, and began the next segment. A file too short for any record
+        has lost none; recovery checks for a gap between the neighbouring segments as usual.
         """
         file = self._opened[number]
         if file.size() > SEGMENT_HEADER_SIZE or file.links() > 1:

@@ -1,7 +1,7 @@
 """The rule that decides when the oldest segment is cleaned: disk use stays within a factor of live bytes.
 
-Only the oldest may go: a settlement refers to messages in its own segment or an older one, so that when the
-oldest segment is dropped, no message that its settlements removed can return.
+Only the oldest segment may be dropped. A settlement refers to messages in the same segment or an older one,
+so no message that is settled in the oldest segment can return when this segment is dropped.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from lightrail.shard.journal.segment import Segment
 def oldest_to_clean(
     segments: Sequence[Segment], segment_bytes: int, spare_bytes: int, room: int | None
 ) -> int | None:
-    """The oldest segment, if it has no live messages, or too much of the disk is used by dead ones.
+    """The oldest segment, if it has no live messages, or if settled messages use too much of the disk.
 
     Args:
         segments: in order; the last one is being written.
-        spare_bytes: of prepared space.
-        room: when the disk is full, bytes that may still be written; else None.
+        spare_bytes: size of the prepared spare segment.
+        room: if the disk is full, number of bytes that can still be written; else None.
     """
     if len(segments) < 2:
         return None

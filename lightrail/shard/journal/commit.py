@@ -1,4 +1,4 @@
-"""A group of records on its way to the disk: gathered by the loop, written by the commit thread."""
+"""A commit: a group of records that the loop gathers and the commit thread writes and syncs."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Entry = tuple[int, bytes, bytes | memoryview | None, bytes | memoryview | None]
 
 @dataclass(slots=True)
 class Part:
-    """Bytes for one segment, without a gap from `start` on."""
+    """Contiguous bytes for one segment, from offset `start` on."""
 
     segment: Segment
     start: int
@@ -34,10 +34,10 @@ class Reached(NamedTuple):
     end: int
     next_lsn: int
     messages: int
-    """In the segment."""
+    """Number of messages in the segment."""
     last_ms: int
     whole: bool
-    """No group of records (flag CONTINUED) is still to be ended."""
+    """Whether the last record ends its group (flag CONTINUED)."""
 
 
 def last_of(entries: list[Entry]) -> tuple[int, int]:
@@ -107,7 +107,7 @@ class JournalCommit:
         self.reached: Final = reached
         self.drops: Final = drops
         self.extent: Callable[[], None] | None = None
-        """Writes how far the journal reaches (extent.py), before any answer is sent."""
+        """Writes the extent of the journal (extent.py) before any answer is sent."""
         self.bytes = 0
         self.syncs = 0
         self.sync_seconds = 0.0
@@ -115,7 +115,7 @@ class JournalCommit:
         self._afterwards = afterwards
 
     def count_in(self, usage: Usage) -> None:
-        """Counts this commit, which has ended."""
+        """Adds the figures of this commit after its end."""
         usage.records += self.records
         usage.messages += self.messages
         usage.written_bytes += self.bytes
@@ -125,7 +125,7 @@ class JournalCommit:
         usage.segments_dropped += len(self.drops)
 
     def perform(self) -> None:
-        """Writes and syncs; then, in the same thread, does what no answer waits for."""
+        """Writes and syncs; then, in the same thread, does the work that no answer depends on."""
         for part in self.parts:
             if part.entries:
                 self.bytes += part.segment.file.write(part.start, pieces_of(part.entries, self._salt))
@@ -142,5 +142,5 @@ class JournalCommit:
 
 
 def record_bytes(entry: Entry, salt: int) -> bytes:
-    """One record as it will be on disk."""
+    """The bytes of one record as they will be on disk."""
     return b"".join(pieces_of([entry], salt))

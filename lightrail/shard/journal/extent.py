@@ -1,9 +1,9 @@
-"""The extent of a journal: a small file beside the segments with the least position that the journal reaches.
+"""The extent of a journal: a small file beside the segments with a position that the journal has reached.
 
-The newest segment can be deleted, or lose its end, without any other segment showing it. So the commit that
-begins a segment writes down that it did, after its sync and before anybody is answered; later commits add
-how far they came when they are asked to, without a sync of its own. The extent written here is on disk
-already, so a journal that is shorter than this has lost something, whatever a crash may have done.
+If the newest segment is deleted, or loses its end, no other segment shows it. So the commit that begins a
+segment writes the new extent after its sync and before any answer is sent; later commits write their extent
+when requested, without an extra sync. Records within the written extent are on disk already, so a journal
+that is shorter than its extent has lost records; no crash explains this.
 """
 
 import struct
@@ -18,11 +18,11 @@ FILE: Final = "extent"
 MAGIC: Final = b"LREXTENT"
 VERSION: Final = 1
 SLOT_BYTES: Final = 512
-"""A sector of a disk: a slot that is being written tears no other."""
+"""Size of a disk's sector: an interrupted write of one slot damages no other."""
 SYNCED_SLOTS: Final = 2
-"""Written in turn, each with a sync, so that one of them is whole at any instant."""
+"""Number of slots that are written alternately, each with a sync, so that one of them is always intact."""
 SLOTS: Final = SYNCED_SLOTS + 1
-"""The last one is for extents that are written without a sync."""
+"""All slots; the last one is for extents that are written without a sync."""
 _HEAD: Final = struct.Struct("<8sHHI")
 _BODY: Final = struct.Struct("<QQQ")
 
@@ -31,27 +31,27 @@ class Extent(NamedTuple):
     """How far a journal reaches."""
 
     segment: int
-    """The newest that was begun; 0 for none."""
+    """Number of the newest begun segment; 0 for none."""
     first_lsn: int
-    """Of that segment."""
+    """Number of the first record in that segment."""
     next_lsn: int
-    """The number of the next record: all before it are there."""
+    """Number of the next record: the journal has all records before it."""
 
 
 NOTHING: Final = Extent(0, 1, 1)
 
 
 def encode(extent: Extent, salt: int) -> bytes:
-    """The beginning of a slot; the rest stays as it was allocated."""
+    """The first bytes of a slot; the rest of the slot is left unchanged."""
     body = _BODY.pack(*extent)
     return _HEAD.pack(MAGIC, VERSION, 0, crc32(body, salt)) + body
 
 
 def decode(slot: bytes, salt: int) -> Extent | None:
-    """The extent in a slot; None for an empty one, one that was torn, and one of another journal.
+    """The extent in a slot; None if the slot is empty, damaged, or of another journal.
 
     Raises:
-        StoreRefusedError: a newer format.
+        StoreRefusedError: the slot has a newer format.
     """
     if len(slot) < _HEAD.size + _BODY.size:
         return None
@@ -68,7 +68,7 @@ def decode(slot: bytes, salt: int) -> Extent | None:
 
 
 def load(files: Files, salt: int) -> Extent:
-    """The furthest extent in the file; NOTHING without one, as in journals of older programs.
+    """The furthest extent in the file; NOTHING if there is none, as in journals of older versions.
 
     Raises StoreRefusedError for a newer format.
     """
@@ -79,7 +79,7 @@ def load(files: Files, salt: int) -> Extent:
 
 
 def check(known: Extent, last_segment: int, end: int, next_lsn: int) -> None:
-    """Whether a journal that ends at this offset of this segment is as long as is known of it.
+    """Checks that a journal that ends at this offset of this segment reaches the known extent.
 
     Raises JournalDamagedError.
     """
@@ -93,7 +93,7 @@ def check(known: Extent, last_segment: int, end: int, next_lsn: int) -> None:
 
 
 class ExtentFile:
-    """Writes extents down. After opening, only the commit thread calls it."""
+    """Writes extents to the file. After opening, only the commit thread calls it."""
 
     __slots__ = ("_file", "_files", "_next", "_salt", "written")
 
@@ -106,10 +106,10 @@ class ExtentFile:
         self.written = written
 
     def write(self, extent: Extent, *, sync: bool) -> None:
-        """Where the disk has no room for the file itself, the next commit tries again.
+        """Writes an extent. If the disk has no room for the file, the next commit tries again.
 
         Raises:
-            OSError: the disk refused.
+            OSError: a call of the disk failed.
         """
         try:
             file = self._opened()

@@ -1,4 +1,4 @@
-"""The port to the disk, and the real disk behind it; tests put one there that tears and loses writes."""
+"""The port to the disk, and its implementation by the operating system; tests use one that loses writes."""
 
 import contextlib
 import errno
@@ -14,51 +14,51 @@ from lightrail.model import limits
 Buffer = bytes | bytearray | memoryview
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors of allocating that mean: try again later."""
+"""Errors of an allocation that mean that the disk is full; a later attempt may succeed."""
 NO_LINK: Final = frozenset(
     {errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 )
-"""Errors of linking that mean: another file system, or one without links. Copy instead."""
+"""Errors of a link between file systems, or on one without links; the file is copied instead."""
 COPY_SUFFIX: Final = ".copy"
-"""Of a file that is not whole yet."""
+"""Suffix of the name of an incomplete copy."""
 _GATHER_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf("SC_IOV_MAX") > 0 else 1024
 _JOIN_BYTES: Final = 64 * 1024
-"""Up to here one copy costs less than a gathered write of many pieces."""
+"""Up to this size, joining the pieces costs less than a gathered write of many pieces."""
 
 
 class DiskFile(Protocol):
-    """An open file. Any thread may read; only one at a time may do anything else."""
+    """An open file. Any thread may read; all other calls must come from one thread at a time."""
 
     def size(self) -> int:
-        """Bytes."""
+        """Size of the file in bytes."""
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
 
     def write(self, offset: int, pieces: Sequence[Buffer]) -> int:
-        """Writes the pieces one after another and returns the number of bytes; all of them or OSError."""
+        """Writes all pieces one after another and returns the number of bytes; raises OSError otherwise."""
 
     def sync(self) -> None:
-        """Returns when everything that was written is on disk, with the size."""
+        """Returns when all written bytes and the size of the file are on disk."""
 
     def allocate(self, size: int) -> None:
-        """Allocates space for `size` bytes, so that writing there needs no more.
+        """Allocates space for `size` bytes, so that later writes within it need no more space.
 
         Raises:
-            OSError: with an errno of NO_SPACE when there is none.
+            OSError: with an errno of NO_SPACE if the disk is full.
         """
 
     def truncate(self, size: int) -> None:
         """Cuts the file."""
 
     def links(self) -> int:
-        """Number of its links. A file with another name is used elsewhere as well: never change it."""
+        """Number of its hard links. A file with more than one is used elsewhere and must not be changed."""
 
     def forget(self) -> None:
         """Drops cached pages, so that the next read shows what is on disk."""
 
     def close(self) -> None:
-        """No call may follow."""
+        """Closes the file; no other call may follow."""
 
 
 class Files(Protocol):
@@ -68,52 +68,52 @@ class Files(Protocol):
         """Names of the files, sorted."""
 
     def open(self, name: str) -> DiskFile:
-        """A file that is there, to read and write."""
+        """Opens an existing file to read and write."""
 
     def create(self, name: str) -> DiskFile:
-        """A new, empty file."""
+        """Creates an empty file and opens it."""
 
     def rename(self, old: str, new: str) -> None:
-        """Moves a file to a name that is free."""
+        """Renames a file to a name that is free."""
 
     def supersede(self, old: str, new: str) -> None:
         """Replaces a file atomically by another one."""
 
     def link(self, name: str, to: "Files") -> None:
-        """The file is in that directory as well, under the same name.
+        """Links the file into the directory `to`, under the same name.
 
         Raises:
-            FileExistsError: there is one of that name.
-            OSError: with an errno of NO_LINK when this can't be done there.
+            FileExistsError: `to` has a file of that name.
+            OSError: with an errno of NO_LINK if links between these directories are not possible.
         """
 
     def remove(self, name: str) -> None:
-        """Removes the name; the file can still be read where it is open."""
+        """Removes the name; the file can still be read through open handles."""
 
     def sync(self) -> None:
-        """Returns when all names are on disk as they are now."""
+        """Returns when the current names of the directory are on disk."""
 
     def load(self, name: str) -> bytes | None:
-        """A small file whole; None when there is none."""
+        """The bytes of a small file; None if there is none."""
 
     def replace(self, name: str, data: bytes) -> None:
-        """Writes a small file whole or not at all, and syncs it."""
+        """Replaces a small file atomically, and syncs it."""
 
     def lock(self) -> bool:
-        """Locks the directory for this process; False if another one has it."""
+        """Locks the directory for this process; False if another process has locked it."""
 
     def unlock(self) -> None:
-        """Unlocks it."""
+        """Unlocks the directory."""
 
     def random(self) -> bytes:
         """16 random bytes."""
 
 
 def copy(source: DiskFile, to: Files, name: str, goes_on: Callable[[], bool] = lambda: True) -> None:
-    """Copies a file whole or not at all: under another name, synced, then renamed, replacing an older one.
+    """Copies a file atomically: under another name, synced, then renamed, replacing an older file.
 
     Raises:
-        OSError: the disk refused, or `goes_on` returned False (ECANCELED); the copy was deleted.
+        OSError: a call of the disk failed, or `goes_on` returned False (ECANCELED); the copy was deleted.
     """
     partial = name + COPY_SUFFIX
     if partial in to.names():
@@ -123,7 +123,7 @@ def copy(source: DiskFile, to: Files, name: str, goes_on: Callable[[], bool] = l
         offset = 0
         while data := source.read(offset, limits.FILE_COPY_BYTES):
             if not goes_on():
-                raise OSError(errno.ECANCELED, "the copy was given up, for this process ends")
+                raise OSError(errno.ECANCELED, "the copy was cancelled because this process ends")
             target.write(offset, [data])
             offset += len(data)
         target.sync()
@@ -137,7 +137,7 @@ def copy(source: DiskFile, to: Files, name: str, goes_on: Callable[[], bool] = l
 
 
 def own_copy(files: Files, name: str, file: DiskFile) -> DiskFile:
-    """Copies a file that has another name elsewhere, so that it may be changed; returns the copy, opened."""
+    """Replaces a file that has other hard links by a copy that may be changed; returns the copy, opened."""
     copy(file, files, name)
     file.close()
     return files.open(name)
@@ -176,7 +176,7 @@ class RealFile:
             size = sum([piece.nbytes if type(piece) is memoryview else len(piece) for piece in group])
             written = os.pwritev(self._descriptor, group, position)
             if written < size:
-                # Rare (a signal, 2 GiB at once): the rest in one piece.
+                # A partial write is rare (a signal, 2 GiB at once): write the rest in one piece.
                 self._write_all(position + written, memoryview(b"".join(group))[written:])
             position += size
         return total
@@ -186,7 +186,7 @@ class RealFile:
         while written < len(data):
             more = os.pwrite(self._descriptor, memoryview(data)[written:], offset + written)
             if more == 0:
-                raise OSError(errno.EIO, "the disk takes no more bytes and names no reason")
+                raise OSError(errno.EIO, "the disk accepted no bytes and reported no error")
             written += more
 
     def sync(self) -> None:
@@ -209,7 +209,7 @@ class RealFile:
 
 
 class RealFiles:
-    """A directory of the operating system; made when it is not there."""
+    """A directory of the operating system; created if it does not exist."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory: Final = Path(directory)

@@ -15,22 +15,22 @@ FILE: Final = "identity.json"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Written once, when the directory is first used."""
+    """Identity of the directory, written at its first use."""
 
     format: int
     cluster: str
     shard: int
     disk: str
-    """Random: distinguishes two disks of the same shard."""
+    """Random id that distinguishes two disks of the same shard."""
     salt: int
     """Start value of all checksums of this journal."""
 
 
 def load(files: Files) -> Identity | None:
-    """The identity of a directory; None when it has none yet.
+    """The identity of a directory; None if it has none yet.
 
     Raises:
-        StoreRefusedError: there is one and it cannot be understood.
+        StoreRefusedError: the file has a newer or another format.
     """
     data = files.load(FILE)
     if data is None:
@@ -55,14 +55,14 @@ def load(files: Files) -> Identity | None:
 def settle(
     files: Files, cluster: str, shard: int, salt: int | None = None, disk: str | None = None
 ) -> Identity:
-    """Checks that the directory is this shard's, and makes it so when it is new.
+    """Checks that the directory belongs to this shard; a new directory gets its identity.
 
     Args:
-        salt: for a directory that lost its identity file but has segments: the one in their headers.
-        disk: for a new directory whose disk has an id already.
+        salt: the salt in the headers of the segments, for a directory that lost its identity file.
+        disk: the id of the disk, for a new directory whose disk has one already.
 
     Raises:
-        StoreRefusedError: it belongs to another shard or cluster, or a newer program wrote it.
+        StoreRefusedError: the directory belongs to another shard or cluster, or has a newer format.
     """
     found = load(files)
     if found is None:

@@ -1,4 +1,4 @@
-"""The journal: an append-only log in segments behind the store port, one commit thread behind the loop's.
+"""The journal: an append-only log in segments that implements the store port, with one commit thread.
 
 A record gets its number and its location at once at the tail (tail.py), which keeps only references to its
 bytes; checksums, writes and syncs happen in `perform` (commit.py). See docs/formats/journal.md for the bytes
@@ -64,21 +64,21 @@ class Journal:
         self._tables = Tables(producers_max)
         self._salt = 0
         self._segments: dict[int, Segment] = {}
-        """By number, the oldest first; the tail adds the next."""
+        """Segments by number, the oldest first; the tail adds new ones."""
         self._tail: Tail
         self._small: SmallRecords
         self.committed = Reached(0, 0, 1, 0, 0, True)
-        """How far it is on disk, in whole groups: readers may see records up to here. Any thread may read
-        it."""
+        """End of the records that are on disk, in whole groups: readers see records up to this position. Any
+        thread may read it."""
         self.holds: Callable[[Segment], bool] | None = None
-        """Whether a segment must not go yet, as it is wanted in the archive and not there."""
+        """Whether a segment must be kept because it has to be archived and is not in the archive yet."""
         self.judge: Callable[[Extent], None] = lambda _: None
-        """Called by recovery before anything is changed; raises StoreError if the journal is too short."""
+        """Recovery calls it before it changes a file; it raises StoreError if the journal is too short."""
         self._extent = ExtentFile(files, 0, NOTHING)
         self._extent_wanted = False
         self._space = Space(files, segment_bytes, 1)
         self._relief: Callable[[int], bool] | None = None
-        self.failure = "it has not been recovered yet: call recover() first"
+        self.failure = "the journal has not been recovered yet: call recover() first"
         self.is_group_open = False
         self._usage = Usage()
 
@@ -89,7 +89,7 @@ class Journal:
         files = self.files
         if not files.lock():
             raise StoreRefusedError(
-                "expected to be the only one with this journal, found that another process holds it: "
+                "expected to be the only process with this journal, found it locked by another process: "
                 "stop that process, or give this one its own directory"
             )
         try:
@@ -137,7 +137,7 @@ class Journal:
         )
         self._small = SmallRecords(self._tail, self._tables, self._space, self._segments)
         with contextlib.suppress(StoreFullError):
-            # On a full disk the shard still starts: it can deliver, and gets its segment when space is back.
+            # On a full disk the shard still starts: it can deliver, and makes its segment when space is free.
             self._tail.roll(0, now_ms)
             self.flush()
         return recovered
@@ -152,7 +152,7 @@ class Journal:
                 if self.extent.next_lsn > self._extent.written.next_lsn:
                     self._extent.write(self.extent, sync=True)
         finally:
-            self.failure = "it is closed"
+            self.failure = "the journal is closed"
             self._extent.close()
             for segment in self._segments.values():
                 segment.close()
@@ -163,7 +163,7 @@ class Journal:
         """Commits the gathered records in this thread: for opening, closing, and tools.
 
         Raises:
-            OSError: the disk refused.
+            OSError: a call of the disk failed.
         """
         if not self.pending:
             return
@@ -180,7 +180,7 @@ class Journal:
     def append(self, record: Record, now_ms: int = 0) -> Location | None:
         """See `Store.append`."""
         if self.failure:
-            raise StoreBrokenError(f"the journal takes no records: {self.failure}")
+            raise StoreBrokenError(f"the journal accepts no records: {self.failure}")
         if self.is_group_open:
             record.flags |= CONTINUED
         try:
@@ -188,20 +188,20 @@ class Journal:
                 return self._tail.append(record, now_ms)
             self._small.append(record, now_ms)
         except OSError as error:
-            # The files of the next segment failed; this one is whole, but the disk can't be trusted.
+            # Making the next segment failed; this segment is intact, but the disk can't be trusted.
             self._refuse(error)
-            raise StoreBrokenError(f"the journal takes no records: {self.failure}") from error
+            raise StoreBrokenError(f"the journal accepts no records: {self.failure}") from error
         return None
 
     def reserve(self, size: int, now_ms: int = 0) -> None:
         """See `Store.reserve`."""
         if self.failure:
-            raise StoreBrokenError(f"the journal takes no records: {self.failure}")
+            raise StoreBrokenError(f"the journal accepts no records: {self.failure}")
         try:
             self._tail.reserve(size, now_ms)
         except OSError as error:
             self._refuse(error)
-            raise StoreBrokenError(f"the journal takes no records: {self.failure}") from error
+            raise StoreBrokenError(f"the journal accepts no records: {self.failure}") from error
 
     # --- committing ------------------------------------------------------------------------------------
 
@@ -232,23 +232,23 @@ class Journal:
         commit.count_in(self._usage)
 
     def fail_commit(self, commit: Commit, error: BaseException) -> None:
-        """See `Store.fail_commit`. What a failed sync leaves in memory counts as written although it is not
-        on disk, so it is never synced again: only recovery, which reads the disk, knows what is there."""
+        """See `Store.fail_commit`. After a failed sync the page cache may have pages that count as written
+        although they are not on disk, so no sync is tried again: recovery reads the disk instead."""
         self._tail.fail_commit(commit)
         self._refuse(error)
 
     def _refuse(self, error: BaseException) -> None:
-        self.failure = f"writing to the disk failed ({error}); restart the shard when the disk is well"
+        self.failure = f"writing to the disk failed ({error}); restart the shard when the disk works again"
 
     # --- its extent --------------------------------------------------------------------------------------
 
     @property
     def extent(self) -> Extent:
-        """How far it is on disk, groups whole."""
+        """End of the records that are on disk, in whole groups."""
         return self._extent_of(self.committed)
 
     def write_extent(self) -> None:
-        """Writes the extent with the next commit, or one of its own."""
+        """Writes the extent with the next commit, or with an empty one if no records wait."""
         if not self.failure and self.extent.next_lsn > self._extent.written.next_lsn:
             self._extent_wanted = True
 
@@ -259,7 +259,7 @@ class Journal:
 
     @property
     def full(self) -> bool:
-        """Whether the disk had no room for the next segment at the last try."""
+        """Whether the last attempt to allocate the next segment found the disk full."""
         return self._space.full
 
     @property
@@ -278,9 +278,9 @@ class Journal:
         return self._tail
 
     def relieve_by(self, free: Callable[[int], bool]) -> None:
-        """Sets `free`, which is called on a full disk to make room for so many bytes, by any thread.
+        """Sets `free`, which any thread calls on a full disk to make room for the given number of bytes.
 
-        It returns whether it has removed anything.
+        `free` returns whether it removed anything.
         """
         self._relief = free
         self._space.free = free
@@ -288,17 +288,17 @@ class Journal:
     # --- for readers of the journal and the archive ------------------------------------------------------
 
     def want_sync(self) -> None:
-        """Has the next commit sync records that were written without a sync, if there are any."""
+        """Makes the next commit sync records that were written without a sync, if there are any."""
         tail = self._tail
         if tail.synced_lsn < tail.lsn and not self.failure and tail.segment.capacity:
             tail.sync_wanted = True
 
     def segments(self) -> list[Segment]:
-        """All of them, the oldest first. Any thread may ask."""
+        """All segments, the oldest first. Any thread may call it."""
         return list(self._segments.values())
 
     def segment(self, number: int) -> Segment | None:
-        """One of them. Any thread may ask."""
+        """The segment with this number, if there is one. Any thread may call it."""
         return self._segments.get(number)
 
     @property
@@ -307,7 +307,7 @@ class Journal:
         return bool(self._tables.captured)
 
     def seal(self, now_ms: int) -> bool:
-        """Begins the next segment although this one is not full. False where there is no room for one."""
+        """Begins the next segment although the current one is not full; False if there is no room for one."""
         if self.failure:
             return False
         try:
@@ -321,12 +321,12 @@ class Journal:
 
     @property
     def current(self) -> Segment:
-        """The segment that is written now."""
+        """The segment that records are appended to."""
         return self._tail.segment
 
     @property
     def has_records(self) -> bool:
-        """Whether the segment that is written now has any but its Snapshot."""
+        """Whether the current segment has records after its Snapshot."""
         return self._tail.lsn > self._tail.segment.index.first_lsn
 
     @property
@@ -340,14 +340,14 @@ class Journal:
         """See `Store.read`."""
         segment = self._segments.get(location.segment)
         if segment is None or not segment.pin():
-            raise StoreError(f"expected segment {name_of(location.segment)} in the journal, it is not there")
+            raise StoreError(f"expected segment {name_of(location.segment)} in the journal, found it removed")
         try:
             waiting = self._tail.waiting(segment)
             return read_location(segment, waiting, self._salt, location, queue, first, last)
         finally:
             segment.unpin()
 
-    # --- space that comes back -------------------------------------------------------------------------
+    # --- reclaiming space ------------------------------------------------------------------------------
 
     def release(self, segment: int, size: int) -> None:
         """See `Store.release`."""
@@ -375,10 +375,10 @@ class Journal:
             self._small.move_ids(segment, now_ms)
             self._small.move_transactions(segment, now_ms)
         except StoreFullError:
-            return  # The next commit tries it again.
+            return  # The next commit tries again.
         except OSError as error:
             self._refuse(error)
-            raise StoreBrokenError(f"the journal takes no records: {self.failure}") from error
+            raise StoreBrokenError(f"the journal accepts no records: {self.failure}") from error
         self._tail.drops.append(self._segments.pop(segment))
 
     def usage(self) -> Usage:

@@ -1,6 +1,6 @@
-"""The live messages of a queue and where they are, as recovery learns them from appends and settlements.
+"""The live messages of a queue and their locations, which recovery collects from appends and settlements.
 
-It knows runs of sequences, not messages, and joins neighbours, so that ten million messages cost a few
+It stores runs of sequences, not messages, and joins neighbours, so that ten million messages need a few
 thousand spans.
 """
 
@@ -45,7 +45,7 @@ class Span:
         self.offset = offset
         self.end = end
         self.size = size
-        """Bytes of the messages: exact while the records are whole, then in proportion."""
+        """Bytes of the messages: exact for whole records, in proportion for a part of a record."""
         self.attempts = attempts
         self.attributes = attributes
         self.enqueued_at_ms = enqueued_at_ms
@@ -75,15 +75,15 @@ class LiveSpans:
         self._starts: list[int] = []
         self._spans: list[Span] = []
         self._head = 0
-        # Spans before this index are removed: settlements begin at the head, and cutting a list there is
-        # slow.
+        # Spans before this index are removed: settlements begin at the head, and deleting from a list there
+        # is slow.
 
     def spans(self) -> list[Span]:
-        """All of them, in order."""
+        """All spans, in order."""
         return self._spans[self._head :]
 
     def overlapping(self, first: int, last: int) -> list[Span]:
-        """Those that have a message with a sequence from `first` to before `last`."""
+        """Spans that have a message with a sequence from `first` to before `last`."""
         low, high = self._bounds(first, last)
         return self._spans[low:high]
 
@@ -141,7 +141,7 @@ class LiveSpans:
         spans.append(Span(first, last, segment, offset, end, size, attempts, attributes, enqueued_at_ms))
 
     def remove(self, first: int, last: int) -> None:
-        """Removes those of these messages that are there."""
+        """Removes the messages of this range that are in the spans."""
         low, high = self._bounds(first, last)
         if low == high:
             return

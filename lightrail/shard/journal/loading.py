@@ -1,4 +1,4 @@
-"""After the replay: reads the heads of the queues into memory; the rest stays on disk as evicted runs."""
+"""Reads the heads of all queues into memory after the replay; the rest stays on disk as evicted runs."""
 
 from array import array
 from typing import Final
@@ -22,11 +22,11 @@ from lightrail.shard.journal.store import RecoveredQueue
 from lightrail.shard.queue.runs import Batch, Location, Run, shifted
 
 SMALL_BYTES: Final = 4 * 1024
-"""Records up to this size are small."""
+"""Records up to this size are joined with their neighbours."""
 
 
 def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQueue]:
-    """All queues with their runs; each segment is read once, however many queues share it."""
+    """All queues with their runs; each segment is read once for all queues."""
     spans = {queue: live.spans() for queue, live in replay.live.items()}
     until = _shares({queue: list_ for queue, list_ in spans.items() if list_}, memory_bytes)
     loaded: dict[int, list[Run]] = {queue: [] for queue in until}
@@ -57,7 +57,7 @@ def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQ
 
 
 def _shares(spans: dict[int, list[Span]], memory_bytes: int) -> dict[int, int]:
-    """Up to which sequence each queue is loaded: equal shares; unused parts go to the other queues."""
+    """The sequence up to which each queue is loaded: equal shares of memory, unused parts redistributed."""
     sizes = sorted((sum(span.size for span in list_), queue) for queue, list_ in spans.items())
     until: dict[int, int] = {}
     left = memory_bytes
@@ -78,7 +78,7 @@ def _shares(spans: dict[int, list[Span]], memory_bytes: int) -> dict[int, int]:
 
 
 class _Joiner:
-    """Gathers small neighbouring records of one queue into one batch, as the queue itself would do later."""
+    """Gathers small neighbouring records of one queue into one batch, as the queue would do later."""
 
     __slots__ = ("_batch", "_ends", "_pieces", "_runs", "_segment", "attempts", "attributes", "next", "size")
 
@@ -89,13 +89,13 @@ class _Joiner:
         self._ends = array("I")
         self._batch = (0, 0, 0, 0)
         self.next = -1
-        """Sequence that would follow."""
+        """Sequence that follows the gathered messages."""
         self.size = 0
         self.attempts = 0
         self.attributes: Attributes = (0, 0, 0, 0)
 
     def add(self, found: Found, fixed: AppendHead, column: int, sequence: int, attempts: int) -> None:
-        """A whole record with one target."""
+        """Adds a whole record with one target."""
         attributes = (fixed.attributes, fixed.priority, fixed.expires_at_ms, fixed.message_format)
         offset, end = found.offset, found.offset + found.length
         view = found.view
@@ -156,7 +156,7 @@ def _load_segment(
     live: dict[int, LiveSpans],
     loaded: dict[int, list[Run]],
 ) -> None:
-    """Reads the areas of a segment in one pass and puts the messages that count among the loaded ones."""
+    """Reads the areas of a segment in one pass and adds their live messages to the loaded ones."""
     merged: list[list[int]] = []
     for start, end in areas:
         assert start >= SEGMENT_HEADER_SIZE
@@ -181,7 +181,7 @@ def _load_record(
     loaded: dict[int, list[Run]],
     joiners: dict[int, _Joiner],
 ) -> None:
-    """The live messages of one Append record: those whose span has this area."""
+    """Loads the live messages of one Append record: those whose span has this area."""
     head, targets, column = decode_append_head(found.view, found.start, found.length)
     pieces: list[tuple[int, int, int, int]] = []
     low, high = head.messages, 0
@@ -192,7 +192,7 @@ def _load_record(
         for span in live[queue].overlapping(sequence, stop):
             if span.segment == segment and span.offset <= found.offset < span.end:
                 first, last = max(sequence, span.first), min(stop, span.last)
-                # The same message has the same index in the batch, whatever its queue.
+                # A message has the same index in the batch in each of its queues.
                 pieces.append((queue, first, last, span.attempts))
                 low, high = min(low, first - sequence), max(high, last - sequence)
     if not pieces:
@@ -210,7 +210,7 @@ def _load_record(
 
 
 def _with_evicted(loaded: list[Run], spans: list[Span]) -> list[Run]:
-    """The loaded runs in order, and between and after them the evicted ones."""
+    """The loaded and evicted runs together, in order."""
     runs: list[Run] = []
     loaded.sort(key=lambda run: run.sequence)
     index = 0

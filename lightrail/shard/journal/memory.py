@@ -1,7 +1,7 @@
-"""A store in memory, of which nothing survives: for tests, and for users who prefer speed to durability.
+"""A store in memory, which loses all messages at its end: for tests, and where speed matters more.
 
-It keeps the messages of every Append until they are released, so that the queue may evict its own and
-read them back. Locations count records: `offset` is the number of the first, `length` how many.
+It keeps the messages of every Append until they are released, so that a queue may evict its copies and read
+the messages back. Locations count records: `offset` is the number of the first, `length` their number.
 """
 
 from typing import Final
@@ -62,7 +62,7 @@ class MemoryStore:
     def append(self, record: Record, now_ms: int = 0) -> Location | None:
         """See `Store.append`."""
         if self.failure:
-            raise StoreBrokenError(f"the store takes no records: {self.failure}")
+            raise StoreBrokenError(f"the store accepts no records: {self.failure}")
         if self.is_group_open:
             record.flags |= CONTINUED
         self.lsn += 1
@@ -73,7 +73,7 @@ class MemoryStore:
         number = self._next
         self._next = number + 1
         segment = number // limits.STORE_RECORDS_AT_ONCE
-        # The caller's batch forgets its data when it is spilled; this one does not.
+        # The caller's batch drops its data when it is spilled; this copy keeps it.
         batch = record.batch
         data, ends = batch.loaded()
         location = Location(segment, number, 1)
@@ -101,12 +101,12 @@ class MemoryStore:
 
     @property
     def no_room(self) -> str:
-        """See `Store.no_room`: memory has its mark, and no end."""
+        """See `Store.no_room`: this store has no limit; the shard's memory mark bounds it."""
         return ""
 
     @property
     def is_crowded(self) -> bool:
-        """See `Store.is_crowded`: memory has no commit to wait for."""
+        """See `Store.is_crowded`: no append waits for a commit."""
         return False
 
     @property
@@ -115,9 +115,9 @@ class MemoryStore:
         return self
 
     def reserve(self, size: int, now_ms: int = 0) -> None:
-        """See `Store.reserve`: memory has its mark, and no end."""
+        """See `Store.reserve`: this store has no limit; the shard's memory mark bounds it."""
         if self.failure:
-            raise StoreBrokenError(f"the store takes no records: {self.failure}")
+            raise StoreBrokenError(f"the store accepts no records: {self.failure}")
 
     @property
     def pending(self) -> bool:
@@ -154,7 +154,7 @@ class MemoryStore:
         for number in range(location.offset, location.offset + location.length):
             record = self._appends.get(number)
             if record is None:
-                raise StoreError(f"expected record {number} in memory, it was released")
+                raise StoreError(f"expected record {number} in memory, found it released")
             for target, sequence in record.targets:
                 if target != queue:
                     continue
@@ -180,7 +180,7 @@ class MemoryStore:
 
     def drop(self, segment: int, now_ms: int = 0) -> None:
         """See `Store.drop`."""
-        raise ValueError(f"segment {segment} was not asked to be cleaned")
+        raise ValueError(f"segment {segment} can't be dropped: this store needs no cleaning")
 
     def usage(self) -> Usage:
         """See `Store.usage`."""
@@ -192,5 +192,5 @@ class MemoryStore:
 
     def close(self, now_ms: int = 0) -> None:
         """See `Store.close`."""
-        self.failure = "it is closed"
+        self.failure = "the store is closed"
         self._appends.clear()

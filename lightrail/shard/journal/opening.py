@@ -1,4 +1,4 @@
-"""Opens the files of a journal: whose they are, how far they reach, and what is in them."""
+"""Opens the files of a journal: checks its identity and extent, and reads its records."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class Opened(NamedTuple):
     salt: int
     incarnation: Incarnation
     extent: Extent
-    """How far the journal reached by its extent file."""
+    """The extent that the extent file has."""
     replay: Replay
     queues: list[RecoveredQueue]
 
@@ -35,8 +35,8 @@ def open_files(
     """Reads all segments; cuts a torn tail.
 
     Args:
-        memory_bytes: of messages that may be in memory.
-        judge: decides, before anything is changed, whether the journal reaches far enough; raises StoreError.
+        memory_bytes: bound of the bytes of messages in memory.
+        judge: called before a file is changed; raises StoreError if the journal is too short.
     """
     salt = None
     if identity.load(files) is None:

@@ -1,4 +1,4 @@
-"""Reading messages back from a segment, on disk or still on the way there."""
+"""Reads messages back from a segment, from the disk or from records that wait for a commit."""
 
 from lightrail.journal.layout import APPEND
 from lightrail.journal.scan import Scan
@@ -10,12 +10,12 @@ from lightrail.shard.queue.runs import Location, Run
 
 
 class Overlay:
-    """A segment as it will be when everything that waits is written."""
+    """A segment as it will be when all waiting records are written."""
 
     __slots__ = ("_parts", "_salt", "_segment")
 
     def __init__(self, segment: Segment, waiting: list[Part], salt: int) -> None:
-        """`waiting` are the parts that may not be on disk yet, the newest first; some of them may be."""
+        """`waiting` has all parts that may not be on disk yet, the newest first."""
         self._segment = segment
         self._parts = waiting[::-1]
         self._salt = salt
@@ -42,7 +42,7 @@ class Overlay:
 def read_location(
     segment: Segment, waiting: list[Part], salt: int, location: Location, queue: int, first: int, last: int
 ) -> list[Run]:
-    """See `Store.read`; the segment is pinned by the caller."""
+    """See `Store.read`; the caller has pinned the segment."""
     end = location.offset + location.length
     scan = Scan(Overlay(segment, waiting, salt), salt, location.offset, end, None)
     runs: list[Run] = []

@@ -18,7 +18,7 @@ class Append:
     targets: Sequence[tuple[int, int]]
     """(queue number, sequence of the first message there)."""
     producer: int
-    """The producer of the batch; 0 for copies made by the broker: then `number` means nothing."""
+    """The producer of the batch; 0 for copies made by the broker, whose `number` has no meaning."""
     number: int
     """The producer's number of this batch."""
     batch: Batch
@@ -27,7 +27,7 @@ class Append:
     attempts: int = 0
     flags: int = 0
     spills: bool = False
-    """Of a REWRITTEN one, and not written: it is spilled, and needs room on disk as new messages do."""
+    """Not written. Whether a REWRITTEN record spills messages, and so needs room on disk like new ones."""
 
 
 Record = Append | Settle | Delivered | Queue | Ids | Taken | Numbers | Transaction | Seal | Epoch
@@ -35,7 +35,7 @@ Record = Append | Settle | Delivered | Queue | Ids | Taken | Numbers | Transacti
 
 
 def encode_append_head(record: Append, lsn: int, unsynced: int, now_ms: int, size: int) -> bytes:
-    """The rest of an Append record up to its ends: for any number of targets."""
+    """The part of an Append record between its header and its ends, for any number of targets."""
     batch = record.batch
     rest = REST.pack(APPEND, record.flags, MARK, unsynced, lsn, now_ms)
     fixed = APPEND_FIXED.pack(

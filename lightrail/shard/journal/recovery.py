@@ -1,17 +1,17 @@
-"""Recovery: reads the segment files, and cuts what a crash left half-written.
+"""Recovery: reads the segment files, and cuts records that a crash left incomplete.
 
 The rules, in the order in which they are applied:
 
-1. Segments have consecutive numbers and consecutive records. Files after the last one with a header on the
-   disk (begun.py) were prepared and never begun; they go.
-2. Where the last segment stops being whole records, it ends. If a whole record further on says that what is
-   missing had been synced, the bytes were damaged later: JournalDamagedError. A crash can't do that, since
-   each record says how many before it were not known to be on disk.
+1. Segments have consecutive numbers and consecutive records. Files after the last one with a header on disk
+   (begun.py) were prepared and never begun; they are removed.
+2. The last segment ends before its first incomplete record. If a whole record further on shows that the
+   missing ones had been synced, the bytes were damaged later: JournalDamagedError. A crash can't cause that,
+   because each record has the number of records before it that were not known to be on disk.
 3. In every other segment, anything but the exact sequence of records up to the next segment's first is
    damage: a segment is synced before the next one is written.
 4. A group (flag CONTINUED) whose last record is missing is cut whole.
 5. The cut is made on disk too, and synced, before anything is written: stale records beyond the end must
-   never come to follow new ones.
+   never follow new records.
 6. Before anything is cut, the end is compared with the extent file (extent.py): a journal that is
    shorter than it once was on disk is refused.
 """
@@ -74,9 +74,9 @@ class Replay:
 
     tables: Tables
     segments: list[Segment] = field(default_factory=list)
-    """In order; their files are open."""
+    """Segments in order; their files are open."""
     live: dict[int, LiveSpans] = field(default_factory=dict)
-    """By queue."""
+    """Live messages by queue number."""
     lsn: int = 0
     cut_bytes: int = 0
     lost: list[tuple[int, int]] = field(default_factory=list)
@@ -87,11 +87,11 @@ class _Cut:
     """The first record of a group that may turn out to be incomplete."""
 
     index: int
-    """Of the segment in the list."""
+    """Index of its segment in the list."""
     offset: int
     lsn: int
     last_ms: int
-    """Of the record before it."""
+    """Time of the record before it."""
 
 
 class _Replayer:
@@ -125,7 +125,7 @@ class _Replayer:
                     raise JournalDamagedError(
                         name_of(number),
                         0,
-                        f"it begins with record {header.first_lsn} where {replay.lsn + 1} should come",
+                        f"it begins with record {header.first_lsn} where {replay.lsn + 1} should be",
                     )
                 self._segment(index, segment, None if last else segments[index + 1][1].first_lsn)
             self._end(opened)
@@ -136,7 +136,7 @@ class _Replayer:
         return replay
 
     def _segment(self, index: int, segment: Segment, next_lsn: int | None) -> None:
-        """Replays one segment up to the next one's first record, or to where it ends."""
+        """Replays one segment up to the next segment's first record, or to its end."""
         replay = self._replay
         scan = Scan(segment.file, self._salt, SEGMENT_HEADER_SIZE, segment.capacity, replay.lsn + 1, next_lsn)
         group = self._group
@@ -190,7 +190,7 @@ class _Replayer:
                 )
 
     def _messages(self, segment: Segment) -> int:
-        """In the Append records of a segment so far, with those of a group that may still be cut."""
+        """Number of messages of a segment so far, including a group that may still be cut."""
         return segment.index.messages + sum(
             decode_append_head(found.view, found.start, found.length)[0].messages
             for where, found in self._group
@@ -198,7 +198,7 @@ class _Replayer:
         )
 
     def _append(self, segment: Segment, found: Found) -> None:
-        """An Append record: no work per message."""
+        """Applies an Append record, without any work per message."""
         view, start, length = found.view, found.start, found.length
         if length < APPEND_BODY:
             raise LayoutError(f"an Append has {length} bytes, fewer than its fixed part")
@@ -245,7 +245,7 @@ class _Replayer:
                 )
 
     def _unknown(self, queue: int) -> QueueEntry:
-        """A queue that nothing declared: only after records were lost."""
+        """Makes an entry for a queue without a Queue record, which is possible only if records were lost."""
         if not self._replay.lost:
             raise LayoutError(f"an Append names queue {queue}, which was not declared")
         entry = QueueEntry(queue, f"lost-and-found/{queue}", "{}")
@@ -254,7 +254,7 @@ class _Replayer:
         return entry
 
     def _apply(self, segment: Segment, found: Found, scan: Scan) -> None:
-        """Any record."""
+        """Applies one record."""
         if found.code == APPEND:
             self._append(segment, found)
             return
@@ -278,7 +278,7 @@ class _Replayer:
                 replay.tables.queue(record)
             except KeyError:
                 if not replay.lost:
-                    raise LayoutError(f"queue {record.queue} is changed, which was not declared") from None
+                    raise LayoutError(f"queue {record.queue} is changed and was not declared") from None
             if replay.tables.captured:
                 segment.captured = True
             if record.event == QueueEvent.DECLARED:
@@ -314,7 +314,7 @@ class _Replayer:
             scan.skip_to(record.next_lsn)
 
     def _extent(self) -> Extent:
-        """How far the whole records, and whole groups of them, go."""
+        """End of the whole records, in whole groups."""
         replay = self._replay
         if not replay.segments:
             return NOTHING
@@ -323,7 +323,7 @@ class _Replayer:
         return Extent(last.number, last.index.first_lsn, next_lsn)
 
     def _end(self, opened: dict[int, DiskFile]) -> None:
-        """Cuts half-written records, in memory and on disk."""
+        """Cuts incomplete records, in memory and on disk."""
         replay, files = self._replay, self._files
         segments = replay.segments
         for number, file in opened.items():
@@ -348,7 +348,7 @@ class _Replayer:
             del segments[cut.index + 1 :]
             keep = segments[-1].number
         gone = [number for number in opened if number > keep]
-        # From the end, so that the rest is always a prefix of the journal.
+        # Backwards, so that the remaining records are always a prefix of the journal.
         for number in reversed(gone):
             opened.pop(number).close()
             files.remove(name_of(number))
@@ -359,14 +359,14 @@ class _Replayer:
             if size > last.end:
                 replay.cut_bytes += self._written_after(last, size)
                 if last.file.links() > 1:
-                    # No crash leaves one in the archive that has to be cut; an archived file stays as it is.
+                    # Segments in the archive never need a cut after a crash, and must stay unchanged.
                     last.file = opened[last.number] = own_copy(files, name_of(last.number), last.file)
                 last.file.truncate(last.end)
                 last.file.sync()
             last.capacity = last.written = last.end
 
     def _written_after(self, segment: Segment, size: int) -> int:
-        """Bytes between the end and the last one that is not zero: for the report only."""
+        """Number of bytes from the end to the last one that is not zero; used for the report only."""
         position = segment.end
         written = 0
         while position < size:
@@ -384,10 +384,10 @@ def replay(files: Files, salt: int, producers_max: int, check: Check = lambda *_
     """Reads all segments of a journal; `check` is called before anything is changed.
 
     Raises:
-        JournalDamagedError: bytes that no crash explains.
-        StoreRefusedError: a newer format.
-        StoreError: what `check` raised.
-        OSError: the disk refused.
+        JournalDamagedError: the journal has damage that no crash explains.
+        StoreRefusedError: the journal has a newer format.
+        StoreError: raised by `check`.
+        OSError: a call of the disk failed.
     """
     return _Replayer(files, salt, producers_max, check).run()
 

@@ -1,7 +1,7 @@
 """Repair: sets damaged bytes of a journal aside, describes them, and puts a Gap record in their place.
 
-It changes no readable record. A shard starts afterwards with the messages that are left: appends that were
-in the gap are lost, settlements that were in it are forgotten, so that such messages are delivered again.
+It changes no readable record. A shard starts afterwards with the remaining messages: appends in the gap are
+lost, and settlements in it have no effect, so that their messages are delivered again.
 """
 
 import os
@@ -75,9 +75,9 @@ class Damage:
     next_lsn: int
     """The records from `first_lsn` to before this are lost."""
     aside: str
-    """File with the bytes as they were; empty when there were none."""
+    """Name of the file with the damaged bytes; empty if there were none."""
     held: list[str] = field(default_factory=list)
-    """Descriptions of records in them, one line each."""
+    """Descriptions of the records in these bytes, one line each."""
 
     def __str__(self) -> str:
         lost = self.next_lsn - self.first_lsn
@@ -107,7 +107,7 @@ def repair(directory: str | os.PathLike[str]) -> Report:
     """Repairs the journal in a directory, which no process may have open.
 
     Raises:
-        StoreRefusedError: it is in use, or is no journal of this format.
+        StoreRefusedError: the journal is in use, or the directory has no journal of this format.
     """
     if not os.path.isdir(directory):
         raise StoreRefusedError(
@@ -161,7 +161,7 @@ class _Repairer:
             ]
             firsts = {number: self._first_lsn(number, opened[number], headers[number]) for number in opened}
             if self._extent.segment > max(begun, default=0):
-                # Segments that were begun and are not there any more, or have nothing in them.
+                # These segments were begun, and are missing or empty.
                 begun.append(self._extent.segment)
                 firsts[self._extent.segment] = self._extent.first_lsn
             if not begun:
@@ -188,7 +188,7 @@ class _Repairer:
         return header
 
     def _end(self, file: DiskFile, header: SegmentHeader | None) -> int:
-        """The number of the record after those that can be read from the beginning of a segment."""
+        """The number of the first record that can't be read from the beginning of a segment."""
         assert header is not None
         scan = Scan(file, self._salt, SEGMENT_HEADER_SIZE, file.size(), header.first_lsn)
         for _ in scan:
@@ -201,7 +201,7 @@ class _Repairer:
         return any(found.lsn - found.unsynced > lsn for found in records)
 
     def _first_lsn(self, number: int, file: DiskFile, header: SegmentHeader | None) -> int | None:
-        """The segment's first record, by its header or, without one, by the record itself."""
+        """Number of the segment's first record, from its header or, without one, from the record itself."""
         if header is not None:
             return header.first_lsn
         scan = Scan(file, self._salt, SEGMENT_HEADER_SIZE, file.size(), None)
@@ -209,14 +209,14 @@ class _Repairer:
         return first.lsn if first is not None else None
 
     def _owned(self, number: int) -> DiskFile:
-        """The file of a segment, to be changed: a file in the archive stays as it is."""
+        """The file of a segment, to be changed: a file that is also in the archive is copied first."""
         file = self._opened[number]
         if file.links() > 1:
             file = self._opened[number] = own_copy(self._files, name_of(number), file)
         return file
 
     def _new_header(self, number: int, first_lsn: int) -> None:
-        """Writes the header again."""
+        """Rewrites the header of a segment."""
         file = self._owned(number)
         old = file.read(0, SEGMENT_HEADER_SIZE)
         self._aside(number, 0, old, first_lsn, first_lsn, ["the header of the segment"])
@@ -224,7 +224,7 @@ class _Repairer:
         file.sync()
 
     def _segment(self, number: int, lsn: int, stop: int | None, last: bool) -> None:
-        """Reads one segment; `stop` is the number of the next one's first record, None if it is unknown."""
+        """Reads one segment; `stop` is the number of the next segment's first record, None if unknown."""
         offset = SEGMENT_HEADER_SIZE
         while True:
             file = self._opened[number]
@@ -252,7 +252,7 @@ class _Repairer:
     def _next(
         self, file: DiskFile, offset: int, size: int, lsn: int, stop: int | None, last: bool
     ) -> Found | None:
-        """The record to go on with after damage; None when there is none, or a crash explains the end."""
+        """The first usable record after the damage; None if there is none, or if a crash explains the end."""
         first = None
         for found in next_whole(file, self._salt, offset, size, lsn):
             if stop is not None and found.lsn >= stop:
@@ -266,7 +266,7 @@ class _Repairer:
         return None
 
     def _gap(self, number: int, start: int, end: int, lsn: int, next_lsn: int, rest: bool) -> None:
-        """Sets bytes aside and puts a Gap record there, which ends the segment if `rest` is given."""
+        """Sets bytes aside and puts a Gap record in their place, which ends the segment if `rest` is set."""
         file = self._owned(number)
         damaged = file.read(start, end - start)
         if rest:
@@ -289,7 +289,7 @@ class _Repairer:
 
 
 def held_by(data: bytes, salt: int) -> list[str]:
-    """Describes damaged bytes: every record whose header looks like one, whatever its checksum."""
+    """Describes damaged bytes: every part that begins like a record, also with a wrong checksum."""
     lines = []
     position = 0
     while position + HEADER_SIZE <= len(data):
@@ -337,7 +337,7 @@ def _details(data: bytes, start: int, length: int, code: int) -> str:
 
 
 class _Bytes:
-    """Bytes as a file that a scan can read."""
+    """Makes bytes readable as a file for a scan."""
 
     __slots__ = ("_data",)
 

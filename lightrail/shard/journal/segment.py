@@ -1,4 +1,4 @@
-"""A segment: one file of the journal, with the figures of its space and its readers."""
+"""A segment: one file of the journal, with counts of its bytes and its readers."""
 
 import threading
 from typing import Final
@@ -18,7 +18,7 @@ SUFFIX: Final = ".segment"
 
 
 def name_of(number: int) -> str:
-    """File name; sorted by name is sorted by number."""
+    """File name; the order of names is the order of numbers."""
     return f"{number:012d}{SUFFIX}"
 
 
@@ -32,7 +32,7 @@ def numbers(files: Files) -> list[int]:
 
 
 class Segment:
-    """One file. The loop's thread changes it, readers of any thread pin it while they read."""
+    """One file. Only the loop's thread changes it; readers on any thread pin it while they read."""
 
     __slots__ = (
         "_closing",
@@ -59,28 +59,28 @@ class Segment:
         self.number: Final = number
         self.file = file
         self.capacity = capacity
-        """Bytes of the file on disk."""
+        """Size of the file on disk in bytes."""
         self.index = SegmentIndex(number, 0, 0, SEGMENT_HEADER_SIZE)
-        """Its blocks and queues grow with every record; the rest is set when it is sealed."""
+        """The index: records add blocks and queues; its other fields are set when the segment is sealed."""
         self.mark = 0
-        """The record at this offset, or the first one behind it, begins a block of the index."""
+        """The first record at or after this offset begins the next block of the index."""
         self.messages_before = 0
-        """The counts of the journal when this segment began."""
+        """The journal's count of messages when this segment began."""
         self.begun_ms = 0
         self.captured = False
-        """A captured queue was there while this segment was written."""
+        """Whether there was a captured queue while this segment was written."""
         self.captured_from: dict[int, int] = {}
-        """The next sequence of each when it was begun, or captured first."""
+        """Next sequence of each captured queue when the segment began, or when its capture began."""
         self.touched = False
         """Whether it has deliveries or ends of messages of a captured queue."""
         self.end = SEGMENT_HEADER_SIZE
         """The offset of the next record."""
         self.written = 0
-        """Up to here the file can be read; beyond, records wait for a commit."""
+        """Offset up to which the file can be read; later records wait for a commit."""
         self.append_bytes = 0
         """Bytes of Append records on disk."""
         self.appended = 0
-        """Of the messages in them, once per queue."""
+        """Bytes of the messages in these records, counted once per queue."""
         self.live = 0
         """Bytes of messages that are still in their queue."""
         self._readers = 0
@@ -88,11 +88,11 @@ class Segment:
         self._lock = threading.Lock()
 
     def holds_ids(self, record: Ids) -> None:
-        """Counts message-ids in this segment, as messages are counted. The caller counts them as live."""
+        """Counts message-ids as bytes of this segment. The caller counts them as live."""
         self.holds(len(record.digests), HEADER_SIZE + IDS_FIXED.size)
 
     def holds(self, size: int, around: int = HEADER_SIZE) -> None:
-        """Counts bytes that are kept in this segment until something ends them, as messages are counted."""
+        """Counts bytes that are kept in this segment for a time, as those of messages are."""
         self.append_bytes += around + size
         self.appended += size
 
@@ -102,14 +102,14 @@ class Segment:
         self.mark = offset + BLOCK_BYTES
 
     def seal(self, end: int, next_lsn: int, messages: int, last_ms: int) -> None:
-        """Nothing will be added; `messages` as in `note`."""
+        """Seals the segment: no record will be added. `messages` as in `note`."""
         index = self.index
         index.end, index.next_lsn, index.last_ms = end, next_lsn, last_ms
         index.messages = messages - self.messages_before
         index.sealed = True
 
     def cut(self, lsn: int, last_ms: int) -> None:
-        """Cuts the records from this one to the end; their messages were not counted yet."""
+        """Cuts the records from this one to the end; their messages must not have been counted yet."""
         index = self.index
         index.blocks = [block for block in index.blocks if block.lsn < lsn]
         index.queues = [offset for offset in index.queues if offset < self.end]
@@ -123,7 +123,7 @@ class Segment:
         return min(self.append_bytes, self.append_bytes * self.live // self.appended)
 
     def pin(self) -> bool:
-        """Keeps the file open for a reader; False when it is already going."""
+        """Keeps the file open for a reader; False if the file is already closing."""
         with self._lock:
             if self._closing:
                 return False
@@ -131,7 +131,7 @@ class Segment:
             return True
 
     def unpin(self) -> None:
-        """The reader is done."""
+        """Ends the use by one reader."""
         with self._lock:
             self._readers -= 1
             close = self._closing and self._readers == 0
@@ -139,7 +139,7 @@ class Segment:
             self.file.close()
 
     def close(self) -> bool:
-        """Closes the file, now or when the last reader is done; True when there was none."""
+        """Closes the file, now or when the last reader has ended; True if there was no reader."""
         with self._lock:
             if self._closing:
                 return True

@@ -1,4 +1,4 @@
-"""Small records: all but Append; what they change in the tables and the segment that is written."""
+"""Small records, that is all except Append, and their changes to the tables and the current segment."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -95,7 +95,7 @@ class SmallRecords:
             known.live -= size
 
     def move_transactions(self, segment: int, now_ms: int) -> None:
-        """Appends the transactions of a segment again that have not ended."""
+        """Appends the open transactions of a segment again."""
         for record, where in list(self._tables.transactions.values()):
             if where == segment:
                 self._transaction(replace(record, flags=REWRITTEN), now_ms)
@@ -114,7 +114,7 @@ class SmallRecords:
                     group.segment = self._tail.segment.number
 
     def _release(self, groups: Iterable[Group]) -> None:
-        """Message-ids that were forgotten are no more live in their segments."""
+        """Counts dropped message-ids as no longer live in their segments."""
         for group in groups:
             if (segment := self._segments.get(group.segment)) is not None:
                 segment.live -= group.size

@@ -1,15 +1,15 @@
-"""The space ahead: the spare segment that is kept ready, and what happens when the disk is full.
+"""The spare segment, which is allocated in advance, and the behaviour on a full disk.
 
-Messages are appended only while there is a spare segment, or while one can be made; the rest of the
-current segment then belongs to settlements, whose number is bounded by the messages that are there. A
-segment that the cleaner freed becomes the spare at once when the disk is full.
+Messages are appended only while there is a spare segment, or while one can be made; otherwise the rest of the
+current segment is reserved for settlements, whose number is bounded by the stored messages. When the disk is
+full, a segment that the cleaner dropped becomes the spare at once.
 
-Both threads come here: the loop to begin a segment, the commit thread to prepare the next. The commit thread
-may stand in a call of the disk for as long as that hangs; the loop uses a segment that is ready and never
-waits for it. While a commit is under way the loop leaves it to that thread to make a segment and to ask a
-full disk again. It makes one itself only between commits, or where one message needs more than the quarter
-of a segment that is left when new messages begin to wait (`Tail.is_crowded`), and the commit thread is not
-at it.
+Two threads use this module: the loop begins segments, the commit thread prepares the next one. A call of the
+disk may block the commit thread for as long as the disk hangs; the loop uses a segment that is ready and
+never waits for that thread. While a commit is under way, the commit thread makes the spare and retries on a
+full disk. The loop makes a segment only between commits, or if one message needs more than the quarter of a
+segment that is left when new messages begin to wait (`Tail.is_crowded`) and the commit thread is not making
+one.
 """
 
 import threading
@@ -22,8 +22,8 @@ from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.store import StoreBusyError, StoreFullError
 
 NOT_READY: Final = (
-    "expected the next segment to be ready, found that the commit before it is still on its way to the disk, "
-    "which is slower than what comes: send again in a moment"
+    "expected the next segment to be ready, found that the commit before it has not ended, because the disk "
+    "is slower than the incoming messages: send again in a moment"
 )
 
 
@@ -49,7 +49,7 @@ class Space:
         self._segment_bytes = segment_bytes
         self._next = next_number
         self._making = threading.Lock()
-        """A lock over making and removing files; the loop never waits for it."""
+        """Lock for making and removing files; the loop never waits for it."""
         self._is_wanted = False
         """The loop needs a spare segment, which the commit under way makes at its end."""
         self._asked_at_ms = -limits.FULL_RETRY_MS
@@ -57,18 +57,18 @@ class Space:
         self.is_committing = False
         """A commit is under way. Set by the loop."""
         self.full = False
-        """The last attempt to make a spare found no space."""
+        """Whether the last attempt to make a spare found no space."""
         self.made = 0
         self.free: Callable[[int], bool] | None = None
-        """Called to make room before the disk counts as full; returns whether it has removed something."""
+        """Called to make room before the disk counts as full; returns whether it removed anything."""
 
     def ensure(self, now_ms: int) -> None:
-        """Makes sure that a spare segment is there; tries again on a full disk every FULL_RETRY_MS.
+        """Makes sure that there is a spare segment; retries on a full disk every FULL_RETRY_MS.
 
         While a commit is under way, its thread makes one, and the rest of the current segment is used.
 
         Raises:
-            StoreFullError: it is not, and can't be made.
+            StoreFullError: there is no spare segment, and none can be made.
         """
         if self.full and self._asked_at_ms <= now_ms < self._asked_at_ms + limits.FULL_RETRY_MS:
             raise StoreFullError(self.refusal())
@@ -83,7 +83,7 @@ class Space:
             raise StoreFullError(self.refusal())
 
     def take(self, needed: int) -> Segment:
-        """The spare segment, with room for `needed` bytes at least.
+        """Returns the spare segment, with room for at least `needed` bytes.
 
         Raises:
             StoreFullError: there is none of that size; nothing has changed.
@@ -104,14 +104,14 @@ class Space:
                     raise
                 raise StoreFullError(self.refusal()) from error
             spare.capacity = needed
-        # In this order: the commit thread makes the next one as soon as it sees none.
+        # In this order, because the commit thread makes the next spare as soon as there is none.
         self._next = spare.number + 1
         self.spare = None
         return spare
 
     def tidy(self, drops: list[Segment]) -> None:
-        """In the commit thread, after the sync: removes these segments, the oldest first, and makes the
-        spare."""
+        """Called by the commit thread after the sync: removes these segments, the oldest first, and makes
+        the spare."""
         with self._making:
             for segment in drops:
                 if not (self.full and self._recycle(segment)):
@@ -129,7 +129,7 @@ class Space:
             self.spare = None
 
     def _prepare_without_waiting(self) -> None:
-        """On the loop: makes a spare, unless the commit thread is about to."""
+        """Called by the loop: makes a spare, unless the commit thread will make one."""
         if self.full and self.is_committing:
             self._is_wanted = True
         elif self._making.acquire(blocking=False):
@@ -158,7 +158,7 @@ class Space:
         self.full = False
 
     def _allocate(self, file: DiskFile, size: int) -> None:
-        """As `DiskFile.allocate`; on a full disk, calls `free` first."""
+        """Like `DiskFile.allocate`; on a full disk, calls `free` first."""
         while True:
             try:
                 file.allocate(size)
@@ -170,13 +170,13 @@ class Space:
     def _recycle(self, segment: Segment) -> bool:
         """Makes the file of a dropped segment the spare, unless it is too small or in the archive too.
 
-        Its records have lower numbers than any that will be written there, so that recovery
-        never takes it for the segment's own.
+        Its old records have lower numbers than all that will be written, so that recovery does not mistake
+        them for records of the new segment.
         """
         if self.spare is not None or segment.capacity * 2 < self._segment_bytes:
             return False
         if segment.file.links() > 1 or not segment.close():
-            return False  # It is in the archive, or is being read.
+            return False  # The file is in the archive, or is being read.
         name = name_of(self._next)
         self._files.rename(name_of(segment.number), name)
         self._files.sync()
@@ -196,8 +196,8 @@ class Space:
         self.made += 1
 
     def refusal(self) -> str:
-        """What is missing while the disk is full, and what to do."""
+        """The error text while the disk is full."""
         return (
             f"expected room for a segment of {self._segment_bytes} bytes, found none: free space on the "
-            "disk, or let receivers take messages; then sending goes on by itself"
+            "disk, or let receivers settle messages; then senders continue without a restart"
         )

@@ -2,8 +2,7 @@
 
 Messages are stored as the Append records of the journal, checksum included, and a table has the sequences
 that are still in a queue. Locations count rows: `offset` is the number of the first record, `length` how
-many.
-SQLite gives back the space of deleted rows by itself, so there is nothing to clean.
+many. SQLite reuses the space of deleted rows, so this store needs no cleaning.
 """
 
 import errno
@@ -96,7 +95,7 @@ class SqliteStore:
         self._reserve_bytes = reserve_bytes
         self._tables = Tables(producers_max)
         self._connection: sqlite3.Connection
-        self._lock = threading.Lock()  # Of the connection: commits and reads come from different threads.
+        self._lock = threading.Lock()  # Guards the connection, which two threads use for commits and reads.
         self._jobs: list[Job] = []
         self._waiting: dict[int, Entry] = {}
         self._live: dict[int, int] = {}
@@ -107,8 +106,8 @@ class SqliteStore:
         self._sync_wanted = False
         self._space_asked_ms = -limits.FULL_RETRY_MS
         self._full = False
-        self.failure = "it has not been recovered yet: call recover() first"
-        self.is_group_open = False  # A commit is one transaction of the database: groups need nothing here.
+        self.failure = "the store has not been recovered yet: call recover() first"
+        self.is_group_open = False  # Unused: a commit is one transaction of the database.
         self._usage = Usage()
 
     # --- opening and closing ---------------------------------------------------------------------------
@@ -128,7 +127,7 @@ class SqliteStore:
             self._connection.close()
             if "locked" in str(error):
                 raise StoreRefusedError(
-                    f"expected to be the only one with {self._path}, found that another process holds it: "
+                    f"expected to be the only process with {self._path}, found it locked by another process: "
                     "stop that process, or give this shard its own file"
                 ) from error
             raise
@@ -174,7 +173,7 @@ class SqliteStore:
                 commit.perform()
                 self.end_commit(commit)
         finally:
-            self.failure = "it is closed"
+            self.failure = "the store is closed"
             with self._lock:
                 self._connection.close()
 
@@ -183,7 +182,7 @@ class SqliteStore:
     def append(self, record: Record, now_ms: int = 0) -> Location | None:
         """See `Store.append`."""
         if self.failure:
-            raise StoreBrokenError(f"the store takes no records: {self.failure}")
+            raise StoreBrokenError(f"the store accepts no records: {self.failure}")
         lsn = self.lsn + 1
         location = None
         if isinstance(record, Append):
@@ -220,9 +219,9 @@ class SqliteStore:
         return location
 
     def reserve(self, size: int, now_ms: int = 0) -> None:
-        """See `Store.reserve`: a commit writes all that has gathered, or fails and ends the store."""
+        """See `Store.reserve`: a commit writes all gathered records, or fails and ends the store."""
         if self.failure:
-            raise StoreBrokenError(f"the store takes no records: {self.failure}")
+            raise StoreBrokenError(f"the store accepts no records: {self.failure}")
         self._find_room(now_ms)
 
     def _append(self, record: Append, lsn: int, now_ms: int) -> Location:
@@ -237,7 +236,7 @@ class SqliteStore:
         number = self._next
         self._next = number + 1
         count = record.last - record.first
-        # A number that is remembered stands for messages that a restart recovers.
+        # Only numbers of batches whose messages a restart recovers are kept.
         producer = 0 if record.flags & SPILLED else record.producer
         self._waiting[number] = entry
         self._jobs.append(append_job(record, number, entry, producer, lsn, size))
@@ -252,14 +251,14 @@ class SqliteStore:
         return Location(segment, number, 1)
 
     def _find_room(self, now_ms: int) -> None:
-        """Raises StoreFullError while less than the reserve is free; asked at most every FULL_RETRY_MS."""
+        """Raises StoreFullError while less than the reserve is free; checks every FULL_RETRY_MS at most."""
         if not self._space_asked_ms <= now_ms < self._space_asked_ms + limits.FULL_RETRY_MS:
             self._space_asked_ms = now_ms
             try:
                 figures = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
             except OSError as error:
                 self._refuse(error)
-                raise StoreBrokenError(f"the store takes no records: {self.failure}") from error
+                raise StoreBrokenError(f"the store accepts no records: {self.failure}") from error
             self._full = figures.f_bavail * figures.f_frsize < self._reserve_bytes
         if self._full:
             raise StoreFullError(self._lacks_room())
@@ -267,7 +266,7 @@ class SqliteStore:
     def _lacks_room(self) -> str:
         return (
             f"expected {self._reserve_bytes} free bytes beside {self._path}, found fewer: free space on "
-            "the disk, or let receivers take messages; then sending goes on by itself"
+            "the disk, or let receivers settle messages; then senders continue without a restart"
         )
 
     # --- committing ------------------------------------------------------------------------------------
@@ -279,7 +278,7 @@ class SqliteStore:
 
     @property
     def is_crowded(self) -> bool:
-        """See `Store.is_crowded`: jobs gather in memory, within what links have credit for."""
+        """See `Store.is_crowded`: jobs wait in memory, bounded by the credit of links."""
         return False
 
     @property
@@ -305,7 +304,7 @@ class SqliteStore:
         return commit
 
     def write(self, commit: SqliteCommit) -> float:
-        """In the commit thread: makes one transaction; returns the seconds of its commit.
+        """Called by the commit thread: makes one transaction; returns the seconds of its commit.
 
         Raises:
             OSError: SQLite could not write it.
@@ -348,7 +347,7 @@ class SqliteStore:
         self._refuse(error)
 
     def _refuse(self, error: BaseException) -> None:
-        self.failure = f"writing to the disk failed ({error}); restart the shard when the disk is well"
+        self.failure = f"writing to the disk failed ({error}); restart the shard when the disk works again"
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -367,7 +366,7 @@ class SqliteStore:
     # --- space -----------------------------------------------------------------------------------------
 
     def release(self, segment: int, size: int) -> None:
-        """See `Store.release`. Settled rows go with their Settle; here go those that were only spilled."""
+        """See `Store.release`. Only deletes rows of spilled messages: a Settle deletes the other rows."""
         left = self._live.get(segment, 0) - size
         self._live[segment] = left
         if left <= 0 and segment < self._next // limits.STORE_RECORDS_AT_ONCE:
@@ -376,12 +375,12 @@ class SqliteStore:
             self._jobs.append(("forget", first, first + limits.STORE_RECORDS_AT_ONCE))
 
     def oldest_to_clean(self) -> int | None:
-        """See `Store.oldest_to_clean`: SQLite uses the space of deleted rows again."""
+        """See `Store.oldest_to_clean`: SQLite reuses the space of deleted rows."""
         return None
 
     def drop(self, segment: int, now_ms: int = 0) -> None:
         """See `Store.drop`."""
-        raise ValueError(f"segment {segment} was not asked to be cleaned")
+        raise ValueError(f"segment {segment} can't be dropped: this store needs no cleaning")
 
     def usage(self) -> Usage:
         """See `Store.usage`."""

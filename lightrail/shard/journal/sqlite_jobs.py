@@ -38,7 +38,7 @@ def signed(number: int) -> int:
 
 
 def perform(connection: sqlite3.Connection, job: Job) -> None:
-    """Does one job within the transaction that is open."""
+    """Does one job within the open transaction."""
     run = connection.execute
     match job:
         case ("append", *values):

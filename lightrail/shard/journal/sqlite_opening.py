@@ -1,4 +1,4 @@
-"""Opens a SQLite store: checks that the file is this shard's, and reads queues and messages."""
+"""Opens a SQLite store: checks that the file belongs to this shard, and reads queues and messages."""
 
 import os
 import sqlite3
@@ -22,8 +22,8 @@ def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int)
     """Makes missing tables and removes spilled messages; returns the table `meta`.
 
     Raises:
-        StoreRefusedError: another shard's, or of a newer format.
-        sqlite3.Error: locked by another process, or damaged.
+        StoreRefusedError: the file belongs to another shard, or has a newer format.
+        sqlite3.Error: the file is locked by another process, or damaged.
     """
     run = connection.execute
     run("PRAGMA locking_mode=EXCLUSIVE")
@@ -48,7 +48,7 @@ def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int)
             f"expected the store of shard {shard} of cluster {cluster!r}, found that of "
             f"shard {meta['shard']} of cluster {meta['cluster']!r}: give this shard its own file"
         )
-    # The tables that this format has more than an older one were made above.
+    # Tables that an older format lacks were created above.
     run("UPDATE meta SET value = ? WHERE key = 'format'", (str(FORMAT_VERSION),))
     run("DELETE FROM live WHERE record IN (SELECT id FROM record WHERE spilled)")
     run("DELETE FROM record WHERE spilled")
@@ -57,7 +57,7 @@ def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int)
 
 
 def load_tables(connection: sqlite3.Connection, tables: Tables) -> None:
-    """Queues, producers, message-ids and transactions."""
+    """Loads queues, producers, message-ids and transactions."""
     run = connection.execute
     for number, name, policy, next_sequence in run("SELECT * FROM queue ORDER BY id"):
         tables.queue(Queue(QueueEvent.DECLARED, number, name, policy))
@@ -80,7 +80,7 @@ def load_runs(
     read: Callable[[Location, int, int, int], list[Run]],
     live: dict[int, int],
 ) -> list[Run]:
-    """The runs of a queue, the first of them in memory, the others merged; `live` counts their bytes."""
+    """The runs of a queue, the first ones in memory, the others merged; adds their bytes to `live`."""
     runs: list[Run] = []
     left = memory_bytes
     rows = connection.execute(
@@ -120,7 +120,7 @@ def load_runs(
 
 
 def _add_evicted(runs: list[Run], run: Run) -> None:
-    """Appends an evicted run, or makes the last one longer by it."""
+    """Appends an evicted run, or extends the last run by it."""
     if runs:
         before, batch = runs[-1], run.batch
         last = before.batch

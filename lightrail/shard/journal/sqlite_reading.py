@@ -30,9 +30,9 @@ def read_location(
     """The runs of a location in a queue, between two sequences.
 
     Args:
-        lock: of the connection.
+        lock: the lock of the connection.
         waiting: records that are not committed yet, by number.
-        path: of the file, for errors.
+        path: the path of the file, for error texts.
 
     Raises:
         StoreError: there is no record at this location.
@@ -40,7 +40,7 @@ def read_location(
         sqlite3.Error: SQLite could not read them.
     """
     end = location.offset + location.length
-    # Records that wait are read first: one that is committed meanwhile is found twice and counts once.
+    # Waiting records are read first: a record that is committed meanwhile is found twice and counted once.
     entries = {
         number: record_bytes(entry, 0)
         for number, entry in list(waiting.items())
@@ -52,7 +52,7 @@ def read_location(
         ).fetchall()
     entries.update(rows)
     if not entries:
-        raise StoreError(f"expected records {location.offset} to {end} in {path}, they are not there")
+        raise StoreError(f"expected records {location.offset} to {end} in {path}, found them deleted")
     runs: list[Run] = []
     for number, data in sorted(entries.items()):
         scan = Scan(_Whole(data), 0, SEGMENT_HEADER_SIZE, SEGMENT_HEADER_SIZE + len(data), None)

@@ -1,7 +1,7 @@
-"""The port to whatever keeps durable messages: the journal, SQLite, or memory.
+"""The port to the store of durable messages: the journal, SQLite, or memory.
 
-One thread (the event loop's) calls everything except `Commit.perform` and `read`. A commit is the whole
-life of a group:
+One thread (the event loop's) calls everything except `Commit.perform` and `read`. A group of records is
+committed in this order:
 
     if store.pending and nothing is being committed:
         commit = store.begin_commit()           # loop: takes all gathered records
@@ -29,11 +29,11 @@ class StoreFullError(StoreError):
 
 
 class StoreBusyError(StoreFullError):
-    """There is room when the commit under way has ended; until then the store `is_crowded`."""
+    """There will be room when the commit under way has ended; until then the store `is_crowded`."""
 
 
 class StoreBrokenError(StoreError):
-    """A write or sync failed, so it is unknown what is on disk: only a restart, with recovery, helps."""
+    """A write or sync failed, so the state of the disk is unknown: the shard must restart and recover."""
 
 
 class StoreRefusedError(StoreError):
@@ -41,12 +41,12 @@ class StoreRefusedError(StoreError):
 
 
 class JournalDamagedError(StoreError):
-    """Stored bytes are not what was written there, and no crash explains it."""
+    """Stored bytes differ from the written ones, and no crash explains it."""
 
     def __init__(self, segment: str, offset: int, found: str) -> None:
         super().__init__(
             f"journal segment {segment} is damaged at offset {offset}: {found}. Messages may be lost, so "
-            "the shard does not start by itself. Restore the segment from a copy, or run `lightrail-admin "
+            "the shard does not start. Restore the segment from a copy, or run `lightrail-admin "
             "journal repair DIRECTORY`: it sets the damaged bytes aside in a file, describes them, and "
             "lets the shard start with the rest"
         )
@@ -64,9 +64,9 @@ class RecoveredQueue:
     policy: str
     next_sequence: int
     runs: list[Run] = field(default_factory=list)
-    """In order of their sequences; those beyond the memory allowed have no data, only their location."""
+    """Runs in order of their sequences; those beyond the allowed memory have only their location."""
     ids: list[tuple[int, bytes]] = field(default_factory=list)
-    """Message-ids in the window of duplicates: until when, and their digests (see `Ids` in record.py)."""
+    """Message-ids in the window of duplicates: its end, and the digests (see `Ids` in record.py)."""
 
 
 @dataclass(slots=True)
@@ -75,20 +75,20 @@ class Recovered:
 
     queues: list[RecoveredQueue] = field(default_factory=list)
     producers: dict[int, int] = field(default_factory=dict)
-    """Last batch number by producer, the longest silent first."""
+    """Last batch number by producer, the least recently active first."""
     epoch: int = 0
     lsn: int = 0
     """Number of the last record."""
     sealed: bool = False
     """Whether the last record of this store is a Seal: another owner serves its queues."""
     cut_bytes: int = 0
-    """Bytes of a half-written end that were cut off; never of anything that had been committed."""
+    """Number of bytes of incomplete records that were cut from the end; none of them was committed."""
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranges of records (first, before last) that a repair gave up."""
     parts: dict[int, int] = field(default_factory=dict)
     """Number of messages stored from each partially accepted last batch, by producer id."""
     transactions: list[Transaction] = field(default_factory=list)
-    """Those over several shards that have not ended."""
+    """Open transactions over several shards."""
 
 
 @dataclass(slots=True)
@@ -109,10 +109,10 @@ class Usage:
     total_bytes: int = 0
     """Bytes on disk."""
     live_bytes: int = 0
-    """Of messages that are still in a queue."""
+    """Bytes on disk of messages that are still in a queue."""
     full: bool = False
     broken: str = ""
-    """Why the store refuses everything; empty while it works."""
+    """Reason for which the store refuses all calls; empty while it works."""
 
 
 class Commit(Protocol):
@@ -120,15 +120,15 @@ class Commit(Protocol):
 
     @property
     def records(self) -> int:
-        """In the group."""
+        """Number of records in the group."""
 
     @property
     def messages(self) -> int:
-        """In its Append records."""
+        """Number of messages in its Append records."""
 
     @property
     def synced(self) -> bool:
-        """Whether the group had anything that must be on disk before it is answered."""
+        """Whether the group had a record that must be on disk before answers are sent."""
 
     @property
     def sync_seconds(self) -> float:
@@ -138,7 +138,7 @@ class Commit(Protocol):
         """Writes and syncs the group; called once, in the commit thread.
 
         Raises:
-            OSError: the disk refused; hand it to `fail_commit`.
+            OSError: a call of the disk failed; pass the error to `fail_commit`.
         """
 
 
@@ -146,96 +146,97 @@ class Position(Protocol):
     """The number of the last record of a store; read with every frame, so it is a plain attribute."""
 
     lsn: int
-    """Number of the last record that was appended; a process may count from any number."""
+    """Number of the last appended record; a process may count from any number."""
 
 
 class Store(Protocol):
-    """Stores records and recovers them after a crash. The module's text has the order of calls."""
+    """Stores records and recovers them after a crash. The module's docstring has the order of calls."""
 
     failure: str
-    """Why the store takes nothing any more, for good: a write, a sync or another call of the disk failed, by
-    whichever thread. Empty while it works. A plain attribute: each step of the engine asks for it."""
+    """Reason for which the store refuses all further calls: a write, a sync or another call of the disk
+    failed, on any thread. Empty while it works. A plain attribute: each step of the engine reads it."""
     is_group_open: bool
     """While it is set, each record that is appended is in one group with the next one (flag CONTINUED). The
     caller that sets it resets it and appends the last record of the group, in the same turn."""
 
     @property
     def captures(self) -> bool:
-        """Whether readers can read its records: only then queues can be captured."""
+        """Whether readers can read its records; queues can be captured only then."""
 
     def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
         """Opens the store and returns its contents; called once, before anything else.
 
         Args:
-            memory_bytes: of messages to bring into memory, shared by all queues, the heads first.
+            memory_bytes: bytes of messages to load into memory, shared by all queues, the heads first.
 
         Raises:
-            JournalDamagedError: what had been committed cannot be read.
-            StoreRefusedError: not this shard's, or in use.
+            JournalDamagedError: committed records cannot be read.
+            StoreRefusedError: the store belongs to another shard, or is in use.
         """
 
     @property
     def no_room(self) -> str:
-        """Why there was no room for messages at the last try; empty if there was."""
+        """Why the last attempt found no room for messages; empty if it found room."""
 
     @property
     def is_crowded(self) -> bool:
-        """Whether new messages should wait until the commit under way has ended: soon there is no room for
-        them, and the disk is not full."""
+        """Whether new messages should wait until the commit under way has ended: room is nearly used up,
+        although the disk is not full."""
 
     @property
     def position(self) -> Position:
-        """How far records were appended; the same object from `recover` on."""
+        """Position of the last appended record; the same object from `recover` on."""
 
     def append(self, record: Record, now_ms: int = 0) -> Location | None:
         """Gathers a record for the next commit.
 
         Returns:
-            Where an Append's messages will be; None for other records.
+            The location of an Append's messages; None for other records.
 
         Raises:
-            StoreFullError: no room (settlements get through for longer than messages do).
+            StoreFullError: there is no room (settlements are accepted for longer than messages).
             StoreBrokenError: the disk failed, now or before: see `failure`.
         """
 
     def reserve(self, size: int, now_ms: int = 0) -> None:
-        """Makes room for a group of records of `size` bytes, to be appended next: none finds the disk full.
+        """Makes room for a group of records of `size` bytes, to be appended next without StoreFullError.
 
         Raises:
-            StoreFullError: no room; nothing has changed. StoreBusyError: there is when the commit has ended.
+            StoreFullError: there is no room; nothing has changed.
+            StoreBusyError: as StoreFullError, and there will be room when the commit under way has ended.
             StoreBrokenError: the disk failed, now or before: see `failure`.
         """
 
     @property
     def pending(self) -> bool:
-        """Whether something has gathered for a commit."""
+        """Whether records wait for a commit."""
 
     def begin_commit(self) -> Commit:
         """Takes all gathered records."""
 
     def end_commit(self, commit: Commit) -> None:
-        """The commit was performed."""
+        """Ends a commit that was performed."""
 
     def fail_commit(self, commit: Commit, error: BaseException) -> None:
-        """The commit raised; from now on `append` and `begin_commit` raise StoreBrokenError."""
+        """Ends a commit that raised; from then on `append` and `begin_commit` raise StoreBrokenError."""
 
     def read(self, location: Location, queue: int, first: int, last: int) -> list[Run]:
         """The messages of a queue with sequences `first` to before `last` that are in this location.
 
         Any thread may call it; records that are not committed yet are found too. The runs have their data,
-        are in order, and no sequence is in two of them; a sequence that was written twice is given as it
-        was written last. Attempts are those of the record: the caller knows later ones.
+        are in order, and no sequence is in two of them; of a sequence that was written twice, the last record
+        counts. Attempts are those of the record, which may be out of date.
 
         Raises:
-            JournalDamagedError: the bytes are not what was written.
-            StoreError: there is no such location (any more).
+            JournalDamagedError: the bytes differ from the written ones.
+            StoreError: there is no such location, or it was removed.
         """
 
     def release(self, segment: int, size: int) -> None:
-        """`size` bytes of messages located in `segment` have left their queue, or moved elsewhere."""
+        """Counts `size` bytes of messages in `segment` as removed from their queue, or stored elsewhere."""
 
     def oldest_to_clean(self) -> int | None:
-        """The segment whose live messages should be appended again, flagged REWRITTEN, and then dropped."""
+        """The segment to drop next, after its live messages were appended again, flagged REWRITTEN."""
 
     def drop(self, segment: int, now_ms: int = 0) -> None:
         """Drops a segment without live messages; its file is removed with the next commit.
@@ -247,7 +248,7 @@ class Store(Protocol):
         """
 
     def usage(self) -> Usage:
-        """The figures as they are now."""
+        """The current figures."""
 
     def close(self, now_ms: int = 0) -> None:
         """Commits the gathered records and closes the files. No commit may be under way.
@@ -258,14 +259,14 @@ class Store(Protocol):
 
 
 def only_tells(record: Record) -> bool:
-    """Whether recovery does not need the record: then it must not use the last of the space."""
+    """Whether recovery does not need the record: such a record must not use the last of the space."""
     return type(record) is Delivered or (type(record) is Settle and record.outcome == Outcome.RELEASED)
 
 
 def needs_sync(record: Record) -> bool:
     """Whether the record must be on disk before any answer is sent.
 
-    Spilled messages, and deliveries, which are for readers of the journal only, are written without.
+    Spilled messages, and deliveries, which only readers of the journal use, are written without a sync.
     """
     if type(record) is Append:
         return not record.flags & SPILLED

@@ -21,7 +21,7 @@ from lightrail.journal.record import (
 from lightrail.model import limits
 
 _CAPTURE: Final = re.compile(r'"capture":\s*true')
-"""May be of the policy in it as well."""
+"""Also matches the field inside the policy."""
 
 
 def is_captured(declared: str) -> bool:
@@ -36,7 +36,7 @@ def is_captured(declared: str) -> bool:
 
 
 class Group:
-    """Message-ids of one batch, in the last segment that has them."""
+    """Message-ids of one batch, and the last segment that has them."""
 
     __slots__ = ("digests", "segment", "until_ms")
 
@@ -65,7 +65,7 @@ class Groups:
         self.size += group.size
 
     def forget(self, now_ms: int) -> list[Group]:
-        """Drops groups that are out of their window, and the oldest if there are too many; returns them."""
+        """Drops and returns groups whose window has ended, and the oldest if there are too many."""
         gone = []
         groups = self.groups
         while groups and (
@@ -77,7 +77,7 @@ class Groups:
 
 
 class Tables:
-    """Kept by the journal as it appends, and by recovery as it replays: both must have the same result."""
+    """Tables that appending and replaying the same records must change in the same way."""
 
     __slots__ = (
         "captured",
@@ -101,16 +101,16 @@ class Tables:
         self.ids: dict[int, Groups] = {}
         """By queue: the message-ids inside its window of duplicates."""
         self.transactions: dict[bytes, tuple[Transaction, int]] = {}
-        """Transactions over several shards that have not ended, by id, and the segment of the record."""
+        """Open transactions over several shards, by id, and the segment of the record."""
         self.producers_max = producers_max
         self.epoch = 0
         self.sealed = False
 
     def queue(self, record: Queue) -> None:
-        """A queue was declared or deleted, or has a new policy.
+        """Applies a Queue record: a queue was declared or deleted, or has a new policy.
 
         Raises:
-            KeyError: a policy or an end for a queue that is not there.
+            KeyError: the record changes or deletes a queue that does not exist.
         """
         if record.event == QueueEvent.DELETED:
             del self.queues[record.queue]
@@ -128,7 +128,7 @@ class Tables:
             self.captured.discard(record.queue)
 
     def have_more_than(self, sequences: Mapping[int, int]) -> bool:
-        """Whether one of these queues has got messages since its next sequence was as given here."""
+        """Whether one of these queues has received messages since it had the given next sequence."""
         queues = self.queues
         return any(
             queue in queues and queues[queue].next_sequence != sequence
@@ -136,7 +136,7 @@ class Tables:
         )
 
     def produced(self, producer: int, number: int) -> None:
-        """Sets a producer's last batch; drops the longest silent producer if there are too many."""
+        """Sets a producer's last batch; drops the least recently active producer if there are too many."""
         producers = self.producers
         producers.pop(producer, None)
         producers[producer] = number
@@ -156,7 +156,7 @@ class Tables:
         """Adds the numbers of a queue that moved here; returns those that are newer than the known ones.
 
         Raises:
-            KeyError: the queue is not there.
+            KeyError: the queue does not exist.
         """
         entry = self.queues[record.queue]
         entry.next_sequence = max(entry.next_sequence, record.next_sequence)
@@ -169,11 +169,11 @@ class Tables:
 
     @property
     def open_transactions(self) -> list[Transaction]:
-        """The newest steps of those that have not ended."""
+        """The newest step of each open transaction."""
         return [record for record, _ in self.transactions.values()]
 
     def transact(self, record: Transaction, segment: int) -> tuple[int, int]:
-        """Notes a step of a transaction; returns (segment, bytes) of its step before, (-1, 0) for none."""
+        """Notes a step of a transaction; returns (segment, bytes) of its previous step, (-1, 0) for none."""
         before = self.transactions.pop(record.id, None)
         if record.state != TransactionState.ENDED:
             self.transactions[record.id] = (record, segment)
@@ -188,19 +188,19 @@ class Tables:
         return known.forget(now_ms)
 
     def ids_of(self, queue: int) -> list[tuple[int, bytes]]:
-        """(until when, digests) of a queue's message-ids, the oldest first."""
+        """(end of the window, digests) of a queue's message-ids, the oldest first."""
         known = self.ids.get(queue)
         return [(group.until_ms, group.digests) for group in known.groups] if known is not None else []
 
     def snapshot(self) -> Snapshot:
         """The tables as a record; it refers to them, so encode it before they change.
 
-        Message-ids are not in it: like messages they stay where they are until the cleaner moves them.
+        Message-ids are not in it: like messages they stay in their segment until the cleaner moves them.
         """
         return Snapshot(self.epoch, list(self.queues.values()), self.producers, self.parts)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """The tables as a snapshot has them."""
+        """Sets the tables to the contents of a snapshot."""
         self.epoch = snapshot.epoch
         self.queues = {entry.queue: entry for entry in snapshot.queues}
         self.captured = {entry.queue for entry in snapshot.queues if is_captured(entry.policy)}

@@ -1,7 +1,7 @@
-"""The tail of a journal: records get their number and their location, and wait there for a commit.
+"""The tail of a journal, where records get their number and location and wait for a commit.
 
-Only references to their bytes are kept; checksums, writes and syncs are those of the commit (commit.py). The
-loop's thread is the only one here, but for `waiting`.
+Only references to their bytes are kept; the commit computes checksums, writes and syncs (commit.py). Only the
+loop's thread may call methods of the tail, except `waiting`.
 """
 
 from typing import Final
@@ -49,7 +49,7 @@ _COPY_BYTES: Final = 1_024
 
 
 class Tail:
-    """Where a journal grows: the segment that is written now, and the records that no commit has ended."""
+    """The end of a journal: the current segment, and the records that no commit has ended."""
 
     __slots__ = (
         "_in_flight",
@@ -85,52 +85,52 @@ class Tail:
         salt: int,
         segment_bytes: int,
     ) -> None:
-        """`segments` are those of the journal, in order, to which new ones are added; the last record is
-        `lsn`."""
+        """`segments` has the journal's segments in order, and the tail adds new ones; `lsn` is the number of
+        the last record."""
         self._segments: Final = segments
         self._tables: Final = tables
         self._space: Final = space
         self._salt: Final = salt
         self._segment_bytes: Final = segment_bytes
-        # An empty segment behind the last one, until the first roll begins a real one.
+        # An empty placeholder with the number of the last segment, until the first roll begins a real one.
         self.segment = Segment(max(segments, default=0), _NoFile(), 0)
-        """The one that is written now."""
+        """The current segment."""
         self.segment.end = 0
         self._reserved_in = self.segment
         self._reserved_to = 0
-        """Records that end before it, in that segment, have their room."""
+        """Offset in the current segment up to which room is reserved."""
         self.lsn = lsn
-        """Of the last record."""
+        """Number of the last record."""
         self.synced_lsn = lsn
         """Number of the last record that is known to be on disk."""
         self.sync_wanted = False
         self.drops: list[Segment] = []
-        """Whose files go with the next commit."""
+        """Segments whose files the next commit removes."""
         self._part = Part(self.segment, 0)
         self._parts: list[Part] = []
         self._in_flight: JournalCommit | None = None
         self._turned_away = False
-        """A record found no room, and there is some when the commit under way has ended."""
+        """Whether a record found no room, and there will be some when the commit under way has ended."""
         self._lsn_begun = lsn
-        """Of the last record in commits."""
+        """Number of the last record that is part of a commit."""
         self._messages = 0
-        """Since the process began."""
+        """Number of messages appended since the process began."""
         self._messages_begun = 0
-        """Of those, in commits."""
+        """Number of these messages that are part of a commit."""
         self._last_ms = 0
         self._whole = True
-        """No group of records was open when the last commit began."""
+        """Whether no group of records was open when the last commit began."""
 
     # --- appending -------------------------------------------------------------------------------------
 
     def append(self, record: Append, now_ms: int) -> Location:
-        """Messages of queues that the tables know.
+        """Appends messages of queues that are in the tables.
 
         Raises:
             StoreFullError: there is no room for them; nothing has changed.
-            ValueError: the record is too large, or of a queue that was not declared.
+            ValueError: the record is too large, or names a queue that was not declared.
         """
-        # Once per batch, and in one piece: a part of it would be called with most of these variables.
+        # Called once per batch. One long function, because a part of it would need most of these variables.
         batch = record.batch
         first, last = record.first, record.last
         size, ends, blob = columns(batch, first, last)
@@ -160,7 +160,7 @@ class Tail:
             segment = self.segment
             offset = segment.end
         elif space.spare is None and (offset + length) * 4 > segment.capacity * 3 and not space.full:
-            space.ensure(now_ms)  # The rest is for settlements until there is a next segment.
+            space.ensure(now_ms)  # The rest is reserved for settlements until there is a next segment.
 
         lsn = self.lsn + 1
         if offset >= segment.mark:
@@ -191,7 +191,7 @@ class Tail:
             if sequence + count > table.next_sequence:
                 table.next_sequence = sequence + count
         if record.producer and not record.flags & SPILLED:
-            # A number that is remembered stands for messages that a restart brings back.
+            # Only numbers of batches whose messages a restart recovers are kept.
             self._tables.produced(record.producer, record.number)
         segment.append_bytes += length
         share = size * len(targets)
@@ -204,7 +204,7 @@ class Tail:
         record: Settle | Delivered | Queue | Ids | Taken | Numbers | Transaction | Seal | Epoch | Close,
         now_ms: int,
     ) -> int:
-        """Any record but Append; it may use the last of the space. Returns its offset."""
+        """Appends any record except Append; it may use the last of the space. Returns its offset."""
         lsn = self.lsn + 1
         rest = encode_small(record, lsn, self._unsynced(lsn), now_ms)
         length = FRONT_SIZE + len(rest)
@@ -225,10 +225,10 @@ class Tail:
         return offset
 
     def reserve(self, size: int, now_ms: int) -> None:
-        """Makes room for records of `size` bytes together in the segment that is written now.
+        """Makes room for records of `size` bytes in total in the current segment.
 
         Raises:
-            StoreFullError: there is none; nothing has changed.
+            StoreFullError: there is no room; nothing has changed.
         """
         if self._space.full:
             self._space.ensure(now_ms)
@@ -237,11 +237,11 @@ class Tail:
         self._reserved_in, self._reserved_to = self.segment, self.segment.end + size
 
     def roll(self, length: int, now_ms: int) -> None:
-        """Ends this segment and begins the next one, with room for a record of `length`.
+        """Ends this segment and begins the next one, with room for a record of `length` bytes.
 
         Raises:
             StoreFullError: there is no space; nothing has changed.
-            StoreBusyError: there is some when the commit under way has ended.
+            StoreBusyError: there will be space when the commit under way has ended.
         """
         lsn = self.lsn + 1
         snapshot = encode_small(self._tables.snapshot(), lsn, self._unsynced(lsn), now_ms)
@@ -282,14 +282,14 @@ class Tail:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the next segment waits for the commit thread, and this one has little room."""
+        """Whether the commit thread has to make the next segment, and the current one has little room."""
         space, segment = self._space, self.segment
         if space.spare is not None or not space.is_committing:
             return False
         return self._turned_away or segment.end * 4 > segment.capacity * 3
 
     def _unsynced(self, lsn: int) -> int:
-        """How many records before this one are not known to be on disk."""
+        """Number of records before this one that are not known to be on disk."""
         return min(lsn - 1 - self.synced_lsn, UNSYNCED_MAX)
 
     # --- committing ------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ class Tail:
             flags, last_ms = last_of(part.entries)
             self._last_ms = max(self._last_ms, last_ms)
             self._whole = not flags & CONTINUED
-        # A drop may follow a group that is not synced: then the group is synced first.
+        # If segments are dropped, records before the drop are synced first.
         parts = [*self._parts, part] if part.segment.capacity else self._parts
         commit = JournalCommit(
             parts,
@@ -355,10 +355,10 @@ class Tail:
         self._space.is_committing = False
 
     def waiting(self, segment: Segment) -> list[Part]:
-        """Records that are not on disk yet, from the newest to the oldest, so that a reader misses none that
-        moves.
+        """Records that are not on disk yet, the newest first, so that a reader misses none that a commit
+        takes meanwhile.
 
-        Any thread may ask.
+        Any thread may call it.
         """
         newest = [self._part, *reversed(self._parts)]
         commit = self._in_flight
@@ -368,7 +368,7 @@ class Tail:
 
 
 class _NoFile:
-    """The file of the segment before the first: nothing is ever written there."""
+    """The file of the placeholder before the first segment; it is never written."""
 
     def size(self) -> int:
         return 0
@@ -377,7 +377,7 @@ class _NoFile:
         return b""
 
     def write(self, offset: int, pieces: object) -> int:
-        raise AssertionError("written before a segment was begun")
+        raise AssertionError("a record was written before a segment was begun")
 
     def sync(self) -> None:
         return

@@ -26,11 +26,11 @@ class Source(Protocol):
 
 
 class Copier:
-    """Requests pieces and the state of queues, and hands them to the engine.
+    """Requests pieces and the state of queues, and passes them to the engine.
 
     Args:
-        turn: called after the engine did something: its output leaves, its records are committed.
-        sleep: seconds.
+        turn: called after changes in the engine, to send its output and commit its records.
+        sleep: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Copier:
         self._sleep = sleep
 
     async def copy(self, source: Source, move: Move, arrival: Arrival, progress: Progress) -> None:
-        """Copies pieces until the messages that arrived meanwhile fit one piece."""
+        """Copies pieces until the messages that arrived meanwhile fit into one piece."""
         began_s, began_bytes = self._now_ms() / 1000, progress.bytes
         progress.phase = COPY
-        # About what the throttle allows in a second: no bursts with long pauses between them.
+        # A piece is about as much as the throttle allows in a second, to avoid bursts with long pauses.
         worth = min(max(move.throttle, limits.MOVE_THROTTLED_CHUNK_BYTES_MIN), limits.MOVE_CHUNK_BYTES)
         small = {"bytes": worth} if move.throttle else {}
         while True:
@@ -62,7 +62,7 @@ class Copier:
                     self._still_wanted(move, arrival)
                     more = await self._piece(source, move.epoch, arrival, name, progress, **small)
                     pieces += 1
-                    # The next one is requested when this one is on disk: at most one waits for the disk.
+                    # The next piece is requested when this one is on disk, so at most one waits for the disk.
                     await self._synced()
                     if move.throttle:
                         due_s = began_s + (progress.bytes - began_bytes) / move.throttle
@@ -78,14 +78,13 @@ class Copier:
             self._still_wanted(move, arrival)
 
     def _still_wanted(self, move: Move, arrival: Arrival) -> None:
-        """Raises MoveEndedError for a move that was cancelled, ImportFailedError for a copy that was
-        dropped."""
+        """Raises MoveEndedError if the move was cancelled, ImportFailedError if the copy was dropped."""
         wanted = self._map.moves.get(move.queue)
         if wanted is None or wanted.to != move.to or wanted.asked_ms != move.asked_ms:
-            # Perhaps another move of this queue, with another throttle, was requested since.
+            # Meanwhile another move of this queue, with another throttle, may have been requested.
             raise MoveEndedError("cancelled", "it was cancelled")
         if self._engine.arrivals.find(move.queue) is not arrival:
-            raise ImportFailedError(f"{move.queue} was dropped, or made anew")
+            raise ImportFailedError(f"{move.queue} was dropped, or created again")
 
     async def _piece(
         self, source: Source, epoch: int, arrival: Arrival, name: str, progress: Progress, **more: Any
@@ -116,10 +115,9 @@ class Copier:
         return next_ is not None
 
     def _present(self, arrival: Arrival) -> None:
-        """Raises ImportFailedError if the copy was dropped, as its name was, while a request was under
-        way."""
+        """Raises ImportFailedError if the copy and its name were dropped during a request."""
         if self._engine.arrivals.find(arrival.name) is not arrival:
-            raise ImportFailedError(f"{arrival.name} was dropped, or made anew")
+            raise ImportFailedError(f"{arrival.name} was dropped, or created again")
 
     async def _synced(self) -> None:
         """Waits until all records so far are on disk."""
@@ -150,7 +148,7 @@ class Copier:
         await self._synced()
 
     async def _freeze(self, source: Source, move: Move) -> Answer:
-        """The state of the queue at its source, which has stopped it."""
+        """Freezes the queue at its source; returns its state."""
         fields = {"queue": move.queue, "epoch": move.epoch}
         try:
             return await source.request(FREEZE_OP, fields)

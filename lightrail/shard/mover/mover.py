@@ -1,9 +1,9 @@
-"""The mover: moves queues to this shard, as the entries `moves/QUEUE` of the coordinator ask for it.
+"""The mover: moves queues to this shard according to the entries `moves/QUEUE` of the coordinator.
 
 One task per move, at most limits.MOVES_AT_ONCE at a time, in the order in which they were requested. A task
 copies the queue (copier.py) and makes the transaction (transactions.py); the steps are those of
-docs/adr/0010-moving-queues.md. A step that fails is repeated, or the copy begins anew; a move whose shard was
-restarted goes on.
+docs/adr/0010-moving-queues.md. A failed step is repeated, or the copy begins again; a move continues after a
+restart of its shard.
 """
 
 import asyncio
@@ -30,26 +30,25 @@ from lightrail.wire.requests import ShardDownError, ShardRefusedError
 log = logging.getLogger("lightrail.shard.mover")
 
 SAID_AFTER: Final = 3
-"""Failed attempts before the log says so: a connection may have yet to be made."""
+"""Number of failed attempts before a failure is logged: a connection may not be open yet."""
 
 
 class Sources(Protocol):
     """The shards that queues are copied from."""
 
     def take(self, shard: int) -> Source:
-        """A connection to a shard, which may be away now. Raises ShardDownError where its address is
-        unknown."""
+        """A connection to a shard, which may be down. Raises ShardDownError if its address is unknown."""
 
     def leave(self, shard: int) -> None:
-        """A user of this connection needs it no more."""
+        """Releases a connection that `take` returned."""
 
 
 class Mover:
-    """The moves to one shard, and the queues that it takes back.
+    """Carries out the moves to one shard, and takes frozen queues back.
 
     Args:
         get_name: the record of a name in the directory.
-        turn: called after the engine did something: its output leaves, its records are committed.
+        turn: called after changes in the engine, to send its output and commit its records.
         sleep: seconds; tests inject it.
     """
 
@@ -113,7 +112,7 @@ class Mover:
                 self._tasks[move.queue] = task
 
     def describe(self) -> list[dict[str, Any]]:
-        """The moves to this shard: under way, waiting, and those that ended lately."""
+        """The moves to this shard: under way, waiting, and recently ended."""
         now_ms = self._now_ms()
         while self._ended and self._ended[0].ended_ms < now_ms - limits.MOVES_SHOWN_MS:
             self._ended.popleft()
@@ -129,7 +128,7 @@ class Mover:
         return found + [each.describe(now_ms) for each in self._ended]
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Cancels all tasks, as the process ends, and returns them; the next one begins the copies anew."""
+        """Cancels and returns all tasks, as the process ends; the next process begins the copies again."""
         self._closing = True
         tasks = [*self._tasks.values(), *self._taking_back.values()]
         for task in tasks:
@@ -150,8 +149,8 @@ class Mover:
         except asyncio.CancelledError:
             raise
         except Exception:
-            log.exception("the move of %s ended by an internal error; it is begun again", queue)
-            progress.error = "internal error; the shard's log says more"
+            log.exception("the move of %s ended by an internal error; it begins again", queue)
+            progress.error = "internal error; see the shard's log"
             self._drop(queue)
             await self._sleep(limits.MOVE_AGAIN_MS_MAX / 1000)
         finally:
@@ -162,7 +161,7 @@ class Mover:
             self.look()
 
     async def _persist(self, queue: str, progress: Progress) -> None:
-        """Tries until the move is committed, or ends without that."""
+        """Retries until the move is committed or cancelled."""
         pause_ms = limits.MOVE_AGAIN_MS
         while not self._closing:
             try:
@@ -177,7 +176,7 @@ class Mover:
                 return
             except ShardDownError as error:
                 self._failed(progress, error)
-                # An attempt costs nearly nothing while the source is away: no request is sent.
+                # An attempt costs little while the source is down, because no request is sent.
                 pause_ms = min(pause_ms, limits.MOVE_SOURCE_AGAIN_MS_MAX)
             except (ShardRefusedError, CoordinatorError) as error:
                 self._failed(progress, error)
@@ -190,7 +189,7 @@ class Mover:
             self._turn()
 
     def _look_again(self, queue: str, progress: Progress) -> None:
-        """The map shows the committed move now, or in a moment."""
+        """Looks for further moves after a committed one, which the map shows now or in a moment."""
         self._made[queue] = progress.epoch
         self._engine.refresh(self._now_ms())
         self._turn()
@@ -212,10 +211,10 @@ class Mover:
             self._turn()
 
     async def _attempt(self, queue: str, progress: Progress) -> None:
-        """All steps that are left. Raises MoveEndedError, and whatever a step may raise."""
+        """Performs all remaining steps. Raises MoveEndedError, and the errors of the steps."""
         move, placed = await self._transactions.begin(queue)
         if self._get_name(queue).role is Role.CONNECTION_POINT:
-            # A connection point stores nothing: there is nothing to copy.
+            # A connection point stores nothing, so there is nothing to copy.
             progress.phase = SWITCH
             await self._transactions.commit(move, placed)
             self._counts.moves_in += 1
@@ -225,7 +224,7 @@ class Mover:
         try:
             arrival = self._engine.arrivals.find(queue)
             if arrival is None or arrival.epoch != move.epoch + 1 or arrival.complete:
-                # A complete copy is of a former process, and lacks the messages that arrived since.
+                # A complete copy is that of a former process, and lacks messages that arrived since.
                 self._drop(queue)
                 progress.messages = progress.bytes = 0
                 arrival = self._engine.arrivals.begin(queue, move.epoch + 1, self._now_ms())
@@ -250,7 +249,7 @@ class Mover:
     # --- queues that this shard takes back -------------------------------------------------------------
 
     def take_back(self, queue: str) -> None:
-        """Takes a queue back that this shard has frozen, and that no shard took for long."""
+        """Takes a frozen queue back whose move did not complete in time."""
         if queue not in self._taking_back and not self._closing:
             self._taking_back[queue] = asyncio.get_running_loop().create_task(self._take_back(queue))
 

@@ -12,7 +12,7 @@ SWITCH: Final = "switch"
 
 @dataclass(slots=True)
 class Progress:
-    """How far one move is, for the request `moves`."""
+    """The progress of one move, for the request `moves`."""
 
     queue: str
     source: int
@@ -24,16 +24,16 @@ class Progress:
     bytes: int = 0
     pause_ms: int = 0
     error: str = ""
-    """Of the last attempt; another one follows."""
+    """Error of the last attempt; another attempt follows."""
     failures: int = 0
     result: str = ""
-    """``done`` or ``cancelled`` when it has ended."""
+    """``done`` or ``cancelled`` when the move has ended."""
     ended_ms: int = 0
     totals: dict[str, int] = field(default_factory=dict)
     """Messages at the source, by queue: the queue itself and its dead-letter queue."""
 
     def describe(self, now_ms: int) -> dict[str, Any]:
-        """The fields that the request `moves` answers."""
+        """The fields for the answer to the request `moves`."""
         return {
             "queue": self.queue,
             "source": self.source,

@@ -14,7 +14,7 @@ log = logging.getLogger("lightrail.shard.mover")
 
 
 class MoveEndedError(Exception):
-    """The move has no next step: it was cancelled, or another one took its place."""
+    """The move has no next step, because it was cancelled or replaced by another one."""
 
     def __init__(self, result: str, why: str) -> None:
         super().__init__(why)
@@ -22,10 +22,10 @@ class MoveEndedError(Exception):
 
 
 class Transactions:
-    """What the mover writes to the coordinator.
+    """The mover's transactions at the coordinator.
 
     Args:
-        sleep: seconds.
+        sleep: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -37,33 +37,33 @@ class Transactions:
         self._sleep = sleep
 
     async def begin(self, queue: str) -> tuple[Move, Placed]:
-        """The move and the placement that it starts from. Raises MoveEndedError where they do not match."""
+        """The move and the placement before it. Raises MoveEndedError if they do not match."""
         move, placed = self._map.moves.get(queue), self._map.placed(queue)
         if move is None or move.to != self._shard:
             raise MoveEndedError("cancelled", "it was cancelled")
         if placed is not None and (placed.shard, placed.epoch) == (move.source, move.epoch):
             return move, placed
-        # The queue is elsewhere, or was dropped: nobody else deletes this entry.
+        # The queue is at another shard, or was dropped: no other process deletes this entry.
         try:
             await self._coordinator.write([Write(move.key, None, move.revision)])
         except ConflictError as error:
             raise CoordinatorError(str(error)) from error
         raise MoveEndedError(
-            "cancelled", f"{queue} is not at shard {move.source} in epoch {move.epoch} any more"
+            "cancelled", f"{queue} is no longer at shard {move.source} in epoch {move.epoch}"
         )
 
     async def freeze(self, move: Move) -> Move:
-        """Writes that the queue is frozen from now on. Raises CoordinatorError."""
+        """Writes to the coordinator that the queue is frozen. Raises CoordinatorError."""
         try:
             return await moves.freeze(self._coordinator, move)
         except ConflictError as error:
-            # Cancelled, or frozen by an attempt whose answer was lost: the map shows which.
+            # The move was cancelled, or an attempt whose answer was lost has frozen it: the map shows which.
             raise CoordinatorError(str(error)) from error
 
     async def commit(self, move: Move, placed: Placed) -> None:
-        """Makes this shard the queue's owner. Raises MoveEndedError where another shard owns it.
+        """Makes this shard the queue's owner. Raises MoveEndedError if another shard owns it.
 
-        Whatever the answer to the transaction was, the coordinator may have made it: the transaction is
+        The coordinator may have made the transaction even if it answered with an error: the transaction is
         repeated, or the placement is read, until the owner is known.
         """
         pause_ms = limits.MOVE_AGAIN_MS
@@ -84,28 +84,28 @@ class Transactions:
                 continue
 
     async def _is_committed(self, move: Move, placed: Placed) -> bool:
-        """Whether the transaction was made; False where it may be repeated. Raises MoveEndedError."""
+        """Whether the transaction was made; False if it may be repeated. Raises MoveEndedError."""
         entry = await self._coordinator.entry(PLACEMENT + move.queue)
         found = None if entry is None else Placed.decode(entry)
         if found is not None and found.placement == (move.to, move.epoch + 1):
             return True
         if found is None or found.revision != placed.revision:
-            raise MoveEndedError("cancelled", f"{move.queue} went on at its source, or elsewhere")
+            raise MoveEndedError("cancelled", f"{move.queue} is served at its source, or at another shard")
         again = await self._coordinator.entry(move.key)
         if again is None or again.revision != move.revision:
-            raise MoveEndedError("cancelled", "it was cancelled, or begun anew")
+            raise MoveEndedError("cancelled", "it was cancelled, or begun again")
         return False
 
     async def take_back(self, queue: str) -> bool:
-        """Gives this shard a queue back that it has frozen and that no shard took.
+        """Takes a frozen queue back for this shard in a transaction.
 
-        False where it is at another shard. Raises CoordinatorError.
+        False if the queue is at another shard. Raises CoordinatorError.
         """
         placed, move = self._map.placed(queue), self._map.moves.get(queue)
         if placed is None or placed.shard != self._shard:
             return False
         if move is None:
-            # Its entry was deleted by hand; the queue is frozen in this epoch nevertheless.
+            # An operator deleted the entry of the move; the queue is frozen in this epoch nevertheless.
             value = Placed.encode(self._shard, placed.epoch + 2, placed.lost)
             await self._coordinator.write([Write(PLACEMENT + queue, value, placed.revision)])
         else:

@@ -1,6 +1,6 @@
-"""The requests of a shard that copies a queue from this one.
+"""Answers the requests of a shard that copies a queue from this one.
 
-The destination of a move asks for `export` and `freeze`, through a connection like any frontend's.
+The destination of a move sends `export` and `freeze` through a connection like that of a frontend.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from lightrail.wire.frames import Kind, frame
 SEQUENCE_MAX: Final = (1 << 63) - 1
 FREEZE_OP: Final = "freeze"
 FORMER_FREEZE_OP: Final = "seal"
-"""Earlier name of the request `freeze`, which a shard of an earlier version sends, and alone answers to."""
+"""Earlier name of the request `freeze`, the only one that shards of earlier versions send and answer."""
 
 
 class Later:
@@ -34,7 +34,7 @@ class Later:
         self._make = make
 
     def accept(self, _: int) -> None:
-        """All of them are on disk."""
+        """See Waiter: all records are on disk."""
         self._make()
 
 
@@ -61,7 +61,7 @@ class MoveRequests:
         }
 
     def _export(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
-        """Messages of a queue that moves; `absent` where there is no such dead-letter queue."""
+        """Answers with messages of a queue that moves; `absent` if there is no such dead-letter queue."""
         queue = self._owned(fields, now_ms)
         if queue is None:
             return {"absent": True}
@@ -77,7 +77,7 @@ class MoveRequests:
         return None
 
     def _freeze(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """Freeze a queue; answered with its state, and that of its dead-letter queue, when that is on
+        """Freezes a queue; answers with its state, and that of its dead-letter queue, when that is on
         disk."""
         name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
         queues = self._freezing.freeze(name, epoch, now_ms)
@@ -99,13 +99,13 @@ class MoveRequests:
             if all(queue.is_frozen and self._queues.find(queue.name) is queue for queue in queues):
                 answer()
             else:
-                gone = {"error": {"condition": conditions.MOVED, "description": f"{name} is here no more"}}
+                gone = {"error": {"condition": conditions.MOVED, "description": f"{name} is not here now"}}
                 peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(gone)))
 
         self._when_synced(Later(synced), 0)
 
     def _owned(self, fields: Fields, now_ms: int) -> Queue | None:
-        """The queue of a request, if this shard has it in that epoch. Raises RequestError."""
+        """The queue of a request, if this shard owns it in that epoch. Raises RequestError."""
         name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
         queue = self._queues.find(name)
         if queue is not None and queue.is_frozen and queue.epoch == epoch:
@@ -116,7 +116,7 @@ class MoveRequests:
         if isinstance(found, Refusal):
             raise RequestError(found.condition, found.description)
         if not found.is_serving:
-            refusal = moved(f"{name} is not served here")
+            refusal = moved(f"{name} is not served at this shard")
             raise RequestError(refusal.condition, refusal.description)
         return found
 

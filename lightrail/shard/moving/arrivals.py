@@ -1,4 +1,4 @@
-"""Arrivals: queues that move to this shard, each with its dead-letter queue; copies until they are opened."""
+"""Arrivals: queues that move to this shard, each with its dead-letter queue, until they are opened."""
 
 import logging
 from typing import Any
@@ -18,29 +18,29 @@ log = logging.getLogger("lightrail.shard.moving.arrivals")
 
 
 class Arrival:
-    """One queue on its way here."""
+    """One queue that moves to this shard."""
 
     __slots__ = ("complete", "epoch", "keys", "name", "parts")
 
     def __init__(self, name: str, epoch: int) -> None:
         self.name = name
         self.epoch = epoch
-        """In which this shard will own it."""
+        """The epoch in which this shard will own the queue."""
         self.parts: dict[str, Importing] = {}
-        """The copies: of the queue, and of its dead-letter queue where there is one."""
+        """The copies of the queue and of its dead-letter queue, if there is one."""
         self.keys: list[Key] = []
-        """The links of its consumers at the source."""
+        """The links of the queue's consumers at the source."""
         self.complete = False
-        """Whether everything that the source has when it is frozen is here."""
+        """Whether the copy has everything that the source has after the freeze."""
 
     @property
     def next(self) -> dict[str, int]:
-        """The sequence to ask `export` from, by queue."""
+        """The sequence from which to request the next `export`, by queue."""
         return {name: part.next for name, part in self.parts.items()}
 
 
 class Arrivals:
-    """All of them, by name of the queue."""
+    """All arrivals, by name of the queue."""
 
     __slots__ = (
         "_awaited",
@@ -72,18 +72,18 @@ class Arrivals:
         self._counts = counts
         self._by_name: dict[str, Arrival] = {}
         self._recovered: set[str] = set()
-        """Names of copies that the journal had, until they are opened or dropped."""
+        """Names of recovered copies, until they are opened or dropped."""
 
     def find(self, name: str) -> Arrival | None:
-        """The one of this name, or None: it was dropped, is open, or never began."""
+        """The arrival of this name; None if it was dropped, is open, or never began."""
         return self._by_name.get(name)
 
     # --- copying ---------------------------------------------------------------------------------------
 
     def begin(self, name: str, epoch: int, now_ms: int) -> Arrival:
-        """An empty copy of a queue, written down. Raises ImportFailedError and StoreError."""
+        """Creates an empty copy and its record. Raises ImportFailedError and StoreError."""
         if name in self._by_name:
-            raise ImportFailedError(f"{name} is being copied here already")
+            raise ImportFailedError(f"{name} is being copied to this shard already")
         arrival = self._by_name[name] = Arrival(name, epoch)
         self._counted()
         try:
@@ -94,7 +94,7 @@ class Arrivals:
         return arrival
 
     def add(self, arrival: Arrival, name: str, now_ms: int) -> None:
-        """The queue has a dead-letter queue, too. Raises as `begin`."""
+        """Adds the copy of the queue's dead-letter queue. Raises as `begin`."""
         part = Importing(
             self._queues, self._performer, self._store, self._memory, self._links, name, arrival.epoch
         )
@@ -104,7 +104,7 @@ class Arrivals:
     def take(
         self, arrival: Arrival, name: str, header: dict[str, Any], blob: bytes, now_ms: int
     ) -> int | None:
-        """Adds a piece of one of its queues; returns the sequence to go on from, or None at the end."""
+        """Adds a piece of one of its queues; returns the sequence of the next piece, or None at the end."""
         self._counts.move_bytes += len(blob)
         return arrival.parts[name].take(header, blob, now_ms)
 
@@ -114,7 +114,7 @@ class Arrivals:
         self._awaited.expect(keys)
 
     def finish(self, arrival: Arrival, states: list[tuple[str, dict[str, Any], bytes]], now_ms: int) -> None:
-        """The final states, after the last pieces. Raises ImportFailedError and StoreError."""
+        """Applies the final states, after the last pieces. Raises ImportFailedError and StoreError."""
         for name, header, blob in states:
             arrival.parts[name].finish(header, blob, now_ms)
         arrival.complete = True
@@ -122,7 +122,7 @@ class Arrivals:
     # --- the end ---------------------------------------------------------------------------------------
 
     def recovered(self, queue: Queue) -> Arrival:
-        """Adds a copy that the journal had; the placement decides whether it is opened."""
+        """Adds a recovered copy; the placement decides whether it is opened."""
         owner = rules.owner(queue.name)
         arrival = self._by_name.get(owner)
         if arrival is None:
@@ -136,13 +136,13 @@ class Arrivals:
         return arrival
 
     def take_recovered(self) -> list[str]:
-        """Takes the names of copies that the journal had; the caller opens or drops them."""
+        """Removes and returns the names of recovered copies; the caller opens or drops them."""
         found = sorted(self._recovered)
         self._recovered.clear()
         return found
 
     def open(self, arrival: Arrival, now_ms: int) -> list[Queue]:
-        """Serves a queue that is placed here now; its consumers are awaited."""
+        """Serves a queue that is now placed at this shard; its consumers are awaited."""
         del self._by_name[arrival.name]
         self._counted()
         self._counts.moves_in += 1
@@ -158,7 +158,7 @@ class Arrivals:
         return opened
 
     def drop(self, arrival: Arrival, now_ms: int) -> None:
-        """Drops the copies of a queue, as its move ended or begins anew."""
+        """Drops the copies of a queue because its move ended or begins again."""
         if self._by_name.get(arrival.name) is not arrival:
             return
         del self._by_name[arrival.name]

@@ -1,9 +1,9 @@
 """Columns: the figures of a queue that moves, as arrays one after another, and a checksum over them.
 
-A queue may hold a hundred thousand single messages; an object of JSON for each of them
-would take longer than a move may stop a queue. The JSON beside a blob says which columns are in it:
-`{"columns": [[name, type, items], ...], "crc": CRC-32 of the blob}`; types are those of Python's array
-(B, I, Q, q: 1, 4, 8, 8 bytes, little-endian), and `b` for plain bytes.
+A queue may have a hundred thousand single messages; encoding an object of JSON for each of them would take
+longer than a move may stop a queue. The JSON beside a blob lists the columns in it: `{"columns": [[name,
+type, items], ...], "crc": CRC-32 of the blob}`; types are those of Python's array (B, I, Q, q: 1, 4, 8, 8
+bytes, little-endian), and `b` for plain bytes.
 """
 
 from array import array
@@ -63,7 +63,7 @@ def unpack(header: Mapping[str, Any], blob: bytes | memoryview) -> Columns:
     try:
         for name, code, items in header["columns"]:
             if code != BYTES and code not in _TYPES:
-                raise ColumnsError(f"column {name!r} has type {code!r}, which is not known here")
+                raise ColumnsError(f"column {name!r} has the unknown type {code!r}")
             column: Column[int] = array("B" if code == BYTES else code)
             end = position + items * column.itemsize
             if end > len(view):
@@ -75,14 +75,14 @@ def unpack(header: Mapping[str, Any], blob: bytes | memoryview) -> Columns:
                 columns[name] = column
             position = end
     except (KeyError, TypeError, ValueError) as error:
-        raise ColumnsError(f"the columns are not said as expected: {error!r}") from error
+        raise ColumnsError(f"the list of columns is not as expected: {error!r}") from error
     if position != len(view):
-        raise ColumnsError(f"{len(view)} bytes came, the columns have {position}")
+        raise ColumnsError(f"the columns have {position} bytes, found {len(view)}")
     return columns
 
 
 def rows(columns: Columns, *names: str) -> Iterable[tuple[int, ...]]:
-    """Some columns of the same length, row by row. Raises ColumnsError where one is missing or shorter."""
+    """Some columns of the same length, row by row. Raises ColumnsError if one is missing or shorter."""
     try:
         wanted = [columns[name] for name in names]
     except KeyError as error:

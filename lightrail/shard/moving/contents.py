@@ -1,4 +1,4 @@
-"""Contents: every message of a queue, wherever it lies, as an export sees it."""
+"""Contents: all messages of a queue for an export, wherever they are stored."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -19,7 +19,7 @@ class Contents:
         self._performer = performer
 
     def lines(self) -> list[Ready]:
-        """The lines of ready and, where there is one, of delayed messages."""
+        """The lines of ready and, if there is one, of delayed messages."""
         contents = self.queue.machine.contents
         special = contents.special
         if special is None or special.delays is None:
@@ -35,7 +35,7 @@ class Contents:
                 yield effect.run
 
     def runs(self) -> list[Run]:
-        """All of them, by sequence."""
+        """All runs, by sequence."""
         runs = list(chain(*(runs_from(line, 0) for line in self.lines()), self.others()))
         runs.sort(key=sequence_of)
         return runs
@@ -49,7 +49,7 @@ class Contents:
 
 
 def runs_from(line: Ready, first: int) -> Iterator[Run]:
-    """The runs of a line from the one on that reaches beyond a sequence; holes are passed over."""
+    """The runs of a line from the one on that ends after a sequence; holes are skipped."""
     runs = line.runs
     for index in range(line.index(first), len(runs)):
         run = runs[index]

@@ -1,6 +1,6 @@
 """The export of a queue to another shard: its messages in pieces by sequence, and its state at the end.
 
-See docs/adr/0010-moving-queues.md. Who asks for which piece, and who may, is in answering.py and freezing.py.
+See docs/adr/0010-moving-queues.md. answering.py and freezing.py have the requests and their checks.
 """
 
 from collections.abc import Callable
@@ -25,9 +25,9 @@ class Exporting:
     """The export of one queue, from its first piece to the end of its move; `Exports` has all of them.
 
     Args:
-        identity: two answers with the same identity belong together. It changes with every start of the shard
-            and with every Exporting (the shard's boot number and a count will do). A destination that sees it
-            change drops its copy and begins anew: notes of rewritten messages are in memory only.
+        identity: changes with every start of the shard and with every Exporting, such as the shard's boot
+            number and a count. If it changes, the destination drops its copy and begins again, because notes
+            of rewritten messages are in memory only.
         when_synced: see `WhenSynced`.
     """
 
@@ -45,7 +45,7 @@ class Exporting:
         self._when_synced = when_synced
 
     def end(self) -> None:
-        """Ends the export, as the move is over or begins anew: requests for pieces stay unanswered."""
+        """Ends the export because the move ended or begins again; requests for pieces stay unanswered."""
         self.ended = True
 
     def note(self, run: Run) -> None:
@@ -79,6 +79,6 @@ class Exporting:
         self._when_synced(Piece(self, first, mark, bytes_max, messages_max, done, rewritten), 0)
 
     def state(self, now_ms: int) -> tuple[dict[str, Any], bytes]:
-        """The state (state.py), once the queue is frozen and that is on disk; may be asked for again."""
+        """The state (state.py) after the freeze is on disk; may be called again."""
         fields, blob = encode_state(self.contents, self._performer, self._links)
         return {"export": self.identity, "now_ms": now_ms, "notes": self.selection.notes, **fields}, blob

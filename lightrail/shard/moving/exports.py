@@ -10,7 +10,7 @@ class Exports:
     """The queues of this shard that are being copied to others.
 
     Args:
-        identity: of this life of the shard; another one after every start.
+        identity: the identity of this start of the shard; it changes with every start.
         when_synced: see `WhenSynced`.
     """
 
@@ -25,7 +25,7 @@ class Exports:
         self._by_queue: dict[Queue, Exporting] = {}
 
     def of(self, queue: Queue) -> Exporting:
-        """The export of a queue; it begins where there is none."""
+        """The export of a queue; begins one if there is none."""
         found = self._by_queue.get(queue)
         if found is None:
             self._began += 1
@@ -35,7 +35,7 @@ class Exports:
         return found
 
     def end(self, queue: Queue) -> None:
-        """The queue is not copied any more; nothing happens where it is not."""
+        """Ends the export of a queue, if there is one."""
         found = self._by_queue.pop(queue, None)
         if found is not None:
             found.end()

@@ -1,8 +1,8 @@
 """Freezing: a queue of this shard stops between two frames, because another shard is about to own it.
 
-A frozen queue does not change: no message is stored, delivered, settled, released or expires, and consumers
+A frozen queue does not change: no message is stored, delivered, settled, released or expired, and consumers
 keep their unsettled deliveries. Links get MOVED and look for the owner; a settlement that a consumer sends
-all the same is returned as BOUNCED. A queue is frozen until its placement names a later epoch
+nevertheless is returned as BOUNCED. A queue is frozen until its placement names a later epoch
 (docs/adr/0010-moving-queues.md): of another shard, or of this one, which then thaws the queue.
 """
 
@@ -35,10 +35,10 @@ class Frozen:
     def __init__(self, queue: Queue, now_ms: int) -> None:
         self.queue = queue
         self.again_ms = now_ms + limits.MOVE_FROZEN_MS
-        """When this shard takes the queue back (tries again), to serve it."""
+        """Time of the next attempt of this shard to take the queue back."""
         self.asked = False
         self.reads: list[Read] = []
-        """Messages that were read from disk since. They wait, because nothing of the queue changes."""
+        """Messages that were read from disk since the freeze; they wait because the queue must not change."""
 
 
 class Freezing:
@@ -62,21 +62,21 @@ class Freezing:
         self._awaited = links.awaited
         self._counts = counts
         self._wanted: list[str] = []
-        """Queues to ask the coordinator for: no other shard took them in limits.MOVE_FROZEN_MS."""
+        """Queues to take back, because their move did not complete within limits.MOVE_FROZEN_MS."""
         self._by_queue: dict[Queue, Frozen] = {}
         self._were_awaited: dict[tuple[int, int], tuple[str, int]] = {}
-        """Queue and epoch of consumers that were awaited when their queue was frozen, by their link."""
+        """Queue and epoch of consumers that were awaited at the freeze of their queue, by their link."""
 
     # --- freezing --------------------------------------------------------------------------------------
 
     def freeze(self, name: str, epoch: int, now_ms: int) -> list[Queue] | Refusal:
-        """Freeze a queue and its dead-letter queue, where it has one.
+        """Freezes a queue and its dead-letter queue, if it has one.
 
-        To repeat it in the same epoch changes nothing. The answer may be sent when the records are on disk.
+        A repeated call in the same epoch changes nothing. The answer may be sent when the records are on
+        disk.
 
         Returns:
-            The queues; a refusal where this shard does not own the queue in that epoch, or can't freeze it
-            now.
+            The queues; a refusal if this shard does not own the queue in that epoch, or can't freeze it now.
         """
         queue = self._queues.find(name)
         if queue is not None and queue.is_frozen and queue.epoch == epoch:
@@ -85,35 +85,35 @@ class Freezing:
         if isinstance(opened, Refusal):
             return opened
         if not opened.is_serving:
-            return moved(f"{name} is not served here")
+            return moved(f"{name} is not served at this shard")
         queues = self._family(name)
         if any(source in queues for source, _ in self._performer.dead_letters.unwritten):
             self._performer.dead_letters.write_again(now_ms)
             if any(source in queues for source, _ in self._performer.dead_letters.unwritten):
                 return Refusal(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
-                    f"dead letters of {name} wait for room on the disk; it is frozen when they have it",
+                    f"dead letters of {name} wait for room on the disk; it can be frozen after that",
                 )
             queues = self._family(name)
         if any(queue.machine.outcomes.returning for queue in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"what a lost frontend held of {name} comes back to it; it is frozen when all of it is there",
+                f"deliveries of {name} to a lost frontend are being released; it can be frozen after that",
             )
         if any(self._performer.leaving.has(queue) for queue in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"a purge of {name} is under way; it is frozen when that is written",
+                f"a purge of {name} is under way; it can be frozen after that",
             )
         if any(each.promised for each in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"a transaction that has messages of {name} is not decided; it is frozen after that",
+                f"a transaction with messages of {name} is not decided; it can be frozen after that",
             )
         if any(len(each.machine.contents.deferred) for each in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"messages of {name} are read from disk for their outcomes; it is frozen after that",
+                f"messages of {name} are read from disk for their outcomes; it can be frozen after that",
             )
         return self._write(queues, now_ms) or self._stop(queues, now_ms)
 
@@ -129,7 +129,7 @@ class Freezing:
             try:
                 self._queues.note_frozen(queue, now_ms)
             except StoreError as error:
-                why = f"that {queue.name} is frozen can't be written: {error}"
+                why = f"the record of the freeze of {queue.name} can't be written: {error}"
                 return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, why)
         return None
 
@@ -148,15 +148,14 @@ class Freezing:
         return queues
 
     def restored(self, queue: Queue, now_ms: int) -> None:
-        """Add a queue that was frozen when this process started. It has no consumers."""
+        """Adds a queue that was frozen before this process started. It has no consumers."""
         self._by_queue[queue] = Frozen(queue, now_ms)
         self._counted()
 
     # --- meanwhile -------------------------------------------------------------------------------------
 
     def bounce(self, peer: Peer, part: bytes) -> None:
-        """Returns a SETTLE or CONSUMER_CLOSE for a consumer that was sent to another shard, to its
-        frontend."""
+        """Returns a SETTLE or CONSUMER_CLOSE to its frontend, because the consumer's queue moved."""
         link = HEADER.unpack_from(part)[4]
         known = (peer.moved.get(link), self._were_awaited.get((peer.boot, link)))
         away = [each for each in known if each is not None]
@@ -166,33 +165,33 @@ class Freezing:
             peer.out.append(frame(Kind.BOUNCED, epoch=epoch, link=link, body=body))
 
     def read_ended(self, queue: Queue, read: Read) -> bool:
-        """Keep messages that were read from disk, where the queue is frozen; whether it is."""
+        """Keeps messages that were read from disk if the queue is frozen; returns whether it is."""
         frozen = self._by_queue.get(queue)
         if frozen is not None:
             frozen.reads.append(read)
         return frozen is not None
 
     def tick(self, now_ms: int) -> None:
-        """Ask for queues that have been frozen for long and that no shard took."""
+        """Requests queues back that have been frozen for too long."""
         for queue, frozen in self._by_queue.items():
             if frozen.again_ms <= now_ms and not rules.is_dead_letter(queue.name):
                 if not frozen.asked:
                     log.warning(
-                        "queue %s is frozen, and no shard took it: this shard asks for it", queue.name
+                        "queue %s is frozen and its move did not complete: it is taken back", queue.name
                     )
                 frozen.asked = True
                 frozen.again_ms = now_ms + limits.MOVE_AGAIN_MS_MAX
                 self._wanted.append(queue.name)
 
     def take_wanted(self) -> list[str]:
-        """Queues to ask the coordinator for, each once."""
+        """Removes and returns the queues to take back."""
         found, self._wanted = self._wanted, []
         return found
 
     # --- the end ---------------------------------------------------------------------------------------
 
     def thaw(self, queue: Queue, epoch: int, now_ms: int) -> list[Read]:
-        """Serve a queue again whose placement names this shard in a later epoch. Its consumers are awaited.
+        """Serves a queue again whose placement names this shard in a later epoch. Its consumers are awaited.
 
         Returns:
             Messages that were read from disk meanwhile, for the queue's machine.
@@ -211,12 +210,12 @@ class Freezing:
         return frozen.reads
 
     def left(self, queue: Queue) -> None:
-        """Count a queue that another shard owns now, with all of its messages."""
+        """Counts a queue that another shard now owns, with all of its messages."""
         if not rules.is_dead_letter(queue.name):
             self._counts.moves_out += 1
 
     def forget(self, queue: Queue) -> None:
-        """Forgets the freeze of a queue that is deleted here, or whose owner is unknown."""
+        """Removes the freeze of a queue that is deleted here, or whose owner is unknown."""
         if self._by_queue.pop(queue, None) is not None:
             self._links.forget_sent_away(queue)
             self._counted()

@@ -1,6 +1,6 @@
-"""The import of a queue from another shard: a copy that serves nobody until it is complete and opened.
+"""The import of a queue from another shard: a copy that is not served until it is complete and opened.
 
-See docs/adr/0010-moving-queues.md. When to ask for what, and the transaction, are in mover.py:
+See docs/adr/0010-moving-queues.md. mover.py makes the calls in this order, and the transaction:
 
     begin(now_ms)
     take(answer to a piece from `next` on) until that returns None     (copying, and again when frozen)
@@ -8,7 +8,7 @@ See docs/adr/0010-moving-queues.md. When to ask for what, and the transaction, a
     finish(state); sync what was appended; the transaction
     open(name, epoch, now_ms), or drop(now_ms)
 
-After a start, `Importing.recovered` makes one of each copy that the journal has, to be opened or dropped.
+After a start, `Importing.recovered` makes one for each copy in the journal, to be opened or dropped.
 """
 
 import logging
@@ -42,7 +42,7 @@ log = logging.getLogger("lightrail.shard.moving")
 
 
 class ImportFailedError(Exception):
-    """The copy can't be completed: drop it, begin anew or give up. The source still has all messages."""
+    """The copy can't be completed: drop it, and begin again or give up. The source still has all messages."""
 
 
 class Importing:
@@ -70,7 +70,7 @@ class Importing:
     )
 
     queue: Queue
-    """The copy; once it is open, the queue itself."""
+    """The copy, which becomes the queue when it is opened."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Importing:
         name: str,
         epoch: int,
     ) -> None:
-        """`epoch` is the one that the queue will have in this shard."""
+        """`epoch` is the future epoch of the queue at this shard."""
         self._queues = queues
         self._performer = performer
         self._store = store
@@ -91,31 +91,31 @@ class Importing:
         self.name = name
         self.epoch = epoch
         self.next = 0
-        """The sequence to ask the source from."""
+        """The sequence from which to request the next piece."""
         self.messages = 0
-        """Messages copied so far; some may have left the queue since."""
+        """Number of messages copied so far; some may have left the queue since."""
         self.bytes = 0
         """Bytes of these messages."""
         self._joins = False
         self._export: str | None = None
         self._noted = 0
-        """How many rewritten ranges the source had when all of them were copied."""
+        """Number of rewritten ranges at the source when all of them were copied."""
         self._state = QueueState()
 
     @classmethod
     def recovered(
         cls, queue: Queue, queues: Queues, performer: Performer, store: Store, memory: Memory, links: Links
     ) -> "Importing":
-        """A copy that the journal had: open it if its placement was committed, or drop it."""
+        """A recovered copy: open it if its placement was committed, or drop it."""
         importing = cls(queues, performer, store, memory, links, queue.name, queue.epoch)
         importing.queue = queue
         return importing
 
     def begin(self, now_ms: int) -> None:
-        """Makes the copy and declares it in the journal, with `"copy": true`.
+        """Creates the copy and declares it in the journal, with `"copy": true`.
 
         Raises:
-            ImportFailedError: there is a queue or a copy of that name here, or there are too many queues.
+            ImportFailedError: this shard has a queue or a copy of that name, or too many queues.
         """
         queues = self._queues
         if queues.find(self.name) is not None or queues.copy_of(self.name) is not None:
@@ -123,7 +123,7 @@ class Importing:
         if len(queues) + len(queues.copying) >= limits.QUEUES_MAX and not is_dead_letter(self.name):
             raise ImportFailedError(f"this shard has as many queues as it may have: {limits.QUEUES_MAX}")
         found = queues.names.get(self.name)
-        # Joined messages share their time of arrival: not where the queue looks at each one's own.
+        # Joined messages share their time of arrival, so they are not joined if the queue needs each time.
         self._joins = found.role is Role.QUEUE and not queues.policy_of(found).reads_messages
         self.queue = queues.begin_copy(found, self.epoch, now_ms)
 
@@ -133,11 +133,12 @@ class Importing:
         """Adds the messages of a piece; a piece may be repeated.
 
         Returns:
-            The sequence to go on from, None when the source had no more; `next` is where to ask from either
-            way.
+            The sequence of the next piece, None if the source had no more; `next` has the sequence of the
+            next request in both cases.
 
         Raises:
-            ImportFailedError: the bytes are damaged, or the source began anew or could not read its messages.
+            ImportFailedError: the bytes are damaged, or the source began again or could not read its
+            messages.
         """
         try:
             self._same(header)
@@ -165,7 +166,7 @@ class Importing:
         if self._export is None:
             self._export = header["export"]
         elif self._export != header["export"]:
-            raise ImportFailedError(f"the source of queue {self.name} began anew: so must the copy")
+            raise ImportFailedError(f"the source of queue {self.name} began again: so must the copy")
 
     def _beyond(self, run: Run) -> Run | None:
         """The part of a run that is not copied yet."""
@@ -190,7 +191,7 @@ class Importing:
             self.bytes += run.size
 
     def _is_kept(self, batch: Batch) -> bool:
-        """Whether messages are in the journal: durable ones, and all of a captured queue."""
+        """Whether messages are written to the journal: durable ones, and all of a captured queue."""
         return batch.durable or self.queue.captured
 
     def _put_over(self, runs: list[Run], now_ms: int) -> None:
@@ -198,7 +199,7 @@ class Importing:
         for run in runs:
             new, old = copying.put_over(self.queue.machine.contents, run)
             for piece in new:
-                # They may be evicted or settled apart, and a batch has one location.
+                # The parts may be evicted or settled separately, and a batch has one location.
                 piece.batch = replace(piece.batch) if len(new) > 1 else piece.batch
                 if self._is_kept(piece.batch):
                     piece.batch.location = self._store.append(
@@ -237,17 +238,17 @@ class Importing:
     def finish(self, header: dict[str, Any], blob: bytes, now_ms: int) -> None:
         """Applies the state: drops messages that are not in it, and checks that all others were copied.
 
-        Sync the records that this appends before the transaction.
+        The records that this appends must be synced before the transaction.
 
         Raises:
-            ImportFailedError: as above, or messages are missing.
+            ImportFailedError: as in `take`, or messages are missing.
         """
         try:
             self._same(header)
             if header["notes"] != self._noted:
                 raise ImportFailedError(
                     f"expected all rewritten messages of queue {self.name}, {header['notes']} ranges, "
-                    f"found {self._noted}: ask for them once more"
+                    f"found {self._noted}: request them again"
                 )
             state = decode_state(header, blob, self._links.next_consumer, self._queues.looks)
         except (ColumnsError, KeyError, IndexError, TypeError, ValueError) as error:
@@ -267,7 +268,7 @@ class Importing:
         producers = [(id, number, known.parts.get(id, 0)) for id, number in known.numbers.items()]
         self._store.append(Numbers(self.queue.id, state.next_sequence, producers), now_ms)
         if state.seen_to:
-            # A shard that is killed before their links are back would deliver these messages as new ones.
+            # If the shard were killed before their links return, these messages would be delivered as new.
             self._queues.marks.note(self.queue.id, state.seen_to)
         self._memory.update(self.queue)
 
@@ -284,7 +285,7 @@ class Importing:
     # --- the end ---------------------------------------------------------------------------------------
 
     def open(self, found: Name, epoch: int, now_ms: int) -> dict[tuple[int, int], int]:
-        """Makes the copy a queue of this shard, with its policy and its consumers with their deliveries.
+        """Makes the copy a queue of this shard, with its policy, consumers and deliveries.
 
         Consumers have no credit, and are in `links.adopted`, not in `performer.consumers`. The queue is in
         `performer.touched`. A failure of the store is only logged: the copy is complete, and is opened again
@@ -338,7 +339,7 @@ class Importing:
 
 
 def _alone(run: Run, start: int) -> Run:
-    """The messages of a run from an index on, as a batch of their own."""
+    """The messages of a run from an index on, as a separate batch."""
     rest = run.cut(start, run.count)
     batch = replace(
         run.batch,

@@ -1,4 +1,4 @@
-"""A piece: messages of a queue by sequence, one answer of an export; how it is made and read."""
+"""A piece: messages of a queue by sequence, the answer to one request of an export."""
 
 from array import array
 from collections.abc import Callable
@@ -24,12 +24,12 @@ RUN_COLUMNS = {
     "message_format": "I",
     "size": "I",
 }
-"""Of each run of a piece: name and type; `expires_at_ms` is 0 for never. After them come `ends` (u32, of all
-messages, each run's counted from its own first byte) and `data`."""
+"""Columns of the runs of a piece: name and type; `expires_at_ms` is 0 for never. Then follow `ends` (u32, of
+all messages, each run's counted from its own first byte) and `data`."""
 
 
 class Export(Protocol):
-    """What a piece needs of its export."""
+    """The interface of an export for its pieces."""
 
     identity: str
     ended: bool
@@ -43,7 +43,7 @@ class Export(Protocol):
 class Piece:
     """The answer to one request for a piece.
 
-    It waits for the next commit (`Waiter`), then until messages that are only on disk were read.
+    It waits for the next commit (`Waiter`), then for messages that are read from disk.
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class Piece:
         self._missing = 0
 
     def accept(self, number: int) -> None:
-        """See `Waiter`: everything that was appended before the request is on disk."""
+        """See `Waiter`: all records before the request are on disk."""
         if self._export.ended:
             return
         selected = self._export.selection.select(
@@ -166,7 +166,7 @@ def _row(run: Run, attempts: int) -> tuple[int, ...]:
 
 
 def decode_runs(columns: Columns) -> list[Run]:
-    """The runs of a piece, each a batch of its own. Raises ColumnsError."""
+    """The runs of a piece, each with a separate batch. Raises ColumnsError."""
     runs: list[Run] = []
     ends, data = columns["ends"], columns["data"]
     at = position = before = 0
@@ -202,5 +202,5 @@ def decode_runs(columns: Columns) -> list[Run]:
         position += size
         before = sequence + count
     if position != len(data) or at != len(ends):
-        raise ColumnsError(f"the runs have {position} bytes, {len(data)} came")
+        raise ColumnsError(f"the runs have {position} bytes, found {len(data)}")
     return runs

@@ -1,4 +1,4 @@
-"""Selection: which messages of a queue the next piece of its export has."""
+"""Selection: selects the messages of each piece of an export."""
 
 from itertools import chain
 from typing import NamedTuple
@@ -14,11 +14,11 @@ class Selected(NamedTuple):
 
     runs: list[Run]
     next: int | None
-    """Where the next piece begins, None when this is all."""
+    """The sequence of the next piece; None if this is the last one."""
 
 
 class Selection:
-    """Selects the runs of each piece; remembers what was rewritten after a piece had it."""
+    """Selects the runs of each piece, and stores which messages were rewritten after a piece had them."""
 
     __slots__ = ("_contents", "_notes", "_sent_to")
 
@@ -31,7 +31,7 @@ class Selection:
 
     @property
     def notes(self) -> int:
-        """How many ranges were rewritten after a piece had them."""
+        """Number of ranges that were rewritten after a piece had them."""
         return len(self._notes)
 
     def note(self, run: Run) -> None:
@@ -40,7 +40,7 @@ class Selection:
             self._notes[run.sequence] = max(run.end, self._notes.get(run.sequence, 0))
 
     def select(self, first: int, mark: int, bytes_max: int, messages_max: int, rewritten: bool) -> Selected:
-        """The runs of a piece, split where it begins and ends."""
+        """The runs of a piece; the first and last one may be parts of runs."""
         found, stop = (
             (self._noted(first), None) if rewritten else self._live(first, mark, bytes_max, messages_max)
         )
@@ -67,7 +67,7 @@ class Selection:
         return Selected(runs, stop)
 
     def _live(self, first: int, mark: int, bytes_max: int, messages_max: int) -> tuple[list[Run], int | None]:
-        """Runs from a sequence on, in order; the sequence where the next ones begin, None if this is all."""
+        """Runs from a sequence on, in order, and the sequence of the next ones; None if these are all."""
         found: list[Run] = []
         stop: int | None = None
         for line in self._contents.lines():

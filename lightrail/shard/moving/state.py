@@ -1,7 +1,8 @@
-"""The state of a queue that moves: everything that its destination needs beside the messages.
+"""The state of a queue that moves: all data besides the messages that the destination needs.
 
-Which sequences are in the queue and how often they were delivered, what each consumer holds, locks, owners of
-groups, message-ids, and the numbers of producers' batches. The source encodes it, the destination decodes it.
+It has the sequences in the queue and how often they were delivered, the unsettled deliveries of each
+consumer, locks, owners of groups, message-ids, and the numbers of producers' batches. The source encodes it,
+the destination decodes it.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,13 +30,13 @@ from lightrail.wire.tags import decode_tags, encode_tags
 
 @dataclass(slots=True)
 class QueueState:
-    """A state as the destination reads it; the default is that of a queue that nobody uses."""
+    """The decoded state; the default is that of a queue without consumers and producers."""
 
     stretches: list[Stretch] = field(default_factory=list)
     next_sequence: int = 0
     holders: list[Holder] = field(default_factory=list)
     origins: dict[int, Origin] = field(default_factory=dict)
-    """The link of each consumer at the source, by the number that the consumer has here."""
+    """The link of each consumer at the source, by the consumer's number at this shard."""
     locks: list[tuple[int, int, int, int]] = field(default_factory=list)
     past: Past = field(default_factory=Past)
     known: Known = field(default_factory=lambda: Known({}, {}, {}))
@@ -43,7 +44,7 @@ class QueueState:
     seen_to: int = 0
     redelivered_before: int = 0
     termini: list[tuple[str, int, list[bytes]]] = field(default_factory=list)
-    """Links that may be resumed: digits, for how many ms they are suspended, stored delivery-tags."""
+    """Links that may be resumed: digest, milliseconds that they stay suspended, stored delivery-tags."""
     source_ms: int = 0
     """The source's time when it sent the state."""
 
@@ -97,7 +98,7 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
 def _put_deliveries(
     columns: Columns, queue: Queue, consumers: list[Consumer], index_of: dict[int, int]
 ) -> None:
-    """Adds what each consumer holds, and its locks."""
+    """Adds the unsettled deliveries of each consumer, and its locks."""
     put(
         columns,
         "held",
@@ -170,7 +171,7 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
             if origin.has_ended:
                 fields["ended"] = True
         else:
-            # No link would claim what it holds.
+            # No link would claim its deliveries.
             continue
         if consumer.ring is None:
             fields["cursor"] = consumer.cursor
@@ -181,7 +182,7 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
 
 
 def _stretches(contents: Contents, index_of: dict[int, int]) -> tuple[list[Any], list[tuple[int, int, int]]]:
-    """The pasts that messages have, and (first sequence, count, past) of all messages, in order."""
+    """All different pasts of messages, and (first sequence, count, past) of all messages, in order."""
     pasts: dict[tuple[int, tuple[int, ...]], int] = {}
     rows: list[tuple[int, int, int]] = []
     first = end = 0
@@ -211,11 +212,11 @@ def _in_flight(consumer: Consumer) -> Iterable[tuple[int, Run]]:
 def decode_state(
     header: dict[str, Any], blob: bytes, next_consumer: Callable[[], int], looks: Looks
 ) -> QueueState:
-    """Reads a state; its consumers get numbers of this shard.
+    """Decodes a state; its consumers get numbers of this shard.
 
     Raises:
-        ColumnsError: the blob is not what its JSON says.
-        KeyError, IndexError, TypeError, ValueError: a field is missing, or is not what it should be.
+        ColumnsError: the blob does not match its JSON.
+        KeyError, IndexError, TypeError, ValueError: a field is missing or invalid.
     """
     columns = unpack(header, blob)
     origins: dict[int, Origin] = {}
@@ -320,7 +321,7 @@ def _termini(header: dict[str, Any], columns: Columns) -> list[tuple[str, int, l
 
 
 def _ids(columns: Columns) -> list[tuple[int, bytes]]:
-    """Digests of message-ids in the window of duplicates, by when they are forgotten."""
+    """Digests of message-ids in the window of duplicates, with the end of their window."""
     found: list[tuple[int, bytes]] = []
     digests = columns["digests"]
     position = 0
@@ -328,5 +329,5 @@ def _ids(columns: Columns) -> list[tuple[int, bytes]]:
         found.append((until_ms, bytes(digests[position : position + size])))
         position += size
     if position != len(digests) or any(len(each) % DIGEST_BYTES for _, each in found):
-        raise ColumnsError(f"the digests have {position} bytes, {len(digests)} came")
+        raise ColumnsError(f"the digests have {position} bytes, found {len(digests)}")
     return found

@@ -1,6 +1,6 @@
 """Arrangement: the data structures of a queue's messages, by its policy and the selectors of its consumers.
 
-The arrangement is made again after a restart, when a queue has moved here, and when the policy changes.
+The arrangement is made again after a restart, after a move of the queue, and when the policy changes.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ class Arrangement:
         self._joining = joining
         self._look = look or _no_fields
         self._selecting = 0
-        """Consumers that select."""
+        """Number of consumers with selectors."""
         self.effects: list[Effect] = []
         """Effects of messages that left the queue under its last policy, for the next dispatch."""
 
@@ -70,7 +70,7 @@ class Arrangement:
         ]
         special = contents.special
         if command.joins and (special is None or not special.singles):
-            # Joined messages share the earliest time of arrival, but delays count from each message's own.
+            # Joined messages share the earliest time of arrival, but delays need the time of each message.
             runs = join_neighbours(runs)
         for run in merge_evicted(runs, {}):
             contents.counters.restored += run.count
@@ -90,7 +90,7 @@ class Arrangement:
         self._know(command.ids)
 
     def open(self, command: Open, now_ms: int) -> None:
-        """Makes a copy of another shard's queue this one, with its consumers and their deliveries."""
+        """Makes a copy the queue itself, with its consumers and their deliveries."""
         contents = self._contents
         active: Consumer | None = None
         deliveries = contents.deliveries
@@ -115,7 +115,7 @@ class Arrangement:
         contents.deadlines.thin(contents.expiring())
 
     def _set_aside(self) -> None:
-        """Takes deferred messages out of the line of a copy."""
+        """Moves deferred messages out of the line of a copy."""
         ready = self._contents.ready
         waiting = ready.waiting()
         deferred = [run for run in waiting if run.is_deferred]
@@ -132,10 +132,10 @@ class Arrangement:
             contents.duplicates.restore(ids)
 
     def follow(self, policy: Policy, now_ms: int, past: Past | None = None) -> None:
-        """Follows another policy: arranges the messages that wait as it says.
+        """Applies another policy, and arranges the waiting messages accordingly.
 
         Messages in flight stay with their consumers. A dispatch should follow. Raises ValueError for a policy
-        that asks for what does not go together.
+        with features that do not combine.
         """
         contents = self._contents
         policy.check()
@@ -158,7 +158,7 @@ class Arrangement:
         if contents.special is not None:
             contents.special.replacing.tell(self.effects)
             if self.effects:
-                # An entry that expires nothing: with it the next dispatch passes the time, and adds the
+                # An entry that expires nothing, so that the next dispatch reaches its time and adds the
                 # effects.
                 heappush(contents.deadlines.heap, (0, 0, 0))
         sparse = Sparse() if policy.is_special else None
@@ -198,7 +198,7 @@ class Arrangement:
                 order.attach(consumer)
 
     def attached(self, consumer: Consumer) -> None:
-        """A consumer that selects has attached, or any consumer to a queue with an order of its own."""
+        """Notes that a consumer with a selector has attached, or any consumer to a queue with an order."""
         self._selecting += consumer.options.selects is not None
         contents = self._contents
         order = contents.deliveries.order
@@ -208,7 +208,7 @@ class Arrangement:
         order.attach(consumer)
 
     def detached(self, consumer: Consumer, order: Order) -> None:
-        """A consumer of a queue with an order has detached."""
+        """Notes that a consumer of a queue with an order has detached."""
         contents = self._contents
         self._selecting -= consumer.options.selects is not None
         order.detach(consumer)
@@ -223,5 +223,5 @@ class Arrangement:
 
 
 def _no_fields(path: str) -> Callable[[bytes], Any]:
-    """Finds no field in any message."""
+    """A `Look` that finds no field in any message."""
     return lambda message: None

@@ -1,10 +1,10 @@
-"""Aside: the deferred messages of one queue, which nobody gets but who asks for them by their sequences.
+"""Aside: the deferred messages of one queue, which are delivered only to requests with their sequences.
 
 A receiver defers a message by its outcome. From then on the bit `DEFERRED` is in its attempts, also after a
-restart, a move, or a delivery that has failed, so that the message comes back here and not to the ready ones.
+restart, a move, or a failed delivery, so that the message returns here and not to the ready ones.
 
-They lie in flight, under their sequences, at a consumer that nobody can settle for: so they are spilled,
-fetched, moved and counted against bounds as all deliveries are.
+Deferred messages are in flight, under their sequences, at an internal consumer without a link: so they are
+spilled, fetched, moved and counted against bounds like all deliveries.
 """
 
 from bisect import bisect_right
@@ -18,7 +18,7 @@ from lightrail.shard.queue.ready import one_run
 from lightrail.shard.queue.runs import Run
 
 NOBODY: Final = -2
-"""The number of the consumer that has them."""
+"""The number of the internal consumer that has the deferred messages."""
 
 
 class Aside:
@@ -29,10 +29,10 @@ class Aside:
     def __init__(self) -> None:
         self.consumer = Consumer(NOBODY, ConsumerOptions(), None)
         self.count = 0
-        """Messages."""
+        """Number of messages."""
 
     def __len__(self) -> int:
-        """Runs."""
+        """Number of runs."""
         return len(self.consumer.in_flight)
 
     def __iter__(self) -> Iterator[Run]:
@@ -41,7 +41,7 @@ class Aside:
 
     @property
     def lowest(self) -> int | None:
-        """The lowest sequence, None where nothing is deferred."""
+        """The lowest sequence; None if no message is deferred."""
         line = self.consumer.in_flight
         return line.keys[line.head] if len(line) else None
 
@@ -64,7 +64,7 @@ class Aside:
         line.runs.insert(index, run)
 
     def take(self, sequence: int) -> Run | None:
-        """Takes a single message out, None if it is not here."""
+        """Removes and returns a single message; None if it is not deferred."""
         line = self.consumer.in_flight
         index = line.index(sequence)
         if index == len(line.runs) or line.keys[index] > sequence:
@@ -82,7 +82,7 @@ class Aside:
         return run
 
     def take_between(self, first: int, last: int) -> list[Run]:
-        """Takes out the messages with sequences from `first` to before `last`."""
+        """Removes and returns the messages with sequences from `first` to before `last`."""
         line = self.consumer.in_flight
         start = stop = line.index(first)
         kept: list[Run] = []
@@ -103,7 +103,7 @@ class Aside:
         return taken
 
     def everything(self) -> list[Run]:
-        """Takes all of them out."""
+        """Removes and returns all messages."""
         runs = self.consumer.in_flight.everything()
         self.consumer.in_flight.evicted_to = 0
         self.count = 0

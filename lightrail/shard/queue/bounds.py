@@ -1,4 +1,4 @@
-"""Bounds: how many messages and bytes a queue may have by its policy, and how much of a batch still fits."""
+"""Bounds: the limits of messages and bytes in a queue's policy, and how much of a batch still fits."""
 
 from bisect import bisect_right
 from typing import Final
@@ -23,7 +23,7 @@ def refuses(policy: Policy) -> bool:
 
 
 def room(policy: Policy, held: int, held_bytes: int, batch: Batch, first: int) -> int:
-    """How many messages of a batch in memory, from index `first` on, fit into the queue."""
+    """Number of messages of a batch in memory, from index `first` on, that fit into the queue."""
     fits = batch.count - first
     if policy.max_length is not None:
         fits = min(fits, policy.max_length - held)

@@ -1,6 +1,6 @@
 """Commands: the requests to a queue, as values.
 
-Ranges of delivery numbers and sequences are half-open: `last` is the first one that no longer belongs.
+Ranges of delivery numbers and sequences are half-open: `last` is the first one after the range.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Batch, Run
 
 UNBOUNDED: Final = 1 << 62
-"""Bytes of a credit that is only a number of messages."""
+"""Bytes of a credit that limits only the number of messages."""
 
 
 class OutcomeKind(IntEnum):
@@ -50,22 +50,22 @@ FAILED: Final = Outcome(OutcomeKind.MODIFIED, delivery_failed=True)
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """How a consumer wants its messages."""
+    """Options of a consumer."""
 
     browse: bool = False
     """Distribution-mode copy: it gets copies, and its outcomes change nothing (messaging 3.5.3)."""
     presettled: bool = False
     """Its deliveries are accepted at once."""
     exclusive: bool = False
-    """It is refused if there are other consumers, and others are refused beside it; browsers don't count."""
+    """It is refused if there are other consumers, and it excludes others; browsers don't count."""
     priority: int = 0
-    """A consumer of a higher priority gets all messages as long as it has credit."""
+    """Priority: while a consumer of a higher one has credit, it gets all messages."""
     default_outcome: Outcome = FAILED
     """Outcome of deliveries that are in flight when the consumer detaches."""
     first: int = 0
     """Its first delivery number; not 0 for a consumer that continues after a restart of the shard."""
     selects: Callable[[bytes], bool | None] | None = None
-    """Selects its messages; must not raise. None: it gets all messages.
+    """Selects its messages; must not raise. None to get all messages.
 
     It returns None if no more messages may be read in this step: the next dispatch calls it again."""
     lock_ms: int = 0
@@ -81,7 +81,7 @@ class Enqueue(NamedTuple):
 
 class Attach(NamedTuple):
     consumer: int
-    """Never used twice in the life of a machine."""
+    """Number of the consumer; never used twice by a machine."""
     options: ConsumerOptions = ConsumerOptions()
 
 
@@ -134,20 +134,20 @@ class SettleDeliveries(NamedTuple):
 
 
 class Reserve(NamedTuple):
-    """Deliveries of a consumer, all of which exist, belong to a prepared transaction from now on.
+    """Assigns deliveries of a consumer, all of which must exist, to a prepared transaction.
 
-    Neither a settlement, nor the end of a lock or of the consumer changes them.
+    From then on no settlement, end of a lock or end of the consumer changes them.
     """
 
     holder: int
-    """Below 0; never used twice in the life of a machine."""
+    """Number of the reservation, below 0; never used twice by a machine."""
     consumer: int
     first: int
     last: int
 
 
 class Conclude(NamedTuple):
-    """The transaction is decided: its deliveries get this outcome."""
+    """Applies the decision of a transaction: its deliveries get this outcome."""
 
     holder: int
     outcome: Outcome
@@ -166,16 +166,17 @@ class SettleLocked(NamedTuple):
 class LockDeferred(NamedTuple):
     """Locks deferred messages, all or none of them; answered by LockedDeferred.
 
-    Each is a delivery of its own, whose number is its sequence. Repeated with its key, it finds them again.
+    Each message is one delivery, whose number is its sequence. A repeated command with the same key finds
+    them again.
     """
 
     holder: int
-    """Of a consumer that is never attached; never used twice in the life of a machine."""
+    """Number of a consumer that is never attached; never used twice by a machine."""
     key: str
-    """Names the locks, which SettleLocked and RenewLock find by it."""
+    """Key of the locks for SettleLocked and RenewLock."""
     sequences: Sequence[int]
     lock_ms: int
-    """How long they are locked where the policy has no time."""
+    """The lock time if the policy has none."""
 
 
 class RenewLock(NamedTuple):
@@ -203,7 +204,7 @@ class Purge(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Removes a delayed message before its time; does nothing if it is not delayed (any more)."""
+    """Removes a delayed message before its time; does nothing if it is not, or no longer, delayed."""
 
     sequence: int
 
@@ -212,21 +213,21 @@ class Past(NamedTuple):
     """State of a special queue at its former owner that can't be read from its messages."""
 
     owners: Mapping[int, int] | None = None
-    """Queue of groups: the owner of each group that has one, by the sequence of one message of the group."""
+    """For a queue of groups: the owner of each group that has one, by the sequence of one of its messages."""
     newest: Mapping[int, int] | None = None
-    """Queue of last values: the newest sequence of the key of each in-flight or delayed message, by the
+    """For a queue of last values: the newest sequence of the key of each in-flight or delayed message, by the
     message's sequence."""
 
 
 class Change(NamedTuple):
-    """Sets another policy, which was checked; messages in flight stay with their consumers."""
+    """Sets another, checked policy; messages in flight stay with their consumers."""
 
     policy: Policy
 
 
 @dataclass(slots=True)
 class Holder:
-    """A consumer of a queue that moves here, and its deliveries."""
+    """A consumer of a queue that moves to this shard, and its deliveries."""
 
     consumer: int
     options: ConsumerOptions
@@ -239,7 +240,7 @@ class Holder:
     renewed: dict[int, int] = field(default_factory=dict)
     """The ends of locks that were renewed, by delivery number."""
     cursor: int = 0
-    """Browsers: copies of messages with lower sequences were sent."""
+    """For browsers: copies of messages with lower sequences were sent."""
     departed: bool = False
     active: bool = False
     """Whether it is the single active consumer."""
@@ -250,12 +251,12 @@ class Open(NamedTuple):
 
     policy: Policy
     holders: Sequence[Holder] = ()
-    """In the order of their attaches."""
+    """Consumers in the order of their attaches."""
     locks: Sequence[tuple[int, int, int, int]] = ()
     """(milliseconds since the epoch, consumer, first and last delivery number)."""
     past: Past = Past()
     seen_to: int = 0
-    """Lower sequences were delivered at least once."""
+    """Messages with lower sequences were delivered at least once."""
     ids: Sequence[tuple[int, bytes]] = ()
     """As in Restore."""
 
@@ -290,9 +291,9 @@ class Restore(NamedTuple):
     reserved: Mapping[int, Sequence[tuple[int, int]]] = {}
     """Sequences (first, before last) of messages of prepared transactions, by holder; see Reserve."""
     joins: bool = True
-    """Whether neighbours may share the earliest time of arrival: not where delays count from their own."""
+    """Whether neighbours may share the earliest time of arrival; not if delays need the time of each."""
     is_copy: bool = False
-    """Of another shard's queue: all messages lie in its line, deferred ones as well, until it is opened."""
+    """Whether it is a copy: all messages, also deferred ones, are in the ready line until it is opened."""
 
 
 Command = (

@@ -19,7 +19,7 @@ class Ring:
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.members = 0
-        """Consumers of this priority, with credit or without."""
+        """Number of consumers of this priority, with or without credit."""
         self.turn: deque[Consumer] = deque()
 
 
@@ -52,13 +52,13 @@ class Consumer:
         self.id = identity
         self.options = options
         self.ring = ring
-        """None for a browser, which does not compete."""
+        """The ring of its priority; None for a browser, which does not compete."""
         self.limit = options.first
-        """It may be sent delivery numbers below this."""
+        """Credit: delivery numbers below this one may be sent."""
         self.next = options.first
         """The next delivery number."""
         self.room = UNBOUNDED
-        """Bytes that it may still be sent by its latest credit; with none left its limit is `next`."""
+        """Remaining bytes of its latest credit; if none remain, its limit is `next`."""
         self.exact = 0
         """Half of its latest credit in bytes, if no message may be larger than the rest of `room`; else 0."""
         self.larger = 0
@@ -67,10 +67,10 @@ class Consumer:
         self.waits = False
         """Whether it is in the ring of its priority: it has credit and competes."""
         self.cursor = 0
-        """It gets no lower sequences: a browser has seen them, another consumer is barred from them."""
+        """It gets no lower sequences: a browser has received them, another consumer is barred from them."""
         self.in_flight = InFlight()
         self.lock_ms = lock_ms
-        """Lock time of its next deliveries; 0: they are locked as long as it is attached."""
+        """Lock time of its next deliveries; 0 to lock them as long as it is attached."""
         self.lock_ms_before = 0
         """The longest lock time of its unsettled deliveries, if that was longer."""
         self.plain = not (options.presettled or lock_ms)
@@ -82,7 +82,7 @@ class Consumer:
         self.standby = False
         """Whether it gets no messages because another one is the single active consumer."""
         self.suspended = False
-        """Whether it has no link, and keeps its deliveries until that is resumed."""
+        """Whether its link is detached, and it keeps its deliveries until the link is resumed."""
 
     @property
     def turn_bytes(self) -> int:
@@ -142,9 +142,9 @@ class Consumers:
         self.departed: dict[int, Consumer] = {}
         """Detached consumers with deliveries that are still locked."""
         self.deferred: Consumer | None = None
-        """Has the deliveries that wait for their outcome (deferred.py)."""
+        """The internal consumer of deliveries that wait for their outcome (deferred.py)."""
         self.aside: Consumer | None = None
-        """Has the deferred messages (aside.py)."""
+        """The internal consumer of deferred messages (aside.py)."""
         self.single_active = False
         self.browsers: list[Consumer] = []
         self.competing = 0
@@ -220,7 +220,7 @@ class Consumers:
         return len(self.by_id) > self.suspended
 
     def suspend(self, identity: int) -> None:
-        """Takes a consumer's credit; of a queue where one is active, another one becomes it."""
+        """Withdraws a consumer's credit; if it is the single active one, another one becomes active."""
         consumer = self.by_id.get(identity)
         if consumer is None or consumer.suspended:
             return
@@ -232,7 +232,7 @@ class Consumers:
             self._choose_active()
 
     def resume(self, identity: int) -> None:
-        """A suspended consumer may get credit again."""
+        """Allows a suspended consumer to get credit again."""
         consumer = self.by_id.get(identity)
         if consumer is not None and consumer.suspended:
             consumer.suspended = False
@@ -249,7 +249,7 @@ class Consumers:
         if self.exclusive:
             found = "the queue has an exclusive consumer"
         elif self.competing and options.exclusive:
-            found = "an exclusive consumer was asked for, but the queue has consumers already"
+            found = "the consumer is exclusive, but the queue has consumers already"
         elif self.competing and policy.exclusive:
             found = "the queue has a consumer, and its policy is exclusive: it allows one"
         if found:
@@ -294,7 +294,7 @@ class Consumers:
             self._update_ring(chosen)
 
     def _update_ring(self, consumer: Consumer) -> None:
-        """Puts it into the ring of its priority while it has credit and may get messages, else removes it."""
+        """Puts a consumer into its ring if it has credit and may get messages, else removes it."""
         ring = consumer.ring
         wanted = ring is not None and consumer.limit > consumer.next and not consumer.standby
         if ring is None or wanted == consumer.waits:
@@ -353,7 +353,7 @@ class Consumers:
             consumer.waits = True
 
     def look_again(self, sequence: int) -> None:
-        """Messages returned: cursors of competing consumers must not be behind them."""
+        """Resets cursors of competing consumers that are above the sequence of returned messages."""
         self.passed_over = False
         for consumer in self.by_id.values():
             if consumer.ring is not None and consumer.cursor:

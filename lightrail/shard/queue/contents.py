@@ -77,11 +77,11 @@ class Contents:
     # --- every message ----------------------------------------------------------------------------------
 
     def waiting(self) -> list[Run]:
-        """Everything that is ready or delayed, by sequence."""
+        """All ready and delayed messages, by sequence."""
         return self.ready.waiting() if self.special is None else self.special.waiting()
 
     def expiring(self) -> list[Run]:
-        """Everything that may expire: what waits, and deferred messages."""
+        """All messages that may expire: ready, delayed and deferred ones."""
         return [*self.waiting(), *self.aside]
 
     def set_aside(self, run: Run) -> None:
@@ -104,7 +104,7 @@ class Contents:
         ]
 
     def surrender(self) -> list[Run]:
-        """Removes and returns everything, because the queue ends."""
+        """Removes and returns all messages, because the queue ends."""
         runs = self.ready.clear() if self.special is None else self.special.clear()
         for consumer in self.consumers:
             runs += consumer.in_flight.everything()
@@ -153,7 +153,7 @@ class Contents:
     def evict(self, bytes_wanted: int, batch_bytes: int = 0) -> int:
         """Drops messages that are on disk from memory; returns the bytes that were freed.
 
-        Waiting messages first, from the tail, then those in flight.
+        Evicts waiting messages first, from the tail, then those in flight.
         """
         freed = self.eviction.evict(bytes_wanted, batch_bytes)
         deliveries = self.deliveries
@@ -178,8 +178,8 @@ class Contents:
     def relocate(self, run: Run, location: Location) -> None:
         """Sets the new location of the messages of `run` that are still in the queue.
 
-        `run` has the old one. It is a run of `runs_in`, or a part of it as it was read from disk; messages
-        that were settled meanwhile are skipped.
+        `run` has the old location. It is a run of `runs_in`, or a part of one that was read from disk;
+        messages that were settled meanwhile are skipped.
         """
         old = run.batch.location
         moved = self.eviction.relocate(run, location)
@@ -194,17 +194,17 @@ class Contents:
 
     @property
     def held(self) -> int:
-        """Messages that count against the policy's bounds: ready, delayed, in flight and deferred."""
+        """Number of messages that count against the bounds: ready, delayed, in flight and deferred."""
         return self.ready.count + self.deliveries.count + self.delayed.count
 
     @property
     def held_bytes(self) -> int:
-        """Their bytes."""
+        """Bytes of the messages that count against the bounds."""
         return self.ready.bytes + self.deliveries.bytes + self.delayed.bytes
 
     @property
     def locked_count(self) -> int:
-        """Messages in flight under a timed lock."""
+        """Number of messages in flight under a timed lock."""
         if not self.locks.heap:
             return 0
         return sum(
@@ -216,22 +216,22 @@ class Contents:
 
     @property
     def in_flight_count(self) -> int:
-        """Messages delivered and not settled."""
+        """Number of messages that are delivered and not settled."""
         return self.deliveries.count - self.aside.count
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of these, and of deferred messages."""
+        """Bytes of unsettled and of deferred messages."""
         return self.deliveries.bytes
 
     def sizes(self) -> tuple[int, int]:
-        """(`index_bytes`, `resident_bytes`) in one call, as each step needs them of every touched queue."""
+        """(`index_bytes`, `resident_bytes`) in one call, because each step needs both for touched queues."""
         special, ready, deliveries = self.special, self.ready, self.deliveries
         size = ready.bytes - ready.evicted_bytes + deliveries.bytes - deliveries.evicted_bytes
         if special is None:
             evicted = ready.evicted_runs
             index = limits.RUN_ON_DISK_BYTES * evicted
-            # A part of a batch counts as well: on disk it is a run of its own.
+            # A part of a batch counts as well, because it is a separate run on disk.
             size += limits.RUN_BYTES * (len(ready.runs) - ready.head - evicted)
         else:
             index = special.index_bytes
@@ -271,7 +271,7 @@ class Contents:
 
     @property
     def gauges(self) -> Gauges:
-        """The present gauges of the queue."""
+        """The current gauges of the queue."""
         return Gauges(
             self.ready.count,
             self.in_flight_count,
@@ -284,7 +284,7 @@ class Contents:
 
     @property
     def delayed_count(self) -> int:
-        """Messages that are delayed."""
+        """Number of delayed messages."""
         return self.delayed.count
 
     @property

@@ -1,4 +1,4 @@
-"""Copying: builds the contents of a queue from those of the same queue in another shard.
+"""Copying: builds the contents of a queue from those of the same queue at another shard.
 
 A copy is a machine without a policy, which is not dispatched: all its messages are in the ready line, in
 memory or on disk, with the sequences, attempts and bars that they have at the source. `Open` makes it the
@@ -73,7 +73,7 @@ def put_over(copy: Contents, run: Run) -> tuple[list[Run], list[Run]]:
     """Replaces messages by others with the same sequences.
 
     Returns:
-        The new runs and the replaced ones; messages that are not in the copy are left out.
+        The new runs and the replaced ones; messages that are not in the copy are skipped.
     """
     ready = copy.ready
     low = index = ready.index(run.sequence)

@@ -1,4 +1,4 @@
-"""Counters and gauges of one queue; counters never fall, and together they account for every message."""
+"""Counters and gauges of one queue; counters never decrease, and their sums match the messages."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,9 +10,9 @@ class Counters:
 
     enqueued: int = 0
     duplicates: int = 0
-    """Dropped for a message-id that had arrived within the window; they never were in the queue."""
+    """Dropped because of a message-id that had arrived within the window; they never were in the queue."""
     dropped: int = 0
-    """Accepted and dropped as the queue was full; they never were in the queue."""
+    """Accepted and dropped because the queue was full; they never were in the queue."""
     refused: int = 0
     """Refused: too many, or too large; they never were in the queue."""
     restored: int = 0
@@ -56,12 +56,12 @@ class Counters:
 
 
 class Gauges(NamedTuple):
-    """The present numbers of messages of a queue."""
+    """The current numbers of messages of a queue."""
 
     ready: int
     in_flight: int
     bytes: int
-    """Of all messages, in memory or on disk."""
+    """Bytes of all messages, in memory or on disk."""
     resident_bytes: int
     consumers: int
     delayed: int = 0

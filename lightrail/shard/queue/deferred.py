@@ -1,7 +1,7 @@
 """Deferred: outcomes of deliveries that are only on disk, and whose messages have to be read for the outcome.
 
-A dead letter is written with its reason, annotations are merged into the message: both need its bytes. Until
-these were read the messages stay in flight at a consumer of their own, which can't be settled, and their
+A dead letter is written with its reason, and annotations are merged into the message: both need its bytes.
+Until these are read, the messages stay in flight at an internal consumer, which can't be settled, and their
 outcome is not in the journal: after a crash they are ready again, as if they had not been settled.
 """
 
@@ -31,11 +31,11 @@ class Deferral:
     """The consumer that has them in flight for the queue's order."""
     outcome: Outcome
     left: int
-    """Messages."""
+    """Number of messages without the outcome."""
     unlocked: bool
     """Whether their lock expired before they were settled."""
     number: int
-    """Numbers from 1 over the life of the queue."""
+    """Number of the deferral, counted from 1 for each queue."""
 
 
 class Resumed(NamedTuple):
@@ -46,20 +46,20 @@ class Resumed(NamedTuple):
     outcome: Outcome
     unlocked: bool
     run: Run
-    """As it was on disk."""
+    """The run as it was on disk."""
     pieces: list[Run]
     """The messages that were read: all but lost ones."""
 
 
 class DeferredLine(InFlight):
-    """In flight until each has its outcome: neighbours are one run only where they have the same one."""
+    """Deliveries that wait for their outcome: neighbours are one run only if they have the same one."""
 
     __slots__ = ("_firsts",)
 
     def __init__(self, firsts: list[int]) -> None:
         super().__init__()
         self._firsts = firsts
-        """Of the deferrals, in order."""
+        """First sequences of the deferrals, in order."""
 
     def may_join(self, before: Run, after: Run) -> bool:
         return bisect_right(self._firsts, before.sequence) == bisect_right(self._firsts, after.sequence)
@@ -74,14 +74,14 @@ class Deferred:
         self._eviction = eviction
         self._firsts: list[int] = []
         self.consumer = Consumer(NOBODY, ConsumerOptions(), None)
-        """Has the messages in flight, with their sequences for delivery numbers."""
+        """The internal consumer of these messages, with their sequences as delivery numbers."""
         self.consumer.in_flight = DeferredLine(self._firsts)
         self._by_first: dict[int, Deferral] = {}
         self.number = 0
-        """Of the last one so far."""
+        """Number of the last deferral."""
 
     def __len__(self) -> int:
-        """Runs."""
+        """Number of runs."""
         return len(self.consumer.in_flight)
 
     def __iter__(self) -> Iterator[Run]:
@@ -90,11 +90,11 @@ class Deferred:
 
     @property
     def oldest(self) -> int:
-        """The lowest number of the outcomes that are left; above all numbers when none is."""
+        """The lowest number of the remaining deferrals; above all numbers if there are none."""
         return next((each.number for each in self._by_first.values()), self.number + 1)
 
     def add(self, consumer: Consumer, run: Run, outcome: Outcome, *, unlocked: bool) -> None:
-        """A run that is only on disk is to have this outcome."""
+        """Defers an outcome for a run that is only on disk."""
         line = self.consumer.in_flight
         index = bisect_right(line.keys, run.sequence, line.head)
         line.keys.insert(index, run.sequence)
@@ -104,12 +104,12 @@ class Deferred:
         self._by_first[run.sequence] = Deferral(consumer, consumer, outcome, run.count, unlocked, self.number)
 
     def disown(self) -> None:
-        """Forgets the holders of these deliveries, as the queue is arranged by another policy."""
+        """Removes the holders of these deliveries, because the queue is arranged by another policy."""
         for deferral in self._by_first.values():
             deferral.holder = self.consumer
 
     def wanted(self) -> list[Run]:
-        """Runs to fetch next, for which no fetch is under way: a few, as they are in memory after that."""
+        """The next few runs to fetch, for which no fetch is under way."""
         room = self._eviction.head_bytes
         found: list[Run] = []
         for run in self:
@@ -121,10 +121,10 @@ class Deferred:
         return found
 
     def fill(self, answer: Fetched) -> tuple[list[Resumed], bool]:
-        """Takes out the deliveries that were fetched.
+        """Removes the deliveries that were fetched.
 
         Returns:
-            These, and whether some have to be fetched again.
+            The removed deliveries, and whether some have to be fetched again.
         """
         asked = self._eviction.fetching.get(answer.sequence)
         end = max([run.end for run in answer.runs] + [asked or 0])

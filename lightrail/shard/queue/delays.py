@@ -22,7 +22,7 @@ DELAY_PATH: Final = "message-annotations.x-opt-delivery-delay"
 
 
 class Delays:
-    """The delayed messages of one queue, each a run of its own.
+    """The delayed messages of one queue, each in a separate run.
 
     Args:
         look: see `Look`.
@@ -35,13 +35,13 @@ class Delays:
         self._scheduled = look(SCHEDULED_PATH)
         self._delay = look(DELAY_PATH)
         self.line = Sparse()
-        """By sequence."""
+        """Delayed messages by sequence."""
         self._due: list[tuple[int, int]] = []
-        """(milliseconds since the epoch, sequence); a heap, with some messages that are not delayed any
-        more."""
+        """Heap of (milliseconds since the epoch, sequence), also of some messages that are no longer
+        delayed."""
 
     def due_ms(self, run: Run) -> int:
-        """When a message in memory may be delivered: milliseconds since the epoch, 0 for at once."""
+        """Due time of a message in memory in milliseconds since the epoch; 0 if it is not delayed."""
         message = run.batch.message(run.first)
         time, delay = self._time(message), self._delay(message)
         if time is None:
@@ -97,7 +97,7 @@ class Delays:
 
     @property
     def next_ms(self) -> int | None:
-        """When the first message is due, None without any."""
+        """Due time of the first message; None if there is none."""
         while self._due and not self.line.has(self._due[0][1]):
             heappop(self._due)
         return self._due[0][0] if self._due else None

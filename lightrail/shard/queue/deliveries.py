@@ -50,15 +50,15 @@ class Deliveries:
         self._work = work
         self._now_ms = 0
         self.order: Order | None = None
-        """Decides the next message of each consumer, if it is not the head for all."""
+        """Decides the next message of each consumer, unless it is the head for all."""
         self.seen_to = 0
-        """Lower sequences were delivered at least once: delivering them again is a redelivery."""
+        """Messages with lower sequences were delivered before; another delivery is a redelivery."""
         self.count = 0
-        """Messages in flight."""
+        """Number of messages in flight."""
         self.bytes = 0
         """Bytes of the messages in flight."""
         self.evicted_count = 0
-        """Messages in flight that are only on disk."""
+        """Number of messages in flight that are only on disk."""
         self.evicted_bytes = 0
         self.unfinished = False
         """Whether this turn's budget for deliveries was used up: the next step continues."""
@@ -101,7 +101,7 @@ class Deliveries:
         return found
 
     def take_over(self, run: Run) -> None:
-        """A run is in flight that was delivered elsewhere."""
+        """Counts a run in flight that was delivered at another shard."""
         self.count += run.count
         self.bytes += run.size
         if run.batch.data is None:
@@ -109,7 +109,7 @@ class Deliveries:
             self.evicted_bytes += run.size
 
     def lost(self, run: Run) -> None:
-        """A run that was only on disk can't be read back."""
+        """Subtracts a run on disk that can't be read back."""
         self.returns(run)
         self.count -= run.count
         self.bytes -= run.size
@@ -120,11 +120,11 @@ class Deliveries:
         self.evicted_bytes -= run.size
 
     def resized(self, before: Run, after: Run) -> None:
-        """A run that is only on disk was read, and its true size is known."""
+        """Corrects the sums after a run on disk was read and its true size is known."""
         self.bytes += after.size - before.size
         self.evicted_bytes += after.size - before.size
 
-    # --- handing out ------------------------------------------------------------------------------------
+    # --- delivering -------------------------------------------------------------------------------------
 
     def hand_out(self, effects: list[Effect], now_ms: int) -> bool:
         """Delivers to all consumers with credit in turns, until no credit or no ready message is left.
@@ -181,7 +181,7 @@ class Deliveries:
         return blocked
 
     def deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """One turn from the head.
+        """Delivers one turn of a consumer from the head.
 
         Returns:
             Whether the consumer got messages, and whether the head is only on disk.
@@ -204,7 +204,7 @@ class Deliveries:
         return got, False
 
     def deliver_around(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """The same if some runs are barred for some consumers: those are skipped."""
+        """Like `deliver`, but skips runs that are barred for the consumer."""
         ready = self.ready
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
         room = consumer.turn_bytes
@@ -218,7 +218,7 @@ class Deliveries:
                 index += 1
                 continue
             if run.last == run.first:
-                # A hole of a sparse line.
+                # This is a hole of a sparse line.
                 index += 1
                 continue
             if consumer.exact and not consumer.fits(run):

@@ -1,4 +1,4 @@
-"""Duplicates: the message-ids of the window, so that a message that is sent again is not stored again.
+"""Duplicates: the message-ids of the window, by which repeated messages are recognised.
 
 The queue keeps digests of 16 bytes, each until the end of its window; the oldest are dropped early if there
 are more than `limits.DUPLICATE_IDS_MAX`. A message without an id is never a duplicate.
@@ -18,7 +18,7 @@ DIGEST_BYTES: Final = 16
 
 
 class Fresh(NamedTuple):
-    """A message that is no duplicate: its index in the batch, and the digest of its id if it has one."""
+    """A message that is not a duplicate: its index in the batch, and the digest of its id if it has one."""
 
     at: int
     digest: bytes | None
@@ -45,7 +45,7 @@ class Duplicates:
             yield until_ms, b"".join(digests)
 
     def fresh(self, batch: Batch, first: int, end: int, now_ms: int) -> list[Fresh]:
-        """The messages `first` to before `end` of a batch that are no duplicates of others or each other."""
+        """The messages `first` to before `end` of a batch that duplicate neither others nor each other."""
         self._forget(now_ms)
         known = self._known
         here: set[bytes] = set()
@@ -62,7 +62,7 @@ class Duplicates:
         return found
 
     def remember(self, digests: Sequence[bytes], until_ms: int) -> None:
-        """Messages with these ids were enqueued."""
+        """Adds the ids of enqueued messages."""
         self._groups.append((until_ms, list(digests)))
         for digest in digests:
             self._known[digest] = until_ms
@@ -88,7 +88,7 @@ class Duplicates:
 
 
 def digest_of(value: object) -> bytes:
-    """Of a message-id, which is an unsigned number, a UUID, bytes or text (messaging 3.2.11 to 3.2.14)."""
+    """The digest of a message-id: an unsigned number, a UUID, bytes or text (messaging 3.2.11 to 3.2.14)."""
     if isinstance(value, str):
         encoded = b"s" + value.encode()
     elif isinstance(value, bytes | bytearray | memoryview):

@@ -1,6 +1,6 @@
-"""Effects: what the caller of a queue has to do, as values; the performer executes them in their order.
+"""Effects: the results of commands, as values that the performer executes in their order.
 
-Sequences are half-open: `last_sequence` is the first one that no longer belongs.
+Sequences are half-open: `last_sequence` is the first one after the range.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Reason(StrEnum):
     REPLACED = "replaced"
     """A newer message with its key was enqueued, in a queue of last values."""
     CANCELLED = "cancelled"
-    """It was delayed, and called off before its time."""
+    """It was delayed, and cancelled before its time."""
     QUEUE_FULL = "queue-full"
     """The oldest messages were removed for new ones, and the policy dead-letters them."""
     DISCARDED = "discarded"
@@ -39,7 +39,7 @@ class State(StrEnum):
 
 
 class Stored(NamedTuple):
-    """A batch has its sequences. The engine journals it (if durable) and sets `run.batch.location`."""
+    """A batch has got its sequences. The engine journals it (if durable) and sets `run.batch.location`."""
 
     run: Run
 
@@ -84,7 +84,7 @@ class Removed(NamedTuple):
 
 
 class Purged(NamedTuple):
-    """More messages were purged than one turn can settle: each run is as if Removed."""
+    """More messages were purged than one turn can settle; each run must be handled as Removed."""
 
     runs: list[Run]
 
@@ -99,7 +99,7 @@ class Returned(NamedTuple):
 
 
 class Released(NamedTuple):
-    """Runs that were released; an effect of captured queues alone."""
+    """Runs that were released; an effect of captured queues only."""
 
     runs: list[Run]
 
@@ -122,7 +122,7 @@ class DeadLetter(NamedTuple):
     condition: str = ""
     description: str = ""
     annotations: Any = None
-    """Of the receiver that rejected the messages, for the copies; None for nothing."""
+    """Annotations for the copies from the receiver that rejected the messages; None for none."""
 
 
 class Fetch(NamedTuple):
@@ -143,7 +143,7 @@ class LockAnswer(NamedTuple):
     """The answer to a SettleLocked or RenewLock."""
 
     found: bool
-    """False when the lock expired, the delivery was settled, or the key is not known here."""
+    """False if the lock expired, the delivery was settled, or the key is unknown."""
     until_ms: int
     """The new end of a renewed lock; else 0."""
 
@@ -152,9 +152,9 @@ class LockedDeferred(NamedTuple):
     """The answer to a LockDeferred."""
 
     runs: list[Run]
-    """The messages, one each, by sequence; none where any is not deferred, or is locked already."""
+    """The messages, one per run, by sequence; empty if any is not deferred, or is locked already."""
     until_ms: int
-    """When their locks run out."""
+    """The end of their locks."""
 
 
 class Renewed(NamedTuple):
@@ -169,7 +169,7 @@ class SettledDeliveries(NamedTuple):
     """The answer to a SettleDeliveries, delivery by delivery."""
 
     found: list[bool]
-    """Whether it was in flight, and has its outcome now."""
+    """Whether each was in flight, and has its outcome now."""
 
 
 class Peeked(NamedTuple):
@@ -177,7 +177,7 @@ class Peeked(NamedTuple):
 
     runs: list[Run]
     states: Sequence[State] = ()
-    """Of each of the runs."""
+    """The state of each run."""
 
 
 Effect = (

@@ -1,11 +1,11 @@
-"""Eviction: which waiting messages stay in memory, which are only on disk, and when those are fetched back.
+"""Eviction: decides which waiting messages stay in memory, and when evicted ones are fetched back.
 
 The first `head_bytes` of a queue stay in memory, and runs that move into them are fetched: one window for
 both, so that nothing is evicted that would be fetched at once. Runs are evicted from the tail. Delayed
 messages are not part of that window: all of them may be evicted.
 
-Where every message is a run of its own (`joins` is False) the runs stay, as an index, and lose their bytes
-only; those that were fetched and not delivered are the first to be evicted again.
+If every message is a separate run (`joins` is False), the runs stay as an index and only lose their bytes;
+messages that were fetched and not delivered are the first to be evicted again.
 """
 
 from bisect import bisect_right
@@ -58,7 +58,7 @@ class Eviction:
         self.head_bytes = limits.RESIDENT_HEAD_BYTES
         """Bytes at the head that stay in memory; the shard's memory may set another value."""
         self.joins = True
-        """Whether neighbours become one run: not where every message has a run of its own."""
+        """Whether neighbours are joined to one run; not if every message has a separate run."""
         self.fetching: dict[int, int] = {}
         """First and last sequence of each fetch under way."""
         self._inside: set[int] = set()
@@ -76,12 +76,12 @@ class Eviction:
         self.taken_bytes = 0
         """Bytes that were delivered since the queue last looked for batches of which little is left."""
         self.evicted = 0
-        """Messages evicted so far."""
+        """Number of messages evicted so far."""
         self.fetched = 0
-        """Messages fetched so far."""
+        """Number of messages fetched so far."""
 
     def follow(self, ready: Ready, delayed: Ready | None, *, joins: bool) -> None:
-        """The queue has other lines from now on; fetches under way go on."""
+        """Sets other lines; fetches under way continue."""
         self.ready = ready
         self.delayed = delayed
         self.joins = joins
@@ -91,7 +91,7 @@ class Eviction:
 
     @property
     def lines(self) -> tuple[Ready, ...]:
-        """All that waits."""
+        """The lines of all waiting messages."""
         return (self.ready,) if self.delayed is None else (self.ready, self.delayed)
 
     # --- out of memory ----------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Eviction:
         return freed
 
     def _evict(self, line: Ready, bytes_wanted: int, keep: int, extra: int) -> int:
-        """The same of one line, of which the first `keep` bytes stay."""
+        """Evicts messages of one line, of which the first `keep` bytes stay in memory."""
         runs = line.runs
         before = line.bytes + extra * len(line)
         # There may be a million single messages on disk between the tail and the window: they are not
@@ -148,7 +148,7 @@ class Eviction:
         return freed
 
     def _evict_again(self, first: int, last: int) -> int:
-        """Single messages that were fetched before, and are still there, go to the disk again."""
+        """Evicts single messages again that were fetched before and still wait."""
         freed = 0
         for line in self.lines:
             chosen: list[int] = []
@@ -164,7 +164,7 @@ class Eviction:
         return freed
 
     def _drop(self, line: Ready, chosen: list[int]) -> None:
-        """Takes their bytes from the runs at these indexes, which rise."""
+        """Drops the bytes of the runs at these rising indexes."""
         if not chosen:
             return
         start = max(chosen[0] - 1, line.head) if self.joins else chosen[0]
@@ -199,7 +199,7 @@ class Eviction:
     # --- back into memory -------------------------------------------------------------------------------
 
     def look_ahead(self) -> list[Run]:
-        """The runs of the window that are on disk and not being fetched, in order; from now on they are."""
+        """Begins to fetch runs of the window that are on disk and not being fetched; returns them."""
         self.unseen_bytes = 0
         return self.want(self.ready.head, self.head_bytes)
 
@@ -225,7 +225,7 @@ class Eviction:
         return wanted
 
     def want_runs(self, runs: Sequence[Run]) -> list[Run]:
-        """The same of certain runs, by sequence."""
+        """Begins to fetch the given runs, by sequence; returns those that are not being fetched already."""
         wanted: list[Run] = []
         for run in runs:
             self._want(run, wanted)
@@ -261,7 +261,7 @@ class Eviction:
         return True
 
     def give_back(self, run: Run) -> None:
-        """Puts a run that is only on disk back to its position in a plain line, beside its neighbours."""
+        """Returns a run that is only on disk to its position in a plain line, beside its neighbours."""
         line = self.ready
         index = bisect_right(line.keys, run.sequence, line.head)
         start, stop = max(index - 1, line.head), min(index + 1, len(line.runs))
@@ -372,7 +372,7 @@ class Eviction:
                 if piece.batch.location is location:
                     moved += piece.count
                     if piece.batch.ends is not None:
-                        # Parts of one batch stay parts of one.
+                        # Parts of one batch stay parts of one batch.
                         piece.batch = shared.setdefault(id(each.batch), piece.batch)
                 window.append(piece)
         if moved and self.joins:

@@ -1,8 +1,8 @@
-"""Deadlines: when which sequences expire, found without looking at any message.
+"""Deadlines: the expiry times of ranges of sequences, found without reading any message.
 
-One entry per batch with a time to live, in a heap. Entries are not removed when their messages are
-delivered: they fall out at the head of the heap as soon as everything up to them was delivered, when they
-are due, or when the heap has grown far beyond the runs that wait. Messages that return get a new entry.
+A heap has one entry per batch with a time to live. Entries are not removed when their messages are delivered:
+they are dropped at the head of the heap when all messages up to them were delivered or they are due, or when
+the heap has grown far beyond the waiting runs. Messages that return get a new entry.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ class Deadlines:
 
     @property
     def next_ms(self) -> int | None:
-        """When something may expire, or None."""
+        """The earliest time at which a message may expire, or None."""
         return self.heap[0][0] if self.heap else None
 
     def forget_before(self, sequence: int, now_ms: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from typing import Final
 
 NOTHING: Final = -1
-"""No sequence."""
+"""The value for no sequence."""
 
 
 class Group:
@@ -15,12 +15,12 @@ class Group:
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.ready: list[int] = []
-        """Sequences; a heap."""
+        """Sequences of ready messages; a heap."""
         self.owner: int | None = None
         self.in_flight = 0
-        """Messages in flight at the owner."""
+        """Number of messages in flight at the owner."""
         self.foreign = 0
-        """Messages in flight at other consumers: from before the queue had groups, or from a former owner."""
+        """Number of messages in flight at other consumers, from before the queue had groups or this owner."""
         self.offered = NOTHING
         """The first ready sequence, once it is in the heap of the consumers that may get it."""
         self.refused = False

@@ -1,4 +1,4 @@
-"""In flight: the deliveries of one consumer that are not settled, by delivery number."""
+"""In flight: the unsettled deliveries of one consumer, by delivery number."""
 
 from bisect import bisect_right
 from dataclasses import replace
@@ -34,7 +34,7 @@ class InFlight(Line):
         """Deliveries with lower numbers are only on disk, or not worth that."""
 
     def everything(self) -> list[Run]:
-        """Takes out all runs, in the order of delivery."""
+        """Removes and returns all runs, in the order of delivery."""
         runs = self.runs[self.head :]
         self.keys.clear()
         self.runs.clear()
@@ -42,14 +42,14 @@ class InFlight(Line):
         return runs
 
     def ordered(self) -> list[Run]:
-        """The runs that may come back to the queue's order: all but deferred messages (aside.py)."""
+        """The runs that may return to the queue's order: all except deferred messages (aside.py)."""
         return [run for run in self.runs[self.head :] if not run.is_deferred]
 
     # --- memory and disk --------------------------------------------------------------------------------
 
     @property
     def is_evicted(self) -> bool:
-        """Whether nothing here is in memory, as far as that is known without looking."""
+        """Whether no delivery is in memory, as far as that is known without a search."""
         return not self.keys or self.keys[-1] < self.evicted_to
 
     def evict(self, bytes_wanted: int, runs_max: int, memory: "Remembering | None") -> list[Run]:
@@ -84,7 +84,7 @@ class InFlight(Line):
         if stop > start:
             self.evicted_to = self.keys[stop - 1] + self.runs[stop - 1].count
         if gone:
-            # The run before it may be beside it on disk, too.
+            # The run before it may also be its neighbour on disk.
             start = start - 1 if start > self.head and self.runs[start - 1].batch.data is None else start
             keys, runs = evicted_deliveries(self.keys[start:stop], self.runs[start:stop], small)
             self.replace(start, stop, keys, runs)
@@ -93,7 +93,7 @@ class InFlight(Line):
     def spill_candidates(self, bytes_wanted: int, runs_max: int) -> list[Run]:
         """Deliveries that could be evicted if they had a location, as `Eviction.spill_candidates` has it.
 
-        Each has a batch of its own from now on: others of its messages may be elsewhere.
+        Each gets a separate batch, because other messages of its batch may have another location.
         """
         found: list[Run] = []
         start = self.index(self.evicted_to)
@@ -116,7 +116,7 @@ class InFlight(Line):
         """Sets the new location of those messages of `run` that are here and have a location in `segment`.
 
         Returns:
-            How many there were.
+            The number of these messages.
         """
         # Deliveries are in the order of their sequences, except for redelivered ones.
         index = bisect_right(self.runs, run.sequence, self.head, key=_sequence) - 1

@@ -1,4 +1,4 @@
-"""Invariants: what is true of a machine after every step; only tests check it."""
+"""Invariants: laws that a machine satisfies after every step; only tests check them."""
 
 from bisect import bisect_right
 from itertools import pairwise
@@ -15,7 +15,7 @@ from lightrail.shard.queue.sparse import Sparse
 
 
 def check(machine: Machine) -> None:
-    """Raises AssertionError with the law that is broken and the numbers that break it."""
+    """Raises AssertionError with the broken law and the numbers that break it."""
     contents = machine.contents
     _check_conservation(contents)
     _check_ready(contents)
@@ -31,7 +31,7 @@ def _check_conservation(contents: Contents) -> None:
     counters = contents.counters
     present = contents.ready.count + contents.delayed_count + contents.in_flight_count + contents.aside.count
     assert counters.arrived == present + counters.left, (
-        f"{counters.arrived} arrived, but {present} are here and {counters.left} left: {counters}"
+        f"{counters.arrived} arrived, but {present} are present and {counters.left} left: {counters}"
     )
 
 
@@ -84,7 +84,7 @@ def _check_consumers(contents: Contents) -> None:
                 size += run.size
         ring = consumer.ring
         if ring is None:
-            assert not len(consumer.in_flight), "a browser has something in flight"
+            assert not len(consumer.in_flight), "a browser has deliveries in flight"
         else:
             assert ring in consumers.rings
             assert consumer.waits == (consumer.limit > consumer.next and not consumer.standby)
@@ -94,7 +94,7 @@ def _check_consumers(contents: Contents) -> None:
         _check_line(consumer.in_flight)
         count += sum(run.count for run in consumer.in_flight.runs)
         size += sum(run.size for run in consumer.in_flight.runs)
-        assert len(consumer.in_flight), "a consumer is remembered that left nothing locked"
+        assert len(consumer.in_flight), "a departed consumer without locked deliveries is kept"
         assert isinstance(consumer, Reservation) or (
             contents.locks.by_key[consumer.options.lock_key] is consumer
         )

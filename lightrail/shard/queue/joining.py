@@ -14,13 +14,13 @@ class Joining:
 
     def __init__(self) -> None:
         self.bytes = 0
-        """Bytes that were enqueued since the tail was last joined."""
+        """Number of bytes enqueued since the tail was last joined."""
         self._joined_to = 0
         self.known_to = 0
-        """Messages with lower sequences were there in an earlier step: the engine has set their locations."""
+        """Messages with lower sequences are from earlier steps, so the engine has set their locations."""
 
     def begin(self, next_sequence: int) -> None:
-        """A line with all messages below a sequence was recovered or moved here."""
+        """Notes that all messages below a sequence were recovered or moved here."""
         self._joined_to = self.known_to = next_sequence
 
     def join(self, ready: Ready, special: Special | None) -> None:

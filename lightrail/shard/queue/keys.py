@@ -2,9 +2,10 @@
 
 By kind first: booleans (false before true), numbers (of all widths together; not-a-number after them all),
 timestamps, text (characters, strings and symbols together, by code point), uuids, binary and decimals (by
-octets: the broker never computes with decimals), then everything composite by what it looks like. What has no
-value comes last. Two values that compare equal here are the same key: `1` and `1.0`, string and symbol. Of a
-text or binary of more than `limits.KEY_BYTES_MAX` the beginning is compared; a digest tells it from others.
+octets: the broker never computes with decimals), then composite values by their text. Messages without a
+value are last. Two values that compare equal here are the same key: `1` and `1.0`, string and symbol. If a
+text or binary has more than `limits.KEY_BYTES_MAX`, only its beginning is compared, and then a digest of all
+of it.
 """
 
 from collections.abc import Callable
@@ -50,7 +51,7 @@ def key_of(value: Any) -> Key:
 
 
 def size_of(key: Key) -> int:
-    """About how many bytes of memory a key takes beyond a number's."""
+    """Approximate bytes of memory that a key uses beyond those of a number."""
     kind, value = key
     if kind == 6 or (kind in (4, 7) and value.isascii()):
         return len(value)

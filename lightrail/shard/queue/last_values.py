@@ -1,4 +1,4 @@
-"""Last values: which message is the newest one of its key."""
+"""Last values: the newest message of each key."""
 
 from collections.abc import Callable
 
@@ -32,12 +32,12 @@ class LastValues:
         return newest if newest != sequence else -1
 
     def newest(self, key: Key) -> int:
-        """The highest sequence of a key, -1 for one that is not known."""
+        """The highest sequence of a key; -1 for an unknown key."""
         return self._newest.get(key, -1)
 
     @property
     def many(self) -> bool:
-        """Whether there are so many keys that `thin` pays."""
+        """Whether there are enough keys for `thin` to be worth its cost."""
         return len(self._newest) >= self._thin_at
 
     def thin(self, held: set[Key], looked: int, present: Callable[[int], bool]) -> None:

@@ -1,8 +1,8 @@
 """A line: runs under rising keys, mostly removed from the head, found by bisection.
 
-Both the ready runs (keys: sequences) and the deliveries in flight (keys: delivery numbers) are one. A list
-with a moving head does what a deque does, and can be searched; keys are a list of their own because bisect
-compares plain integers in C.
+Ready runs (keys: sequences) and deliveries in flight (keys: delivery numbers) are lines. A list with a moving
+head is like a deque, and can be searched; keys are in a separate list because bisect compares plain integers
+in C.
 """
 
 from bisect import bisect_right
@@ -52,7 +52,7 @@ class Line:
         self.head = 0
 
     def index(self, key: int) -> int:
-        """Of the run that covers `key`, or else of the first run above it (then perhaps the length)."""
+        """Index of the run that covers `key`, else of the first run above it, which may be the length."""
         index = bisect_right(self.keys, key, self.head) - 1
         if index < self.head:
             return self.head
@@ -80,7 +80,7 @@ class Line:
             self.runs.insert(0, run)
 
     def between(self, first: int, last: int) -> list[Run]:
-        """The runs under the keys from `first` to before `last`, which stay; holes are skipped."""
+        """The runs under the keys from `first` to before `last`, without removing them; holes are skipped."""
         found: list[Run] = []
         index = self.index(first)
         while index < len(self.runs) and self.keys[index] < last:

@@ -27,11 +27,11 @@ from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
 
 _EVERYTHING: Final = 1 << 64
-"""Above every sequence."""
+"""A number above every sequence."""
 
 
 class Loading:
-    """Which messages of a special queue its order knows already, and what has to be read next."""
+    """The progress of reading the messages of a special queue into its order."""
 
     __slots__ = (
         "_consumers",
@@ -68,13 +68,13 @@ class Loading:
         self._eviction = eviction
         self._deliveries = deliveries
         self._past = Past()
-        """State from a former owner that the order does not have yet."""
+        """State of a former owner that the order does not have yet."""
         self.is_active = False
-        """Whether there are messages that have not been read, perhaps because they are on disk."""
+        """Whether some messages have not been read yet."""
         self.read_to = 0
-        """While it is active: messages with lower sequences were read."""
+        """While it is active: waiting messages with lower sequences were read."""
         self._learning = False
-        """While it is active: whether some in flight have yet to be read, before all that waits."""
+        """While it is active: whether messages in flight have yet to be read, before the waiting ones."""
 
     def awaits(self, sequence: int) -> bool:
         """Whether a message will be read later."""
@@ -176,7 +176,7 @@ class Loading:
         """State that the next owner can't read from the messages; `held_back` are in flight or delayed."""
         order, values = self._order, self._replacing.values
         if self.is_active and self.read_to < _EVERYTHING:
-            # The order does not know all of this yet.
+            # The order does not have all of this yet.
             return Past(
                 {**(self._past.owners or {})} if isinstance(order, Groups) else None,
                 None if values is None else {**(self._past.newest or {})},
@@ -204,7 +204,7 @@ class Loading:
         """Reads deliveries that were fetched; their messages stay on disk.
 
         Returns:
-            The lost ones, which were removed, and whether something has to be fetched again.
+            The lost messages, which were removed, and whether some have to be fetched again.
         """
         wanted = self._eviction.fetching.get(answer.sequence)
         lost: list[Run] = []
@@ -251,7 +251,7 @@ class Loading:
 
     @property
     def is_due(self) -> bool:
-        """Whether the next step can read or fetch something."""
+        """Whether the next step can read or fetch messages."""
         return self.is_active and not self._learning and (self._may_read or self._may_fetch)
 
     @property
@@ -265,7 +265,7 @@ class Loading:
 
     @property
     def _may_fetch(self) -> bool:
-        """Whether more may be fetched than is under way."""
+        """Whether more fetches may begin beside those under way."""
         return self._under_way_bytes < limits.LOADING_BYTES and any(
             run.sequence not in self._eviction.fetching for run in self._unread()
         )
@@ -286,7 +286,7 @@ class Loading:
         return total
 
     def fetch(self, effects: list[Effect]) -> None:
-        """Fetches what has to be read next and is only on disk, deliveries before what waits."""
+        """Fetches the next messages to read that are only on disk, deliveries before waiting ones."""
         if self._learning:
             room = limits.LOADING_BYTES
             for run in self._unknown():

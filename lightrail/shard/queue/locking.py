@@ -26,7 +26,7 @@ class Locking:
         self._outcomes = outcomes
 
     def apply(self, command: LockCommand, now_ms: int, effects: list[Effect]) -> None:
-        """Applies a command; locks that have expired by now are ended before."""
+        """Applies a command, after ending expired locks."""
         match command:
             case SettleLocked():
                 self._settle_locked(command, effects)
@@ -71,7 +71,7 @@ class Locking:
         until_ms = now_ms + (contents.policy.lock_ms or command.lock_ms)
         former = contents.locks.by_key.get(command.key)
         if former is not None:
-            # The request is repeated, as its answer was lost.
+            # The request is repeated, because its answer was lost.
             runs = [run for each in sequences for run in former.in_flight.between(each, each + 1)]
             effects.append(LockedDeferred(runs if len(runs) == len(sequences) else [], until_ms))
             return

@@ -37,14 +37,14 @@ class Locks:
             self._thin()
 
     def begin(self, consumer: Consumer, now_ms: int) -> None:
-        """A consumer without timed locks has them from now on, for its deliveries in flight, too."""
+        """Begins timed locks for a consumer that had none, also for its deliveries in flight."""
         line = consumer.in_flight
         for number, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
             self.add(consumer, number, number + run.count, now_ms + consumer.lock_ms)
 
     @property
     def next_ms(self) -> int | None:
-        """When the next lock may expire, or None; settled deliveries are skipped."""
+        """The time at which the next lock may expire, or None; settled deliveries are skipped."""
         heap = self.heap
         while heap and not self._held(heap[0]):
             self._drop(heappop(heap))
@@ -105,7 +105,7 @@ class Locks:
                 self._renew(consumer, number, now_ms, lock_ms)
                 locked.append(lock_ms)
         if not consumer.lock_ms and len(consumer.renewed) > limits.STALE_ENTRIES_MIN:
-            # No entry in the heap would remove those without one.
+            # Numbers without an entry in the heap would never be removed.
             consumer.renewed = {
                 number: until_ms
                 for number, until_ms in consumer.renewed.items()
@@ -130,7 +130,7 @@ class Locks:
         if former is None:
             return None
         if former.id in self._consumers.by_id:
-            found = "found a consumer attached with the same one"
+            found = "found an attached consumer with the same one"
         elif options.first < former.next:
             found = f"found deliveries locked under it up to number {former.next - 1}, this one begins with "
             found += f"{options.first}"
@@ -139,7 +139,7 @@ class Locks:
         return Refused(identity, conditions.ILLEGAL_STATE, f"expected a lock key of its own, {found}")
 
     def attached(self, consumer: Consumer) -> None:
-        """A consumer with a key has attached: deliveries that are still locked under the key are its own."""
+        """Gives an attached consumer with a key the deliveries that are still locked under this key."""
         key = consumer.options.lock_key
         former = self.by_key.get(key)
         self.by_key[key] = consumer
@@ -156,7 +156,7 @@ class Locks:
         heapify(self.heap)
 
     def detached(self, consumer: Consumer) -> bool:
-        """A consumer has detached; returns whether its deliveries stay locked."""
+        """Notes that a consumer has detached; returns whether its deliveries stay locked."""
         key = consumer.options.lock_key
         if not key:
             return False
@@ -168,7 +168,7 @@ class Locks:
         return False
 
     def settled(self, consumer: Consumer) -> None:
-        """Deliveries of a detached consumer were settled; after the last one its key is dropped."""
+        """Drops the key of a detached consumer after the settlement of its last delivery."""
         if not len(consumer.in_flight) and self._consumers.departed.pop(consumer.id, None) is not None:
             self.by_key.pop(consumer.options.lock_key, None)
 
@@ -191,7 +191,7 @@ class Locks:
                 del consumer.renewed[number]
 
     def _thin(self) -> None:
-        """Drops stale entries; repeated when there are twice as many as are left."""
+        """Drops stale entries; repeated when the number of entries has doubled."""
         kept = []
         for entry in self.heap:
             if self._held(entry):

@@ -61,9 +61,10 @@ class Machine:
         name: of the queue; one that ends with `/$dlq` never dead-letters.
         annotate: merges the annotations of a modified outcome into an encoded message; without it they are
             ignored.
-        look: gives for a path what reads that field from an encoded message; without it no message has a
+        look: returns a function that reads the field of a path from an encoded message; without it no message
+        has a
             key, a group or a delay, and none is a duplicate.
-        work: what may be done in a turn, which the caller begins; without it everything is done at once.
+        work: the budget of a turn, which the caller begins; without it all work is done at once.
 
     Raises:
         ValueError: the policy has features that do not combine.
@@ -238,7 +239,7 @@ class Machine:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the machine needs a Tick (or a dispatch, which does the same), or None."""
+        """Time at which the machine needs a Tick (or a dispatch, which does the same), or None."""
         contents = self.contents
         deliveries = contents.deliveries
         if self.outcomes.returning or self._removals.is_over or deliveries.unfinished:
@@ -301,7 +302,7 @@ class Machine:
             deadlines.thin(contents.expiring())
 
     def _is_late(self, now_ms: int) -> bool:
-        """Whether expired messages or locks are left for the next turn, as this one's work is used up."""
+        """Whether expired messages or locks are left for the next turn, because the work is used up."""
         expiring, locked = self.contents.deadlines.heap, self.contents.locks.heap
         return bool((expiring and expiring[0][0] <= now_ms) or (locked and locked[0][0] <= now_ms))
 
@@ -324,7 +325,7 @@ class Machine:
         special = contents.special
         if special is not None:
             special.prepare(now_ms, effects)
-            # Messages that are not delayed any more may be discarded now.
+            # Messages that are no longer delayed may be discarded now.
             self._trim(effects)
         returning = self.outcomes.returning
         if returning:
@@ -332,7 +333,7 @@ class Machine:
         elif self._removals.is_over:
             self._removals.trim(effects)
         if contents.work.left <= 0 and (returning or self._is_late(now_ms)):
-            # Messages that should have left the queue, or should be in it again, come before deliveries.
+            # Removals and returns that are due come before deliveries.
             return effects
         deliveries = contents.deliveries
         blocked = deliveries.hand_out(effects, now_ms)

@@ -1,4 +1,4 @@
-"""Merging: neighbours in a queue become one batch, in memory or on disk, so that backlogs cost few objects.
+"""Merging: joins neighbours in a queue to one batch, in memory or on disk, so that backlogs need few objects.
 
 A million messages, enqueued ten at a time, would be a hundred thousand batches, each with some 700 bytes of
 objects around 1000 bytes of payload. Joined they are copied once; that happens only when a backlog has
@@ -96,7 +96,7 @@ def on_disk(run: Run, count: int, size: int, location: Location | None, expires_
 
 
 def evicted_singles(runs: Sequence[Run]) -> list[Run]:
-    """Single messages that have a location, without their bytes, each still a run of its own.
+    """Single messages that have a location, without their bytes, each still in a separate run.
 
     Neighbours whose records lie near each other share one batch, which knows the size of each message: then
     a message costs its run and four bytes more. To get one of them back, the location of all is read.
@@ -106,7 +106,7 @@ def evicted_singles(runs: Sequence[Run]) -> list[Run]:
     location: Location | None = None
     for run in runs:
         if run.count > 1:
-            # The queue has not read these yet.
+            # The queue has not read these messages yet.
             result += _side_by_side(group, location)
             result.append(on_disk(run, run.count, run.size, run.batch.location, run.batch.expires_at_ms))
             group = []
@@ -243,7 +243,7 @@ def _sized(group: list[Run], location: Location | None) -> Run:
 
 
 def slim(run: Run) -> Run:
-    """The same messages; the few that are left of a large batch are copied, so that its memory is freed.
+    """The same messages; the few remaining ones of a large batch are copied, so that its memory is freed.
 
     At most a fourth of a batch is copied, into a new one: of each received byte, a third at most.
     """
@@ -254,7 +254,7 @@ def slim(run: Run) -> Run:
 
 
 def slim_singles(runs: Sequence[Run]) -> list[Run]:
-    """The same of runs of a line; messages of one batch stay in one."""
+    """Like `slim` for runs of a line; messages of one batch stay in one batch."""
     result: list[Run] = []
     at = 0
     while at < len(runs):
@@ -273,7 +273,7 @@ def slim_singles(runs: Sequence[Run]) -> list[Run]:
 
 
 def copied(runs: Sequence[Run]) -> list[Run]:
-    """The same runs, of one batch, as all of a new one."""
+    """Runs of one batch, copied to a new batch that has only them."""
     batch = joined(runs, runs[0].batch.location)
     result: list[Run] = []
     index = 0
@@ -284,7 +284,7 @@ def copied(runs: Sequence[Run]) -> list[Run]:
 
 
 def whole(run: Run) -> Run:
-    """The same run; one that is only on disk has a batch of its own, which is all of it."""
+    """The same run; if it is only on disk, with a batch that has only its messages."""
     batch = run.batch
     if batch.data is not None or (batch.ends is None and run.count == batch.count):
         return run
@@ -353,7 +353,7 @@ def _join(group: list[Run], location: Location | None) -> Run:
 
 
 def _alike(before: Run, after: Run) -> bool:
-    """Whether two runs follow each other without a gap and have equal attributes."""
+    """Whether two runs are neighbours without a gap and have equal attributes."""
     one, other = before.batch, after.batch
     return (
         before.sequence + before.last - before.first == after.sequence

@@ -1,5 +1,4 @@
-"""The keys of messages: what the order of a queue reads from each of them, and keeps while they are on
-disk."""
+"""The keys of messages: fields that the order of a queue reads, and keeps while messages are on disk."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, Final
@@ -20,16 +19,16 @@ class MessageKeys:
 
     def __init__(self, policy: Policy, look: Look) -> None:
         self.singles = policy.reads_messages
-        """Whether every message is a run of its own."""
+        """Whether every message is a separate run."""
         self._read: Callable[[bytes], Any] | None = None
         if policy.order != orders.FIFO:
             self._read = look(policy.order_key)
         elif policy.groups:
             self._read = look(GROUP_PATH)
         self._kept: dict[int, Key] = {}
-        """By sequence: of delayed messages, and of those in flight that are only on disk."""
+        """Keys by sequence: of delayed messages, and of those in flight that are only on disk."""
         self._held: set[int] = set()
-        """Of these sequences, those in flight."""
+        """The sequences in `_kept` that are in flight."""
         self._size_max = 0
         """Bytes of the largest key since the index was empty."""
 
@@ -69,17 +68,17 @@ class MessageKeys:
         return key
 
     def group_of(self, run: Run) -> Hashable:
-        """The key of a single message's group, None for a message without."""
+        """The key of a single message's group; None if it has no group."""
         key = self.key_of(run)
         return None if key == MISSING else key
 
     def keep(self, piece: Run) -> None:
-        """Keeps the key of a message that is delayed from now on."""
+        """Keeps the key of a message that becomes delayed."""
         if self._read is not None:
             self._kept[piece.sequence] = self.key_of(piece)
 
     def drop(self, sequence: int) -> None:
-        """Forgets the key of a message that is delayed no more."""
+        """Removes the key of a message that is no longer delayed."""
         self._kept.pop(sequence, None)
 
     def remember(self, run: Run) -> None:
@@ -89,7 +88,7 @@ class MessageKeys:
             self._held.add(piece.sequence)
 
     def forget(self, run: Run) -> None:
-        """Forgets the keys of a run that is in flight no more, or is in memory again."""
+        """Removes the keys of a run that is no longer in flight, or is in memory again."""
         if self._held:
             for sequence in range(run.sequence, run.end):
                 if sequence in self._held:
@@ -101,17 +100,17 @@ class MessageKeys:
         return sequence in self._held
 
     def cleared(self) -> None:
-        """All delayed messages have left the queue; those in flight stay, and may come back."""
+        """Removes the keys of delayed messages, which have left the queue; those in flight may return."""
         self._kept = {sequence: self._kept[sequence] for sequence in self._held}
 
     def thin(self, delayed: Sparse) -> None:
-        """Forgets keys of messages that are neither in flight nor delayed, when there are many."""
+        """Removes keys of messages that are neither in flight nor delayed, if there are many."""
         held = self._held
         if len(self._kept) > limits.STALE_ENTRIES_MIN + 2 * (len(delayed) + len(held)):
             self._kept = {each: key for each, key in self._kept.items() if each in held or delayed.has(each)}
 
     def bytes_of(self, count: int) -> int:
-        """What `count` keys of this queue take in memory, beside those that are kept here."""
+        """Bytes that `count` keys of this queue use in memory, besides those that are kept here."""
         count += len(self._kept)
         if not count:
             self._size_max = 0

@@ -1,6 +1,6 @@
 """Order: which ready message a consumer gets next, if that is not the head for all of them.
 
-The base is the order by sequence with consumers that select: each of them has a view of its own and looks at
+The base class is the order by sequence with consumers that select: each of them has a separate view and reads
 every message once. Ranked and grouped orders are built on it (ranked.py, groups.py).
 """
 
@@ -20,24 +20,24 @@ class Deliverer(Protocol):
     """Delivers the runs that an order has chosen; `Deliveries` is one."""
 
     def deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """Deliver ready messages from the head; whether any were, and whether the disk has to be read
-        first."""
+        """Delivers ready messages from the head; returns whether there were any, and whether the disk has to
+        be read first."""
 
     def deliver_around(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """The same, but for runs that are barred for the consumer."""
+        """Like `deliver`, but skips runs that are barred for the consumer."""
 
     def hand_over(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
-        """Deliver a run that was removed from the ready ones."""
+        """Delivers a run that was removed from the ready ones."""
 
     def show_copy(self, browser: Consumer, run: Run, effects: list[Effect]) -> None:
-        """Deliver a copy of a run to a browser."""
+        """Delivers a copy of a run to a browser."""
 
     def report_larger(self, consumer: Consumer, effects: list[Effect]) -> None:
-        """Report a message that is larger than the consumer's room."""
+        """Reports a message that is larger than the consumer's room."""
 
 
 class Order:
-    """By sequence."""
+    """The order by sequence."""
 
     __slots__ = (
         "_deliveries",
@@ -60,15 +60,15 @@ class Order:
         self._eviction = eviction
         self._deliveries = deliveries
         self._views: dict[int, View] = {}
-        """By consumer, of those that select or are barred from messages."""
+        """Views by consumer, for consumers that select or are barred from messages."""
         self._fed = next_sequence
-        """The views know of the sequences below."""
+        """The views have all messages with lower sequences."""
         self._next = next_sequence
         self._gathered: Run | None = None
         """A run that was removed in this turn and not delivered yet, because the next one may continue it."""
         self._gathered_bytes = 0
         self._looks = 0
-        """Messages that selectors may still examine in this step."""
+        """Number of messages that selectors may still examine in this step."""
         self.loading = False
         """Whether messages have to be read from disk before the next one is known."""
         self.unfinished = False
@@ -78,7 +78,7 @@ class Order:
 
     @property
     def keys(self) -> int:
-        """Keys that the order keeps."""
+        """Number of keys that the order keeps."""
         return 0
 
     @property
@@ -86,7 +86,7 @@ class Order:
         """Bytes of memory beyond these keys and the line."""
         return sum(limits.RANGE_BYTES * len(view.heap) for view in self._views.values())
 
-    # --- what happens to the queue --------------------------------------------------------------------
+    # --- changes of the queue -------------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
         """Adds a consumer."""
@@ -103,31 +103,31 @@ class Order:
         return not self._views
 
     def enqueued(self, next_sequence: int) -> None:
-        """Messages with sequences below `next_sequence` were enqueued."""
+        """Notes that messages with sequences below `next_sequence` were enqueued."""
         self._next = next_sequence
 
     def arrived(self, run: Run) -> None:
-        """A run is ready for the first time."""
+        """Adds a run that is ready for the first time."""
 
     def begin_with(self, runs: list[Run]) -> None:
-        """All of these are ready, by sequence, and nothing has arrived before."""
+        """Adds all ready runs, by sequence, to an empty order."""
         for run in runs:
             self.arrived(run)
 
     def returned(self, run: Run) -> None:
-        """A run is ready again, or for the first time: all consumers may get it."""
+        """Adds a run that is ready again, or for the first time: all consumers may get it."""
         for view in self._views.values():
             view.push(0, run.sequence, run.end)
             view.thin(self._ready)
 
     def removed(self, run: Run) -> None:
-        """A run is not ready any more and was not delivered."""
+        """Notes that a run is no longer ready, without a delivery."""
 
     def settling(self, consumer: Consumer, runs: list[Run]) -> None:
-        """Runs are no more in flight; for those that are ready again a call of `returned` follows."""
+        """Notes that runs are no longer in flight; `returned` is called for those that are ready again."""
 
     def cleared(self) -> None:
-        """Nothing is ready."""
+        """Notes that no message is ready."""
         for view in self._views.values():
             view.heap.clear()
 
@@ -143,7 +143,7 @@ class Order:
         return not self.loading
 
     def turn(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """One turn of one consumer, as `Deliveries.deliver` has it."""
+        """One turn of one consumer; the result is that of `Deliveries.deliver`."""
         view = self._views.get(consumer.id)
         if view is not None:
             return self._choose(consumer, view, share, effects), False
@@ -196,7 +196,7 @@ class Order:
             index += 1
         return False
 
-    # --- messages that are runs of their own ----------------------------------------------------------
+    # --- messages in separate runs --------------------------------------------------------------------
 
     def look_ahead(self) -> list[Run]:
         """Runs on disk of the messages that are next, for which no fetch is under way."""
@@ -245,7 +245,7 @@ class Order:
         self._gathered_bytes = size
 
     def _hand_over(self, consumer: Consumer, effects: list[Effect]) -> None:
-        """Ends a turn: sends the slice that was gathered."""
+        """Ends a turn: sends the gathered slice."""
         if self._gathered is not None:
             self._eviction.taken_bytes += self._gathered_bytes
             self._deliveries.hand_over(consumer, self._gathered, self._gathered_bytes, effects)

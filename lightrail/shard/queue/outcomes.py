@@ -131,7 +131,7 @@ class Outcomes:
         return fails and 0 < policy.max_delivery_count <= failures(run.attempts) + 1
 
     def resume(self, answer: Fetched, effects: list[Effect]) -> bool:
-        """Gives fetched deliveries their outcome; returns whether something has to be fetched again."""
+        """Applies the outcome to fetched deliveries; returns whether some have to be fetched again."""
         found, missing = self._contents.deferred.fill(answer)
         for consumer, holder, outcome, unlocked, run, pieces in found:
             self._contents.deliveries.returns(run)
@@ -140,10 +140,10 @@ class Outcomes:
             if self._contents.special is not None:
                 self._contents.special.keys.forget(run)
             if self._contents.deliveries.order is not None:
-                # For its holder now; the outcome below is that of the consumer that it was delivered to.
+                # This is for its holder; the outcome below is that of the consumer that received it.
                 self._contents.deliveries.order.settling(holder, [run])
             for gone in gaps_of(pieces, run):
-                # Its bytes are not among those of the pieces.
+                # Its bytes are not in the pieces.
                 self._contents.deliveries.count -= gone.count
                 self._contents.counters.lost += gone.count
                 effects.append(removed(gone, Reason.LOST))
@@ -185,7 +185,7 @@ class Outcomes:
 
     def _modify(self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]) -> None:
         if self._contents.deliveries.order is not None:
-            # Callers without an outcome of the consumer have not called it; two calls do no harm.
+            # Callers without an outcome of the consumer have not called it; a second call has no effect.
             self._contents.deliveries.order.settling(consumer, runs)
         returned: list[Run] = []
         back: list[Run] = []
@@ -220,7 +220,7 @@ class Outcomes:
             effects.append(Returned(returned))
 
     def _put_off(self, run: Run) -> list[Run]:
-        """Of messages with new annotations, those that are not delayed by them."""
+        """Delays messages whose new annotations require it; returns the others."""
         if self._contents.special is None or run.is_deferred:
             return [run]
         ready = self._contents.special.put_off(run)
@@ -229,13 +229,13 @@ class Outcomes:
         return ready
 
     def _room_to_grow(self, runs: list[Run]) -> int:
-        """By how many bytes returned runs may grow within the queue's bounds."""
+        """Number of bytes by which returned runs may grow within the queue's bounds."""
         if self._contents.policy.max_bytes is None or not bounds.refuses(self._contents.policy):
             return limits.MAX_MESSAGE_BYTES
         return self._contents.policy.max_bytes - self._contents.held_bytes - sum(run.size for run in runs)
 
     def _rewrite(self, run: Run, annotations: Any, room: int) -> Run | None:
-        """The same messages with merged annotations, in a batch of their own; None if nothing changes.
+        """The same messages with merged annotations, in a separate batch; None if nothing changes.
 
         A message that would be larger than the queue takes, or would not fit into it, is not annotated
         (messaging 3.4.5 has no error for that): it returns as it was, and is counted.
@@ -287,7 +287,7 @@ class Outcomes:
             self._contents.consumers.look_again(run.sequence)
 
     def _give_back_all(self, runs: list[Run]) -> None:
-        """The same of many runs."""
+        """Like `_give_back` for many runs."""
         if len(runs) < limits.GIVEN_BACK_ONE_BY_ONE:
             for run in runs:
                 self._give_back(run)
@@ -316,7 +316,7 @@ class Outcomes:
             self._contents.consumers.look_again(runs[0].sequence)
 
     def unlock(self, consumer: Consumer, first: int, last: int, effects: list[Effect]) -> None:
-        """Ends deliveries whose locks expired: each counts as a failed one."""
+        """Ends deliveries whose locks expired: each counts as a failed delivery."""
         runs = consumer.in_flight.take(first, last)
         self._contents.work.left -= 4 * RUN * (len(runs) + 1)
         if self._contents.deliveries.evicted_count:

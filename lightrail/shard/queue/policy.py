@@ -1,4 +1,4 @@
-"""The policy of a queue machine: what it does beyond first in, first out."""
+"""The policy of a queue machine: its features beyond first in, first out."""
 
 from dataclasses import dataclass, field
 
@@ -7,14 +7,14 @@ from lightrail.model import limits, orders
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a queue does beyond first in, first out."""
+    """The features of a queue beyond first in, first out."""
 
     max_delivery_count: int = limits.DELIVERY_COUNT_MAX_DEFAULT
     """A message whose delivery-count would reach it is dead-lettered; 0 for never."""
     dead_letter: bool = True
     """Whether rejected, failed and expired messages go to `NAME/$dlq`; never of such a queue itself."""
     expired_to_dead_letter: bool = True
-    """Whether expired messages do; otherwise they are removed for good."""
+    """Whether expired messages are dead-lettered; otherwise they are removed."""
     priorities: int = 1
     """Levels, 1 to 10: higher ones go first; AMQP's are mapped by `lightrail.model.orders.level`."""
     order: str = orders.FIFO
@@ -24,15 +24,15 @@ class Policy:
     groups: bool = False
     """Messages of one group-id (messaging 3.2.4) are with one consumer at a time, in order."""
     delay: bool = False
-    """Whether messages may ask to wait: x-opt-delivery-time, x-opt-delivery-delay."""
+    """Whether messages may request a delay: x-opt-delivery-time, x-opt-delivery-delay."""
     max_age_ms: int | None = None
-    """How long after its arrival a message expires, if not earlier by its own time to live."""
+    """Time after its arrival at which a message expires, unless its time to live is shorter."""
     lock_ms: int | None = None
-    """The lock time of deliveries, unless the consumer has one; None for until it detaches."""
+    """The lock time of deliveries, unless the consumer has one; None to lock them until it detaches."""
     max_length: int | None = None
-    """Messages, ready, delayed and in flight."""
+    """Maximum number of messages: ready, delayed, deferred and in flight."""
     max_bytes: int | None = None
-    """Of the same."""
+    """Maximum bytes of these messages."""
     overflow: str = "reject"
     """Past these bounds: reject, discard_incoming, discard_existing, flow_control, or flow_to_disk, for which
     they bound only what is in memory."""
@@ -40,18 +40,18 @@ class Policy:
     """How long what came waits for room before the overflow acts: None for not at all, and with flow_control
     for ever."""
     duplicate_window_ms: int | None = None
-    """A message whose message-id came within so long is dropped."""
+    """Time after the arrival of a message-id within which another message with it is dropped."""
     max_consumers: int | None = None
-    """Consumers; browsers don't count."""
+    """Maximum number of consumers; browsers don't count."""
     single_active: bool = False
-    """One consumer gets all messages, the next one when it detaches."""
+    """Whether one consumer gets all messages, and the next one only after it has detached."""
     exclusive: bool = False
-    """One consumer is allowed."""
+    """Whether only one consumer is allowed."""
     durable: str = "default"
     """`always` and `never` override the messages."""
     max_message_bytes: int | None = None
     discard_to_dead_letter: bool = False
-    """With discard_existing: discarded messages are dead-lettered."""
+    """With discard_existing: whether discarded messages are dead-lettered."""
     captured: bool = False
     """Whether every outcome has an effect, also those that change nothing, for readers of the journal."""
     guarded: bool = field(init=False, default=False)
@@ -68,7 +68,7 @@ class Policy:
         object.__setattr__(self, "examines", examines)
 
     def check(self) -> None:
-        """Raises ValueError with the fields that don't go together."""
+        """Raises ValueError with the fields that do not combine."""
         wrong = orders.conflict(self.priorities, self.order, self.order_key, self.groups)
         if wrong is not None:
             raise ValueError(wrong)
@@ -85,5 +85,5 @@ class Policy:
 
     @property
     def is_special(self) -> bool:
-        """Whether the queue does anything but hand out its messages by sequence."""
+        """Whether the queue does more than deliver its messages by sequence."""
         return self.reads_messages or self.priorities > 1

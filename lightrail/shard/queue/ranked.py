@@ -1,7 +1,7 @@
 """Ranked: the order of queues with priorities, and of those sorted by a key.
 
-All consumers share one view. One that selects, or that meets a message which it is barred from, goes
-on with a view of its own.
+All consumers share one view. A consumer that selects, or that reaches a message from which it is barred,
+continues with a separate view.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ from lightrail.shard.queue.views import Range, View
 
 
 class Ranked(Order):
-    """Lower ranks first, and by sequence among equals.
+    """Delivers lower ranks first, and equal ranks by sequence.
 
     Args:
-        rank: of a run: the same for all its messages, and in every call.
+        rank: returns the rank of a run: the same for all its messages, and in every call.
         joins: whether neighbours often have the same rank.
     """
 
@@ -111,7 +111,7 @@ class Ranked(Order):
         return self._shared.copy()
 
     def _feed(self) -> None:
-        """Nothing: every run is named as it arrives."""
+        """Does nothing: every run is added when it arrives."""
 
     def look_ahead(self) -> list[Run]:
         self._eviction.unseen_bytes = 0

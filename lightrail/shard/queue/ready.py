@@ -12,20 +12,20 @@ from lightrail.shard.queue.runs import Batch, Run
 
 
 class Ready(Line):
-    """Runs by sequence. The sums always agree with the runs: every change passes through here."""
+    """Runs by sequence. The sums always match the runs, because all changes are made by this class."""
 
     __slots__ = ("barred_runs", "bytes", "count", "evicted_bytes", "evicted_runs")
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
-        """Messages."""
+        """Number of messages."""
         self.bytes = 0
-        """Of all of them, in memory or not."""
+        """Bytes of all messages, in memory or not."""
         self.evicted_runs = 0
         self.evicted_bytes = 0
         self.barred_runs = 0
-        """Runs that are barred for a consumer; while there are none, the head is for all."""
+        """Number of runs that are barred for a consumer; while there are none, the head is for all."""
 
     def add(self, run: Run) -> None:
         """Puts a run at the tail."""
@@ -34,7 +34,7 @@ class Ready(Line):
         self._count(run, 1)
 
     def add_batch(self, batch: Batch, sequence: int) -> Run:
-        """Puts a whole batch, which is in memory, at the tail: the hot way in."""
+        """Puts a whole batch, which is in memory, at the tail. This is the hot path."""
         count = batch.count
         run = Run(batch, 0, count, sequence)
         self.keys.append(sequence)
@@ -97,7 +97,7 @@ class Ready(Line):
         return -1
 
     def give_back(self, run: Run) -> None:
-        """Puts a run back to its position by sequence, and makes one run of it and its neighbours again."""
+        """Returns a run to its position by sequence, and joins it with its neighbours again."""
         self._count(run, 1)
         index = bisect_right(self.keys, run.sequence, self.head)
         if index > self.head and one_run(self.runs[index - 1], run):
@@ -126,7 +126,7 @@ class Ready(Line):
                 self.runs.insert(index, run)
 
     def give_back_all(self, runs: Sequence[Run]) -> None:
-        """Puts many runs back, by sequence: their neighbours are moved once and not for each."""
+        """Returns many runs, by sequence; their neighbours are moved once and not for each run."""
         start, stop, around = self._around(runs)
         for run in around:
             self.barred_runs -= bool(run.barred)
@@ -161,13 +161,13 @@ class Ready(Line):
         return old
 
     def exchange(self, index: int, run: Run) -> None:
-        """Puts a run of the same messages where another one is."""
+        """Replaces a run by another one of the same messages."""
         self._count(self.runs[index], -1)
         self._count(run, 1)
         self.runs[index] = run
 
     def clear(self) -> list[Run]:
-        """Takes all runs."""
+        """Removes and returns all runs."""
         runs = self.runs[self.head :]
         self.__init__()  # type: ignore[misc]
         return runs
@@ -188,7 +188,7 @@ class Ready(Line):
 
 
 def fitting(run: Run, count_max: int, bytes_max: int) -> int:
-    """How many messages of a run, which is in memory, fit into `bytes_max` bytes: at least one."""
+    """Number of messages of a run in memory that fit into `bytes_max` bytes; at least one."""
     ends = run.batch.loaded().ends
     start = ends[run.first - 1] if run.first else 0
     count = bisect_right(ends, start + bytes_max, run.first, run.first + count_max) - run.first
@@ -196,7 +196,7 @@ def fitting(run: Run, count_max: int, bytes_max: int) -> int:
 
 
 def one_run(before: Run, after: Run) -> bool:
-    """Whether two runs follow each other in their batch and in the queue, with the same past."""
+    """Whether two runs are neighbours in their batch and in the queue, with the same past."""
     return (
         before.batch is after.batch
         and before.last == after.first

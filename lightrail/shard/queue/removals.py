@@ -1,4 +1,4 @@
-"""Removals: how messages leave a queue other than by a consumer's outcome: they expire, or are discarded."""
+"""Removals: messages that leave a queue without a consumer's outcome: they expire, or are discarded."""
 
 from heapq import heappush
 from typing import Final
@@ -22,7 +22,7 @@ from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.work import LEAVING, LETTER, LETTER_MESSAGE, RUN
 
 _EXPIRED: Final = Outcome(OutcomeKind.REJECTED)
-"""Stands for the end of deferred messages whose bytes have to be read for it."""
+"""The outcome for expired deferred messages whose bytes have to be read first."""
 
 
 class Removals:
@@ -119,7 +119,7 @@ class Removals:
     # --- deferred messages ------------------------------------------------------------------------------
 
     def take_aside(self) -> list[Run]:
-        """Takes all deferred messages out of the queue."""
+        """Removes and returns all deferred messages."""
         runs = self._contents.aside.everything()
         for run in runs:
             self._took_aside(run)
@@ -152,7 +152,7 @@ class Removals:
             effects.extend(Fetch(run) for run in contents.deferred.wanted())
 
     def expire_deferred(self, runs: list[Run], effects: list[Effect]) -> None:
-        """Removes deferred messages that have expired and are not aside any more."""
+        """Removes expired deferred messages that are no longer aside."""
         contents = self._contents
         for run in runs:
             contents.deliveries.count -= run.count
@@ -161,7 +161,7 @@ class Removals:
             self.discard(run, Reason.EXPIRED, effects)
 
     def _took_aside(self, run: Run) -> None:
-        """Deferred messages have left the queue: subtracts them from the sums."""
+        """Subtracts deferred messages that have left the queue from the sums."""
         deliveries = self._contents.deliveries
         if run.batch.data is None:
             deliveries.returns(run)
@@ -178,7 +178,7 @@ class Removals:
     def discard(
         self, run: Run, reason: Reason, effects: list[Effect], outcome: Outcome | None = None
     ) -> None:
-        """Dead-letters a run if the policy says so, or removes it for good."""
+        """Dead-letters a run if the policy requires it, else removes it."""
         contents = self._contents
         if run.is_deferred:
             # The dead letter is not.

@@ -20,14 +20,14 @@ class Replacing:
         self, values: LastValues | None, keys: MessageKeys, ready: Sparse, counters: Counters
     ) -> None:
         self.values = values
-        """None in a queue of another order: nothing is replaced there."""
+        """The last values; None in a queue of another order, where nothing is replaced."""
         self._keys = keys
         self._ready = ready
         self._counters = counters
         self._removed: list[Effect] = []
         """Messages that were replaced since the last dispatch."""
         self.gathers = False
-        """While the queue is loading: replaced messages leave when all messages are known."""
+        """Whether the queue is loading, so that replaced messages leave only when all have been read."""
         self._superseded: list[int] = []
         """Sequences of replaced messages, while it gathers."""
 
@@ -43,7 +43,7 @@ class Replacing:
         """Notes a message; removes the older one of it and the one with its key.
 
         Returns:
-            Whether the older one is this message, which is not to become ready.
+            Whether the older one is this message, which must not become ready.
         """
         if self.values is None:
             return False
@@ -78,7 +78,7 @@ class Replacing:
         return not self._superseded
 
     def cleared(self) -> None:
-        """All ready and delayed messages have left the queue."""
+        """Notes that all ready and delayed messages have left the queue."""
         self._superseded.clear()
 
     def tell(self, effects: list[Effect]) -> None:

@@ -1,4 +1,4 @@
-"""Reserved: deliveries that are in flight for a transaction over several shards, until it is decided.
+"""Reserved: deliveries that are reserved for a transaction over several shards until it is decided.
 
 They are in flight at a consumer without a link, the reservation. It knows the consumer that the messages were
 delivered to, where the order of the queue counts them.
@@ -22,11 +22,11 @@ class Reservation(Consumer):
         super().__init__(identity, ConsumerOptions(), None)
         self.departed = True
         self.receiver: Consumer = self if receiver is None else receiver
-        """The consumer that the messages were delivered to; itself after a restart, when nobody knows it."""
+        """The consumer that received the messages; itself after a restart, when that one is unknown."""
 
 
 def reserve(consumers: Consumers, command: Reserve) -> None:
-    """Reserves deliveries of a consumer, which can't settle them any more."""
+    """Reserves deliveries of a consumer, which can then no longer settle them."""
     consumer = consumers.by_id.get(command.consumer)
     runs = [] if consumer is None else consumer.in_flight.take(command.first, command.last)
     if not runs:
@@ -53,7 +53,7 @@ def runs_of(consumers: Consumers, holder: int) -> Sequence[Run]:
 
 
 def restore(contents: Contents, reserved: Mapping[int, Sequence[tuple[int, int]]]) -> None:
-    """After a restart: reserves messages of transactions, which recovery made ready like all others."""
+    """Reserves messages of transactions after a restart; recovery made them ready like all others."""
     holders = []
     for identity, ranges in reserved.items():
         deliveries, number = [], 0
@@ -72,7 +72,7 @@ def restore(contents: Contents, reserved: Mapping[int, Sequence[tuple[int, int]]
 
 
 def disown(consumers: Consumers) -> None:
-    """Forgets who reserved messages were delivered to, as the queue is arranged by another policy."""
+    """Removes the receivers of reserved messages, because the queue is arranged by another policy."""
     for each in consumers.departed.values():
         if isinstance(each, Reservation):
             each.receiver = each

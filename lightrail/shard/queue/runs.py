@@ -22,17 +22,17 @@ _ONE: Final = (1).to_bytes(4, sys.byteorder)
 
 
 class Location(NamedTuple):
-    """Where messages are on disk: an area of the journal with their records and perhaps others."""
+    """An area of the journal with the records of messages and possibly others."""
 
     segment: int
     offset: int
-    """Bytes from the beginning of the segment."""
+    """Offset in the segment in bytes."""
     length: int
-    """Bytes."""
+    """Length in bytes."""
 
 
 class Loaded(NamedTuple):
-    """What a batch needs in memory: both are absent together when it is only on disk."""
+    """The data and ends of a batch in memory."""
 
     data: Data
     ends: Ends
@@ -94,14 +94,14 @@ class Batch:
 class Run:
     """Messages `first` to before `last` of a batch, in one queue, with rising sequences from `sequence`.
 
-    A run is never changed once it was handed out: cutting makes new ones.
+    A run is immutable: a cut makes new runs.
     """
 
     batch: Batch
     first: int
     last: int
     sequence: int
-    """Of the first message; the others follow without a gap."""
+    """Sequence of the first message; the others follow without a gap."""
     attempts: int = 0
     """Failed deliveries so far, delivery-count of the header (messaging 3.2.1), and whether the messages are
     deferred (model/attempts.py)."""

@@ -1,4 +1,4 @@
-"""Sharing: which single messages share a batch after the cleaner has moved them, record by record.
+"""Sharing: lets single messages share a batch after the cleaner has moved them, record by record.
 
 Each record has a location of its own, so messages of one batch would become a batch per message: 300 bytes
 that are not counted, for a message whose index is counted with 250.
@@ -73,7 +73,7 @@ def _batch_before(line: Ready, index: int, count_max: int) -> list[int]:
 
 
 def _shares(run: Run) -> bool:
-    """Whether it is a single message that is only on disk."""
+    """Whether a run is a single message that is only on disk."""
     return run.batch.data is None and run.last - run.first == 1
 
 

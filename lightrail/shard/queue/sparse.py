@@ -1,4 +1,4 @@
-"""Sparse: a ready line from which any run can be removed, at the cost of a hole and not of a move.
+"""Sparse: a ready line in which the removal of any run leaves a hole instead of moving others.
 
 Where the next message is any of a million, taking it out of a list would move half of the others. A hole
 stays under its key until every second entry is one; a run that returns fills it.
@@ -17,7 +17,7 @@ _BATCH_BYTES: Final = limits.RUN_BYTES
 
 
 class Sparse(Ready):
-    """Runs by sequence with holes between them, which are `GONE`; the head is never one."""
+    """Runs by sequence with holes between them, which are `GONE`; the head is never a hole."""
 
     __slots__ = ("batch_bytes", "holes")
 
@@ -61,7 +61,7 @@ class Sparse(Ready):
         return old
 
     def give_back(self, run: Run) -> None:
-        """Puts a run back to its position by sequence; it stays a run of its own."""
+        """Returns a run to its position by sequence; it stays a separate run."""
         self._count(run, 1)
         index = bisect_right(self.keys, run.sequence, self.head)
         if index == self.head:
@@ -74,7 +74,7 @@ class Sparse(Ready):
             self.runs.insert(index, run)
 
     def give_back_all(self, runs: Sequence[Run]) -> None:
-        """Puts many runs back, by sequence, each as a run of its own; their neighbours are moved once."""
+        """Returns many runs, by sequence, each as a separate run; their neighbours are moved once."""
         start, stop, around = self._around(runs)
         there = [run for run in around if run is not GONE]
         self.holes -= len(around) - len(there)

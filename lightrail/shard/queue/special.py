@@ -33,7 +33,7 @@ from lightrail.shard.queue.work import Work
 
 
 class Special:
-    """The way in of one special queue, and the order that it feeds."""
+    """Handles new and returning messages of one special queue, and adds them to its order."""
 
     __slots__ = (
         "_consumers",
@@ -65,7 +65,7 @@ class Special:
         self._consumers = consumers
         self._eviction = eviction
         self.singles = policy.reads_messages
-        """Whether every message is a run of its own."""
+        """Whether every message is a separate run."""
         self._swept_to = 0
         self.keys = MessageKeys(policy, look)
         self.delays = Delays(look) if policy.delay else None
@@ -97,11 +97,11 @@ class Special:
             self.order.begin_with(self.ready.waiting())
 
     def known(self) -> Past:
-        """What a next owner can't read from the messages."""
+        """The state that the next owner can't read from the messages."""
         return self.loading.known(self._held_back())
 
     def _held_back(self) -> Iterator[Run]:
-        """What is in flight or delayed."""
+        """Messages that are in flight or delayed."""
         for consumer in self._consumers:
             yield from consumer.in_flight.ordered()
         if self.delays is not None:
@@ -111,7 +111,7 @@ class Special:
 
     @property
     def batch_bytes(self) -> int:
-        """Bytes in memory around single messages: of their batches."""
+        """Bytes in memory of the batches around single messages."""
         delayed = 0 if self.delays is None else self.delays.line.batch_bytes
         return self.ready.batch_bytes + delayed
 
@@ -143,7 +143,7 @@ class Special:
         if any(one is not other for one, other in zip(runs, found, strict=True)):
             ready.swap(start, stop, found)
 
-    # --- ways in --------------------------------------------------------------------------------------
+    # --- adding messages ------------------------------------------------------------------------------
 
     def enqueue(self, batch: Batch, sequence: int, now_ms: int) -> Run:
         """Adds a batch under its first sequence."""
@@ -175,9 +175,9 @@ class Special:
         keys.forget(run)
 
     def give_back_all(self, runs: list[Run]) -> None:
-        """The same of many runs, by sequence."""
+        """Like `give_back` for many runs, by sequence."""
         if self.replacing.values is not None or len(runs) < limits.GIVEN_BACK_ONE_BY_ONE:
-            # Among last values one of them may replace the one before it.
+            # In a queue of last values one of the messages may replace the one before it.
             for run in runs:
                 self.give_back(run)
             return
@@ -213,17 +213,17 @@ class Special:
             delays.add(piece, due_ms)
         return ready
 
-    # --- ways out -------------------------------------------------------------------------------------
+    # --- removing messages ----------------------------------------------------------------------------
 
     def cancel(self, sequence: int) -> Run | None:
-        """Takes a delayed message out, None if it is not delayed."""
+        """Removes and returns a delayed message; None if it is not delayed."""
         found = None if self.delays is None else self.delays.take(sequence)
         if found is not None:
             self.keys.drop(sequence)
         return found
 
     def clear(self) -> list[Run]:
-        """Takes out everything that is ready or delayed."""
+        """Removes and returns all ready and delayed messages."""
         runs = self.waiting()
         self.ready.clear()
         if self.delays is not None:
@@ -234,7 +234,7 @@ class Special:
         return runs
 
     def waiting(self) -> list[Run]:
-        """Everything that is ready or delayed, by sequence."""
+        """All ready and delayed messages, by sequence."""
         runs = self.ready.waiting()
         if self.delays is not None:
             runs = sorted(runs + self.delays.line.waiting(), key=_sequence)
@@ -272,7 +272,7 @@ class Special:
 
     @property
     def next_ms(self) -> int | None:
-        """When something has to be done: 0 for at once."""
+        """Time of the next work; 0 for at once."""
         if self.replacing.has_effects or self.order.unfinished or self.loading.is_due:
             return 0
         return None if self.delays is None else self.delays.next_ms

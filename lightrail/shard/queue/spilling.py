@@ -1,6 +1,6 @@
-"""Spilling: which waiting messages are written to disk so that they can be evicted.
+"""Spilling: chooses waiting messages that are written to disk so that they can be evicted.
 
-They are chosen from the tail of a line. Only whole batches are chosen, or runs that get a batch of their own,
+They are chosen from the tail of a line. Only whole batches are chosen, or runs that get a separate batch,
 so that one location is valid for all of a batch.
 """
 
@@ -59,7 +59,7 @@ def singles_to_spill(line: Ready, bytes_wanted: int, keep: int) -> list[Run]:
 
 
 def _grouped(line: Ready, start: int, stop: int) -> list[Run]:
-    """Gives neighbours of one batch without a location a batch of their own; returns the runs to write."""
+    """Moves neighbours of one batch without a location to a separate batch; returns the runs to write."""
     window: list[Run] = []
     found: list[Run] = []
     before_: Run | None = None

@@ -15,25 +15,25 @@ Range = tuple[Any, int, int]
 
 
 class View:
-    """Ranges of sequences that may be ready; every message of a range has its rank."""
+    """Ranges of sequences that may be ready; all messages of a range have its rank."""
 
     __slots__ = ("_joins", "_thin_at", "heap")
 
     def __init__(self, heap: list[Range] | None = None, joins: bool = True) -> None:
         self.heap: list[Range] = [] if heap is None else heap
         self._joins = joins
-        """Whether neighbours become one range: not where each range is one message with a meaning."""
+        """Whether neighbours become one range; not if each range must stay one message."""
         self._thin_at = max(limits.STALE_RANGES_MIN, 2 * len(self.heap))
 
     def copy(self) -> "View":
-        """The same ranges, for a consumer with a view of its own from now on."""
+        """A copy with the same ranges, for a consumer that needs a separate view."""
         return View(self.heap.copy(), self._joins)
 
     def push(self, rank: Any, first: int, last: int) -> None:
         heappush(self.heap, (rank, first, last))
 
     def fill(self, ranges: list[Range]) -> None:
-        """These are all, in any order: at once, where one by one each would look for its position."""
+        """Sets all ranges, in any order; faster than adding each at its position."""
         self._keep(ranges, None)
 
     def top(self, ready: Ready) -> int:
@@ -56,11 +56,11 @@ class View:
             heapreplace(self.heap, (rank, position, last))
 
     def thin(self, ready: Ready) -> None:
-        """Forgets stale ranges and joins neighbours, when there are many."""
+        """Removes stale ranges and joins neighbours, if there are many."""
         if len(self.heap) < self._thin_at:
             return
         if not self._joins and len(self.heap) <= limits.STALE_RANGES_MIN + 2 * len(ready):
-            # Most of them are needed, and no two become one: looking through all of them changes nothing.
+            # Most ranges are needed and none can be joined, so a search through all would change nothing.
             self._thin_at = limits.STALE_RANGES_MIN + 2 * len(ready) + 1
             return
         self._keep(self.heap, ready)

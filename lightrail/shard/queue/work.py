@@ -1,4 +1,4 @@
-"""Work: what queues may do in one turn beside deliveries and settlements, counted and not timed."""
+"""Work: the budget of queues in one turn besides deliveries and settlements, counted and not timed."""
 
 from typing import Final
 
@@ -7,9 +7,9 @@ from lightrail.model import limits
 RUN: Final = 2
 """Units of taking one run out of a line, or of putting it back: 2 microseconds, with what follows from it."""
 LEAVING: Final = 8
-"""Units for a run that leaves for good, beyond that."""
+"""Further units for a run that leaves the queue."""
 LETTER: Final = 30
-"""Units of a run that becomes a dead letter, beyond that."""
+"""Further units for a run that becomes a dead letter."""
 LETTER_MESSAGE: Final = 10
 """Units for each of its messages, which are annotated."""
 
@@ -27,14 +27,14 @@ class Work:
     ) -> None:
         self.left = left
         self.deliveries = deliveries
-        """Runs that may yet be handed out, 2.2 microseconds each."""
+        """Number of runs that may still be delivered, 2.2 microseconds each."""
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Begins a turn."""
         self.left = limits.QUEUE_WORK_OF_A_TURN
         self.deliveries = limits.DELIVERIES_OF_A_TURN
 
 
 def unlimited() -> Work:
-    """For a machine that has no turns."""
+    """A budget without limits, for a machine without turns."""
     return Work(1 << 62, 1 << 62)

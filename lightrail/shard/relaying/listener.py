@@ -15,7 +15,7 @@ from lightrail.wire.frames import (
 )
 
 EVERYTHING: Final = 1 << 62
-"""Above every delivery number."""
+"""A number above every delivery number."""
 
 
 class Part:
@@ -63,18 +63,18 @@ class Listener:
         self._numbers: list[int] = []
         self._parts: list[Part] = []
         self._room = UNBOUNDED
-        """Bytes that it may be sent before its next CREDIT."""
+        """Bytes that may be sent to it before its next CREDIT."""
         self._exact = 0
-        """Half of the bytes of that CREDIT; 0 where one message may be larger than what is left of them."""
+        """Half of the bytes of that CREDIT; 0 if one message may exceed the remaining bytes."""
         self.is_full = False
-        """Whether the next message is larger than what is left of them."""
+        """Whether the next message exceeds the remaining bytes."""
         self.draining = False
         self.expects_window = False
         """Whether its client has given credit beyond `limit`, for which another CREDIT follows."""
 
     @property
     def credit(self) -> int:
-        """Messages that it has credit for, whatever their size."""
+        """Number of messages that it has credit for, of any size."""
         return self.limit - self.next
 
     @property
@@ -83,12 +83,12 @@ class Listener:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether nothing is left of the messages or the bytes of its CREDIT."""
+        """Whether the messages or the bytes of its CREDIT are used up."""
         return self.next >= self.limit or self.is_full
 
     def allow(self, limit: int, size: int, *, exact: bool, more: bool) -> None:
-        """Sets its credit: up to a delivery number, and so many bytes; `more` credit of the client
-        follows."""
+        """Sets its credit: up to the delivery number `limit`, and `size` bytes; `more` if the client has
+        further credit."""
         self.limit = max(limit, self.next)
         self.expects_window = more
         self._room = size
@@ -96,25 +96,25 @@ class Listener:
         self.is_full = False
 
     def fitting(self, sent: Sent, last: int) -> int:
-        """The end of those messages before `last` that it may be sent now; reports one that is too large."""
+        """The end of the messages before `last` that may be sent now; reports one that is too large."""
         found = sent.fitting(last, self._room)
         if found > sent.first:
             return found
         if not self._exact and self._room > 0:
             return sent.first + 1
         self.is_full = True
-        # One that was sent half of its bytes gets new credit without a report.
+        # A listener that has used half of its bytes gets new credit without a report.
         if self._room > self._exact or self.draining:
             kib = -(-sent.size_to(sent.first + 1) >> 10)
             self.peer.out.append(frame(Kind.LARGER, link=self.link, count=kib, number=self.next))
         return sent.first
 
     def used(self, size: int) -> None:
-        """Uses so many bytes of its credit."""
+        """Subtracts `size` bytes from its credit."""
         self._room -= size
 
     def hold(self, part: Part) -> None:
-        """Adds messages that were sent to it."""
+        """Adds sent messages to the unsettled ones."""
         if not self.presettled:
             self._numbers.append(self.next)
             self._parts.append(part)

@@ -1,15 +1,15 @@
-"""A relay: what the senders of a connection point send goes straight to its listeners; nothing is stored.
+"""A relay: passes messages from the senders of a connection point to its listeners, and stores nothing.
 
-The listeners' credit is granted to the senders in fair shares. Each message uses up one of a sender's grant
-and one of a listener's credit, and the listener's outcome is sent to the sender. A grant that is not used
-goes to senders without one. A message without credit, because a listener closed or took its credit back
-while the message was on its way, is released.
+The listeners' credit is granted to the senders in fair shares. Each message uses one unit of a sender's grant
+and one of a listener's credit, and the listener's outcome is sent to the sender. An unused grant is given to
+senders without one. A message for which there is no credit, because a listener closed or took its credit back
+in the meantime, is released.
 
-A listener's credit is bounded by bytes as well, so that a listener that does not read fills no memory: its
-frontend passes the credit of its client on one window at a time. Messages that have credit of the client but
-not of the window wait here in their order; one that is larger than the window is reported, and sent when the
-frontend has made room. All that waits here counts as parked in this shard, like batches that wait for room
-in queues; more than may be parked is released.
+A listener's credit is also bounded by bytes, so that a listener that does not read uses no memory: its
+frontend passes on the client's credit one window at a time. Messages with credit of the client but outside
+the window wait in order; one that is larger than the window is reported, and sent when the frontend has made
+room. All waiting messages count as parked in this shard, like batches that wait for room in queues; messages
+beyond the limit of parked bytes are released.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ from lightrail.wire.frames import (
 
 
 class Relay:
-    """A connection point: its listeners in turn, and its senders in turn."""
+    """A connection point with its listeners and its senders, each served in turn."""
 
     __slots__ = ("_memory", "_sequence", "_waiting", "listeners", "name", "record", "senders")
 
@@ -44,15 +44,15 @@ class Relay:
         self._memory = memory
         self._sequence = count()
         self._waiting: deque[Sent] = deque()
-        """Batches for listeners that have credit and no room, in the order of their arrival."""
+        """Batches for listeners with credit and without room, in the order of arrival."""
 
     @property
     def credit(self) -> int:
-        """Messages that the listeners have credit for, beyond those that wait."""
+        """Number of messages that the listeners have credit for, beyond the waiting ones."""
         return sum(listener.credit for listener in self.listeners) - sum(sent.left for sent in self._waiting)
 
     def send(self, sender: Sender, part: bytes, messages: int, number: int, now_ms: int) -> None:
-        """Sends a batch on to listeners with credit, in turn; messages without credit are released."""
+        """Passes a batch to listeners with credit, in turn; messages without credit are released."""
         sender.sent += messages
         sender.used_ms = now_ms
         sent = Sent(sender, part, messages, number)
@@ -62,7 +62,7 @@ class Relay:
         would = self._waiting or any(
             listener.credit or listener.expects_window for listener in self.listeners
         )
-        # One message waits however large it is.
+        # One message may wait whatever its size.
         if would and (not memory.parked or memory.parked + sent.size <= memory.parked_max):
             memory.park(sent.size)
             self._waiting.append(sent)
@@ -70,10 +70,10 @@ class Relay:
             sent.release()
 
     def go_on(self, now_ms: int) -> None:
-        """Sends waiting messages on to listeners with room; releases them where there is no listener.
+        """Passes waiting messages to listeners with room; releases them if there is no listener.
 
-        A listener without credit is no reason to release: a frontend takes it back while its client does not
-        read.
+        Messages are not released because listeners have no credit: a frontend takes credit back while its
+        client does not read.
         """
         if not self.listeners:
             self._give_back(lambda sent: True)
@@ -81,8 +81,7 @@ class Relay:
             self._memory.park(-self._waiting.popleft().size)
 
     def _pass_on(self, sent: Sent, now_ms: int) -> bool:
-        """Sends the rest of a batch to listeners with credit and room, in turn; True if all of it was
-        sent."""
+        """Passes the rest of a batch to listeners with credit and room, in turn; True if all was sent."""
         sender, messages = sent.sender, sent.count
         ready = [listener for listener in self.listeners if listener.is_ready]
         share = -(-sent.left // max(len(ready), 1))
@@ -122,7 +121,7 @@ class Relay:
     def share(self, now_ms: int) -> None:
         """Grants the listeners' credit to the senders, in fair shares.
 
-        When there is less credit than was granted, or some senders have none, grants that were not used for a
+        If more was granted than there is credit, or some senders have no grant, grants that were unused for a
         while are taken back; messages that were sent meanwhile use other credit or are released.
         """
         senders = self.senders
@@ -143,13 +142,13 @@ class Relay:
                 if sender.open and now_ms - sender.used_ms >= limits.RELAY_IDLE_MS:
                     granted -= sender.open
                     sender.grant(sender.sent)
-                    sender.used_ms = now_ms  # It is the last of the senders that wait now.
+                    sender.used_ms = now_ms  # It becomes the last of the waiting senders.
         free = credit - granted
         for sender in sorted(senders, key=lambda each: each.open):
             if free <= 0:
                 break
             more = min(free, fair - sender.open)
-            # Renewed when half of it is used, so that not every message costs a GRANT.
+            # A grant is renewed when half of it is used, so that not every message needs a GRANT.
             if more > 0 and 2 * sender.open <= fair:
                 free -= more
                 sender.grant(max(sender.granted, sender.sent) + more)
@@ -157,12 +156,12 @@ class Relay:
                 senders.append(sender)
 
     def leave(self, listener: Listener, code: int, body: bytes) -> None:
-        """Removes a listener: its unsettled messages get this outcome."""
+        """Removes a listener; its unsettled messages get this outcome."""
         self.listeners.remove(listener)
         listener.settle(0, EVERYTHING, code, body)
 
     def forget(self, sender: Sender) -> None:
-        """Removes a sender, with its messages that wait."""
+        """Removes a sender and its waiting messages."""
         self.senders.remove(sender)
         self._give_back(lambda sent: sent.sender is sender)
 
@@ -177,7 +176,7 @@ class Relay:
         self._waiting = kept
 
     def end(self, refusal: Refusal) -> None:
-        """Ends all links: the name is no connection point any more, or is at another shard."""
+        """Ends all links, because the name is no longer a connection point, or is at another shard."""
         body = b"" if refusal.condition == conditions.MOVED else refusal.encode()
         self._give_back(lambda sent: True)
         kind = Kind.GONE if body else Kind.MOVED

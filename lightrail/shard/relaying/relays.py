@@ -19,7 +19,7 @@ Key = tuple[Peer, int]
 
 
 class Relays:
-    """Every connection point that has a link on this shard."""
+    """All connection points with links at this shard."""
 
     __slots__ = ("_by_name", "_listeners", "_memory", "_names", "_senders", "_tenancy", "touched")
 
@@ -96,8 +96,7 @@ class Relays:
             self._end(relay, Refusal(conditions.RESOURCE_DELETED, f"{name} was deleted"))
 
     def _placed(self, changes: MapChanges) -> None:
-        """Ends the links of connection points that are at other shards now; their frontends open them
-        there."""
+        """Ends links of connection points that are now at other shards; their frontends open them there."""
         for name in changes.placements & self._by_name.keys():
             placed = self._tenancy.map.placed(name)
             if placed is not None and placed.shard != self._tenancy.shard:
@@ -138,7 +137,7 @@ class Relays:
     # --- frames of links --------------------------------------------------------------------------------
 
     def send(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """An ENQUEUE of a sender."""
+        """Applies an ENQUEUE of a sender."""
         _kind, _flags, _priority, _epoch, link, messages, number = HEADER.unpack_from(part)
         found = self._senders.get((peer, link))
         if found is not None:
@@ -147,7 +146,7 @@ class Relays:
             self.touched[relay] = None
 
     def credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """A CREDIT of a listener; with drain, credit that is left is taken back at once."""
+        """Applies a CREDIT of a listener; with drain, unused credit is taken back at once."""
         _kind, flags, _, _, link, kib, limit = HEADER.unpack_from(part)
         found = self._listeners.get((peer, link))
         if found is None:
@@ -160,14 +159,14 @@ class Relays:
             listener.draining = True
             relay.go_on(now_ms)
             listener.draining = False
-            # The frontend opens its next window only if this one was used up.
+            # The frontend opens its next window only if this window was used up.
             listener.expects_window &= listener.is_used_up
             listener.limit = listener.next
             peer.out.append(frame(Kind.DRAINED, link=link, number=listener.next))
         self.touched[relay] = None
 
     def settle(self, peer: Peer, part: bytes) -> None:
-        """A SETTLE of a listener."""
+        """Applies a SETTLE of a listener."""
         _kind, code, _, _, link, messages, number = HEADER.unpack_from(part)
         found = self._listeners.get((peer, link))
         if found is not None:
@@ -184,7 +183,7 @@ class Relays:
                 relay.share(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Gives grants that are not used to senders that wait."""
+        """Gives unused grants to waiting senders."""
         for relay in self._by_name.values():
             if len(relay.senders) > 1:
                 relay.share(now_ms)

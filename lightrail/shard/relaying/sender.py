@@ -8,7 +8,7 @@ from lightrail.wire.frames import (
 
 
 class Sender:
-    """The link of a sender: how many messages it may send, and how many it has sent."""
+    """The link of a sender: the numbers of messages that it may send and has sent."""
 
     __slots__ = ("granted", "link", "peer", "sent", "used_ms")
 
@@ -16,18 +16,18 @@ class Sender:
         self.peer = peer
         self.link = link
         self.granted = 0
-        """Messages that it may send, counted from its opening."""
+        """Number of messages that it may send, counted from its opening."""
         self.sent = 0
         self.used_ms = now_ms
-        """When it last sent a message, or was opened."""
+        """Time at which it last sent a message, or was opened."""
 
     @property
     def open(self) -> int:
-        """Messages that it may still send."""
+        """Number of messages that it may still send."""
         return max(self.granted - self.sent, 0)
 
     def grant(self, granted: int) -> None:
-        """Sends a GRANT, if this one is another."""
+        """Sends a GRANT if the number has changed."""
         if granted != self.granted:
             self.granted = granted
             self.peer.out.append(frame(Kind.GRANT, link=self.link, number=granted))

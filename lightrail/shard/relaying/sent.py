@@ -1,4 +1,4 @@
-"""Sent: a batch on its way from a sender to listeners."""
+"""Sent: a batch of a sender that is being passed to listeners."""
 
 from bisect import bisect_right
 
@@ -31,7 +31,7 @@ class Sent:
         self.number = number
         self.count = messages
         self.first = 0
-        """The next message."""
+        """Index of the next message."""
         self.expires_at_ms, self.message_format, _size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
         self._part = part
         self._base = ENQUEUE_ENDS + 4 * messages
@@ -39,16 +39,16 @@ class Sent:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes in memory, until its last message is sent on."""
+        """Bytes in memory, which are used until its last message is passed on."""
         return len(self._part)
 
     @property
     def left(self) -> int:
-        """Messages."""
+        """Number of remaining messages."""
         return self.count - self.first
 
     def fitting(self, last: int, room: int) -> int:
-        """The end of those messages before `last` that have at most `room` bytes."""
+        """The end of the messages before `last` that have at most `room` bytes together."""
         return bisect_right(self._ends, self._start + room, self.first, last)
 
     def size_to(self, last: int) -> int:
@@ -57,15 +57,15 @@ class Sent:
         return size
 
     def take(self, last: int) -> tuple[int, memoryview, memoryview]:
-        """Takes the messages before `last`: the offset from which their ends count, the ends, and the
-        bytes."""
+        """Removes the messages before `last`; returns the offset from which their ends count, the ends, and
+        the bytes."""
         start, first = self._start, self.first
         self.first = last
         blob = memoryview(self._part)[self._base + start : self._base + self._ends[last - 1]]
         return start, self._ends[first:last], blob
 
     def release(self) -> None:
-        """Releases the messages that are left: their sender has them back."""
+        """Releases the remaining messages, which return to their sender."""
         if self.left:
             self.sender.outcome(self.number, self.first, self.left, OutcomeCode.RELEASED, b"")
             self.first = self.count

@@ -1,8 +1,8 @@
-"""Applying: the outcomes and the messages of a transaction, as one group of records and as queues have them.
+"""Applying: applies the outcomes and messages of a transaction to queues, in one group of records.
 
-The group is open while queues apply the outcomes, so that whatever these write is in it: what was accepted,
-delivery counts, annotated messages, dead letters. Behind it come the messages that the transaction sends, and
-the record that ends it. Room for all of it is reserved before anything has changed.
+The group is open while queues apply the outcomes, so that it has all of their records: settlements, delivery
+counts, annotated messages, dead letters. Then follow the messages that the transaction sends, and the record
+that ends it. Room for all records is reserved before anything is changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,11 +25,11 @@ from lightrail.shard.transactions.loading import Loaded
 from lightrail.shard.transactions.records import RECORD_BYTES, Record, Records, records_of_posts, size_of
 
 Shares = list[tuple[Batch, list[Share]]]
-"""What each queue stores of each batch."""
+"""Each batch with the messages that each queue stores of it."""
 Ending = Callable[[dict[Queue, int]], list[Record]]
-"""The last records of a group; they are asked for with the next sequences of queues that it sends to."""
+"""Returns the last records of a group, from the next sequences of the queues that it sends to."""
 NOTE_BYTES: Final = 512
-"""More than the annotations of a dead letter take beside their texts."""
+"""Upper bound of the size of a dead letter's annotations without their texts."""
 
 
 class Part(NamedTuple):
@@ -38,7 +38,7 @@ class Part(NamedTuple):
     queue: Queue
     runs: Sequence[Run]
     command: commands.Settle | commands.Conclude
-    """Gives it to them."""
+    """The command that applies the outcome."""
 
     @property
     def outcome(self) -> Outcome:
@@ -58,18 +58,18 @@ class Applying:
     # --- before anything has changed ---------------------------------------------------------------------
 
     def check(self, parts: Sequence[Part]) -> None:
-        """Not more bytes have to be written for outcomes than one group may have. Raises RequestError."""
+        """Checks that the records of outcomes do not exceed the limit of one group. Raises RequestError."""
         size = sum(_rewritten_bytes(part, run) for part in parts for run in part.runs)
         if size > limits.TRANSACTION_REWRITTEN_BYTES_MAX:
             raise RequestError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"expected at most {limits.TRANSACTION_REWRITTEN_BYTES_MAX} bytes of messages that one "
-                f"transaction rejects or annotates, found {size} with what is written into them: "
+                f"transaction rejects or annotates, found {size} with their annotations: "
                 "settle fewer of them in one transaction",
             )
 
     def unread(self, parts: Sequence[Part]) -> list[tuple[Queue, Run]]:
-        """Runs that are only on disk, and whose bytes their outcome needs."""
+        """Runs that are only on disk, and whose outcome needs their bytes."""
         return [
             (part.queue, run)
             for part in parts
@@ -102,7 +102,7 @@ class Applying:
         """Writes and applies a transaction. Raises RequestError, StoreBusyError: nothing has changed.
 
         Args:
-            always: write the ending also where neither outcomes nor messages need a record.
+            always: whether to write the ending even if neither outcomes nor messages need a record.
         """
         self._make_dead_letter_queues(parts, now_ms)
         size = size_of(records_of_posts(shares, {}, now_ms)) + size_of(ending({}))
@@ -118,8 +118,8 @@ class Applying:
         self._enqueue(shares, now_ms)
 
     def _settle(self, parts: Sequence[Part], loaded: Loaded | None, now_ms: int) -> None:
-        """Applies the outcomes, and appends what became of the messages."""
-        # What the queues have removed before, in this turn, is not of this transaction.
+        """Applies the outcomes, and appends their records."""
+        # Messages that queues removed earlier in this turn are not part of this transaction.
         earlier = {part.queue: part.queue.removed for part in parts}
         for queue in earlier:
             queue.removed = {}
@@ -130,7 +130,7 @@ class Applying:
             queue.removed = removed
 
     def _apply(self, queue: Queue, command: Command, loaded: Loaded | None, now_ms: int) -> None:
-        """Applies a command; what it has to fetch is there already, except for what could not be read."""
+        """Applies a command; the messages that it fetches are loaded already, except for unreadable ones."""
         left = [command]
         while left:
             others: list[Effect] = []
@@ -159,7 +159,7 @@ class Applying:
 
 
 def _rewritten_bytes(part: Part, run: Run) -> int:
-    """Bytes of the messages that an outcome writes again, with its texts, or a few more; 0 for none."""
+    """Upper bound of the bytes that an outcome writes again, with its texts; 0 for none."""
     if not part.queue.machine.outcomes.needs_bytes(run, part.outcome):
         return 0
     outcome = part.outcome
@@ -168,13 +168,13 @@ def _rewritten_bytes(part: Part, run: Run) -> int:
 
 
 def _most_bytes(part: Part, loaded: Loaded | None) -> int:
-    """Bytes of the records that an outcome needs, or more."""
+    """Upper bound of the bytes of the records that an outcome needs."""
     if part.outcome.kind is OutcomeKind.ACCEPTED:
         return RECORD_BYTES + 16 * len(part.runs)
     size = 0
     for run in part.runs:
         pieces = loaded.of(part.queue, run) if loaded is not None and run.batch.data is None else None
-        # An annotated message, its attempts, its dead letter, and the settlement of that.
+        # An annotated message, its attempts, its dead letter, and the settlement of the dead letter.
         size += sum(4 * RECORD_BYTES + _rewritten_bytes(part, piece) for piece in pieces or [run])
-    # What returns may displace as much from a queue that keeps to its bounds.
+    # Returned messages may displace as many others from a queue with bounds.
     return 2 * size if part.queue.machine.contents.policy.guarded else size

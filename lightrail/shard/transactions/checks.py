@@ -1,4 +1,4 @@
-"""Checks: whether this shard can do all of a transaction, before anything of it is done."""
+"""Checks: whether this shard can do all work of a transaction, before it does any."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -72,7 +72,7 @@ class Checks:
         if isinstance(queue, Refusal):
             raise RequestError(queue.condition, queue.description)
         if consumer is None or consumer.queue is not queue:
-            # The link is opened in a moment, or has ended: the frontend knows, and asks again or not.
+            # The link will be opened in a moment, or has ended: the frontend knows it, and may ask again.
             raise RequestError(
                 conditions.MOVED, f"no consumer of {queue.name} has the number {retirement.link} here now"
             )
@@ -82,14 +82,14 @@ class Checks:
         if sum(run.count for run in runs) < last - first:
             raise RequestError(
                 conditions.TRANSACTION_ROLLBACK,
-                f"deliveries of {queue.name} that the transaction settles are not locked any more: "
-                "their lock ran out, or the shard was started again",
+                f"deliveries of {queue.name} that the transaction settles are no longer locked: "
+                "their lock has expired, or the shard was restarted",
             )
         return Settled(consumer, retirement, runs)
 
 
 def check_apart(settled: list[Settled]) -> None:
-    """No delivery is settled twice. Raises RequestError."""
+    """Checks that no delivery is settled twice. Raises RequestError."""
     by_consumer: dict[Consumer, list[tuple[int, int]]] = {}
     for each in settled:
         by_consumer.setdefault(each.consumer, []).append((each.retirement.first, each.retirement.last))

@@ -1,4 +1,4 @@
-"""Decision requests: for decisions of other shards, and whether others have concluded those of this one."""
+"""Decision requests: asks other shards for decisions, and whether they have concluded this shard's."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from lightrail.wire.requests import ShardDownError, ShardRefusedError
 log = logging.getLogger("lightrail.shard.transactions")
 
 LOOK_S: Final = 1.0
-"""Between two looks at what is prepared or decided."""
+"""Seconds between two looks at prepared and decided transactions."""
 
 
 class Others(Protocol):
@@ -26,10 +26,10 @@ class Others(Protocol):
 
 
 class DecisionRequests:
-    """Requests the decisions that this shard waits for; the loop of one shard.
+    """Periodically requests the decisions that this shard waits for.
 
     Args:
-        turn: called after something was done: its output leaves, its records are committed.
+        turn: called after changes in the engine, to send its output and commit its records.
         sleep: seconds; tests inject it.
     """
 
@@ -50,13 +50,13 @@ class DecisionRequests:
         self._sleep = sleep
 
     async def run(self) -> None:
-        """Looks again and again, until it is cancelled."""
+        """Looks periodically until it is cancelled."""
         while True:
             await self._sleep(LOOK_S)
             await self.look()
 
     async def look(self) -> None:
-        """Concludes what is overdue, and forgets what all others have concluded."""
+        """Concludes overdue transactions, and removes those that all other shards have concluded."""
         for id, shard in self._transactions.overdue(self._now_ms()):
             await self._ask_decision(id, shard)
         for shard, ids in self._transactions.awaited.items():
@@ -84,6 +84,6 @@ class DecisionRequests:
             done = [bytes.fromhex(each) for each in answer.fields["concluded"]]
             self._transactions.forget(shard, done, self._now_ms())
         except (ShardDownError, ShardRefusedError, RequestError, StoreError) as error:
-            log.debug("whether shard %d has concluded transactions is not known: %s", shard, error)
+            log.debug("it is unknown whether shard %d has concluded transactions: %s", shard, error)
             return
         self._turn()

@@ -1,4 +1,4 @@
-"""Loading: reads messages from disk whose outcomes in a transaction need their bytes.
+"""Loading: reads messages from disk if their outcomes in a transaction need their bytes.
 
 A dead letter is a copy of its message with the reason, and annotations are merged into the message. Outside
 of transactions such an outcome is deferred until the message is read (`queue/deferred.py`); in a transaction
@@ -29,13 +29,13 @@ class Loaded:
         found.sort(key=lambda run: run.sequence)
 
     def of(self, queue: Queue, run: Run) -> list[Run] | None:
-        """The messages of a run that is only on disk; None where some of them were not read."""
+        """The messages of a run that is only on disk; None if some of them were not read."""
         pieces = pieces_of(self._runs.get(queue, ()), run)
         return None if gaps_of(pieces, run) else pieces
 
 
 class Loading:
-    """Has messages read by the reader thread."""
+    """Requests reads of messages by the reader thread."""
 
     __slots__ = ("_performer",)
 
@@ -43,7 +43,7 @@ class Loading:
         self._performer = performer
 
     def begin(self, wanted: Sequence[tuple[Queue, Run]], then: Callable[[Loaded], None]) -> None:
-        """Reads runs that are only on disk; `then` is called once, also where some could not be read."""
+        """Reads runs that are only on disk; `then` is called once, even if some could not be read."""
         loaded = Loaded()
         left = len(wanted)
 

@@ -1,4 +1,4 @@
-"""Prepared: transactions over several shards with their work here and their decision at another shard."""
+"""Prepared: transactions over several shards with work at this shard and a decision at another one."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ class ReservedDeliveries(NamedTuple):
 
     queue: str
     holder: int
-    """In the queue's machine."""
+    """Number of the consumer in the queue's machine that has the deliveries."""
     ranges: list[tuple[int, int]]
     """Sequences (first, before last)."""
     outcome: Outcome
@@ -35,15 +35,15 @@ class Prepared:
         self.posts = posts
         self.reserved = reserved
         self.since_ms = since_ms
-        """When it was prepared."""
+        """Time of its preparation."""
 
     @property
     def queues(self) -> set[str]:
-        """Names of all queues that it has work for."""
+        """Names of all queues with work of this transaction."""
         return {name for post in self.posts for name in post.queues} | {each.queue for each in self.reserved}
 
     def shown(self, now_ms: int) -> dict[str, Any]:
-        """What operators see of it: queues (some of many), and how many messages and deliveries wait."""
+        """Its description for operators: queues (some of many), and numbers of messages and deliveries."""
         return {
             "id": self.id.hex(),
             "decides": self.shard,
@@ -55,7 +55,7 @@ class Prepared:
         }
 
     def record(self, fields: Mapping[str, Any]) -> Transaction:
-        """The record that recovery makes it of; `fields` are those of the request `prepare`."""
+        """The record from which recovery makes it; `fields` are those of the request `prepare`."""
         detail = {
             "since_ms": self.since_ms,
             "posts": fields["posts"],
@@ -67,7 +67,7 @@ class Prepared:
 
 
 def recovered(record: Transaction, holders: Iterator[int], now_ms: int) -> Prepared:
-    """The transaction of a record. Raises ValueError, KeyError, TypeError: not one of this program."""
+    """The transaction of a record. Raises ValueError, KeyError, TypeError for an invalid record."""
     detail = json.loads(record.detail)
     reserved = [
         ReservedDeliveries(queue, next(holders), _ranges(ranges), _outcome_of(outcome))
@@ -78,7 +78,7 @@ def recovered(record: Transaction, holders: Iterator[int], now_ms: int) -> Prepa
 
 
 def outcome_fields(outcome: Outcome) -> list[Any]:
-    """An outcome as JSON has it; former versions do not know the last field, which only deferrals have."""
+    """An outcome as JSON; former versions do not support the last field, which only deferrals have."""
     kind, condition, description, failed, here, annotations, defers = outcome
     fields = [int(kind), condition, description, failed, here, annotations.hex() if annotations else ""]
     return [*fields, True] if defers else fields

@@ -16,7 +16,7 @@ from lightrail.shard.requests import RequestError
 from lightrail.shard.shard_queue import Queue
 
 RECORD_BYTES: Final = 512
-"""More than any record takes beside its messages, ends, targets and ranges."""
+"""Upper bound of the size of a record without its messages, ends, targets and ranges."""
 
 Record = Append | Ids | Numbers | Transaction
 
@@ -36,7 +36,7 @@ class Records:
         self.append(records, now_ms)
 
     def reserve(self, size: int, now_ms: int) -> None:
-        """Makes room for a group of `size` bytes. Raises RequestError, StoreBusyError: there is none."""
+        """Makes room for a group of `size` bytes. Raises RequestError, StoreBusyError if there is none."""
         try:
             self._store.reserve(size, now_ms)
         except StoreBusyError:
@@ -53,7 +53,7 @@ class Records:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """All that the block appends to the store is in one group with what is appended behind it."""
+        """Context manager: records that the block appends form one group with the record after the block."""
         self._store.is_group_open = True
         try:
             yield
@@ -61,7 +61,7 @@ class Records:
             self._store.is_group_open = False
 
     def append(self, records: Sequence[Record], now_ms: int) -> None:
-        """Appends the records that end a group, for which there is room."""
+        """Appends the last records of a group; their room must be reserved."""
         for record in records[:-1]:
             record.flags |= CONTINUED
         for record in records:
@@ -77,7 +77,7 @@ class Records:
 def records_of_posts(
     shares: Iterable[tuple[Batch, list[Share]]], next_sequences: dict[Queue, int], now_ms: int
 ) -> list[Record]:
-    """The records of all batches; `next_sequences` is how far sequences are given by them."""
+    """The records of all batches; sets `next_sequences` to the sequences after them."""
     records: list[Record] = []
     for batch, found in shares:
         records += _records_of(batch, found, next_sequences, now_ms)
@@ -108,7 +108,7 @@ def _records_of(
 
 
 def size_of(records: Iterable[Record]) -> int:
-    """Bytes of records, or a few more."""
+    """Upper bound of the bytes of records."""
     return sum(map(_size, records))
 
 

@@ -1,18 +1,18 @@
 """Transactions: sends and settlements that take effect together, or not at all (transactions 4).
 
-A frontend gathers the work of a transaction and sends all of it with the request `transact`. It is checked,
-written as one group of records, and applied (`applying.py`); recovery finds the group whole or not at all.
-The answer waits for the commit to disk, with everything else that gathered for it.
+A frontend gathers the work of a transaction and sends all of it with the request `transact`. The work is
+checked, written as one group of records, and applied (`applying.py`); recovery finds the group whole or not
+at all. The answer waits for the commit to disk.
 
-Transactions of one coordinator are numbered, as the batches of a producer are. The group has the number, so a
-request that is sent again, since its answer was lost, is answered and not applied again.
+Transactions of one coordinator are numbered, like the batches of a producer. The group has the number, so a
+request that is repeated because its answer was lost is answered and not applied again.
 
-The work at several shards has one decision, at the last of them (ADR 38):
+The work at several shards has one decision, at the last shard (ADR 38):
 
     others:  prepare  -> checked, deliveries reserved for the transaction, on disk; then
-             conclude -> applied, or its deliveries released, as the decision is
+             conclude -> applied, or its deliveries released, according to the decision
     the last one: transact -> its group is the decision, with the shards that wait for it
-             outcome  -> asked by a shard that has not heard the decision; where there is none, the
+             outcome  -> sent by a shard that has not received the decision; if there is none, the
                          transaction is aborted from then on
 
 The decision is kept until the others answer that they have concluded it (`concluded`).
@@ -51,7 +51,7 @@ class Transactions:
     """Applies the transactions of all frontends.
 
     Args:
-        when_synced: takes a waiter that is called when all records so far are on disk.
+        when_synced: registers a waiter that is called when all records so far are on disk.
         found: transactions over several shards that recovery found.
     """
 
@@ -91,11 +91,11 @@ class Transactions:
         self._holders = count(-1, -1)
         self._prepared: dict[bytes, Prepared] = {}
         self._decided: dict[bytes, list[int]] = {}
-        """Committed here: the shards that have not concluded it."""
+        """Transactions committed at this shard, with the shards that have not concluded them."""
         self._aborted: dict[bytes, int] = {}
-        """Not decided when another shard asked, and since when."""
+        """Transactions that were undecided when another shard asked, and the time."""
         self._concluding: dict[bytes, list[tuple[Peer, int]]] = {}
-        """Decided, while messages are read from disk for that; and the requests that wait for it."""
+        """Decided transactions whose messages are being read from disk, and requests that wait for them."""
         for record in found:
             if record.state == TransactionState.PREPARED:
                 self._prepared[record.id] = recovered(record, self._holders, now_ms)
@@ -106,7 +106,7 @@ class Transactions:
 
     @property
     def operations(self) -> Mapping[str, Operation]:
-        """The requests that are answered here."""
+        """The requests that this class answers."""
         return {
             "transact": self.transact,
             "prepare": self._prepare,
@@ -117,7 +117,7 @@ class Transactions:
         }
 
     def reserved(self, queue: str) -> dict[int, list[tuple[int, int]]]:
-        """Messages of a queue that prepared transactions have, as `commands.Restore` wants them."""
+        """Messages of a queue in prepared transactions, in the form for `commands.Restore`."""
         return {
             each.holder: each.ranges
             for prepared in self._prepared.values()
@@ -126,18 +126,18 @@ class Transactions:
         }
 
     def overdue(self, now_ms: int) -> list[tuple[bytes, int]]:
-        """(id, deciding shard) of prepared transactions whose decision should have come by now."""
+        """(id, deciding shard) of prepared transactions whose decision is overdue."""
         until_ms = now_ms - limits.TRANSACTION_RESOLVE_MS
         return [(each.id, each.shard) for each in self._prepared.values() if each.since_ms <= until_ms]
 
     def waiting(self, now_ms: int) -> tuple[int, int]:
-        """How many transactions are prepared, and the age of the oldest in ms."""
+        """Number of prepared transactions, and the age of the oldest in ms."""
         oldest_ms = min((each.since_ms for each in self._prepared.values()), default=now_ms)
         return len(self._prepared), max(0, now_ms - oldest_ms)
 
     @property
     def awaited(self) -> dict[int, list[bytes]]:
-        """By shard: transactions that this one decided and that the other has perhaps not concluded."""
+        """By shard, the transactions that this shard decided and that the other may not have concluded."""
         found: dict[int, list[bytes]] = {}
         for id, others in self._decided.items():
             for shard in others:
@@ -158,7 +158,7 @@ class Transactions:
             return
         if work.id in self._aborted:
             raise RequestError(
-                conditions.TRANSACTION_ROLLBACK, "another shard has asked for the decision before it was made"
+                conditions.TRANSACTION_ROLLBACK, "another shard requested the decision before it was made"
             )
         posts = [(self._checks.targets(post, now_ms), post.batch) for post in work.posts]
         settled = [self._checks.settled(peer, each) for each in work.retirements]
@@ -178,7 +178,7 @@ class Transactions:
         self._when_synced(reply, 0)
 
     def _transact_again(self, peer: Peer, number: int, fields: Fields, now_ms: int, loaded: Loaded) -> None:
-        """The messages whose bytes the outcomes need were read."""
+        """Continues after the messages whose bytes the outcomes need were read."""
         try:
             self._transact(peer, number, fields, loaded, now_ms)
         except StoreBusyError:
@@ -232,7 +232,7 @@ class Transactions:
         self._when_synced(reply, 0)
 
     def restored(self) -> None:
-        """The queues that recovery found are here."""
+        """Called when the recovered queues are restored."""
         for prepared in self._prepared.values():
             self._promise(prepared, 1)
 
@@ -244,7 +244,7 @@ class Transactions:
                 queue.promised = max(0, queue.promised + change)
 
     def _conclude(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
-        """The decision of a prepared transaction; answered when it is applied. Raises RequestError."""
+        """Applies the decision of a prepared transaction, and then answers. Raises RequestError."""
         id = id_of(fields)
         if self.conclude(id, commits=fields.get("commit") is True, now_ms=now_ms):
             return {"concluded": True}
@@ -252,13 +252,13 @@ class Transactions:
         return None
 
     def conclude(self, id: bytes, *, commits: bool, now_ms: int) -> bool:
-        """Applies the work of a prepared transaction, or releases its deliveries as failed ones.
+        """Applies the work of a prepared transaction, or releases its deliveries as failed.
 
         Returns:
-            Whether it is concluded; where not, it will be as soon as messages were read from disk.
+            Whether it is concluded; if not, it will be when its messages have been read from disk.
 
         Raises:
-            RequestError, StoreBusyError: it stays prepared, try again.
+            RequestError, StoreBusyError: it stays prepared; try again.
         """
         prepared = self._prepared.get(id)
         if prepared is None:
@@ -274,13 +274,13 @@ class Transactions:
         return True
 
     def _conclude_loaded(self, prepared: Prepared, commits: bool, now_ms: int, loaded: Loaded) -> None:
-        """The messages whose bytes the outcomes need were read."""
+        """Continues after the messages whose bytes the outcomes need were read."""
         waiting = self._concluding.pop(prepared.id)
         found: Fields = {"concluded": True}
         try:
             self._apply_prepared(prepared, loaded, commits=commits, now_ms=now_ms)
         except StoreBusyError as error:
-            # Who decides is asked again later.
+            # The deciding shard is asked again later.
             found = error_of(RequestError(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)))
         except RequestError as error:
             found = error_of(error)
@@ -309,7 +309,7 @@ class Transactions:
         return parts
 
     def _shares(self, prepared: Prepared, now_ms: int) -> Shares:
-        """What queues store of a prepared transaction: all of it, whatever their bounds say by now."""
+        """All messages of a prepared transaction by queue; the current bounds of queues are ignored."""
         shares: Shares = []
         for post in prepared.posts:
             batch = post.batch
@@ -319,7 +319,7 @@ class Transactions:
         return shares
 
     def _outcome(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """Whether this shard has committed a transaction; one that it has not is aborted from now on."""
+        """Answers whether this shard has committed a transaction; if not, it is aborted from now on."""
         id = id_of(fields)
         committed = id in self._decided
         if not committed and id not in self._aborted:
@@ -328,7 +328,7 @@ class Transactions:
         self._when_synced(Reply(peer, number, {"committed": committed}), 0)
 
     def _is_concluded(self, peer: Peer, number: int, fields: Fields, _now_ms: int) -> None:
-        """Which of transactions that were prepared here are concluded; answered when that is on disk."""
+        """Answers which transactions prepared at this shard are concluded, when that is on disk."""
         ids = fields.get("ids")
         if not isinstance(ids, list) or len(ids) > limits.TRANSACTIONS_PREPARED_MAX:
             raise RequestError(conditions.INVALID_FIELD, "expected ids, a list of transactions")
@@ -336,14 +336,14 @@ class Transactions:
         self._when_synced(Reply(peer, number, {"concluded": found}), 0)
 
     def _prepared_ones(self, _peer: Peer, _number: int, _fields: Fields, now_ms: int) -> Fields:
-        """Transactions that wait here for the decision of another shard, for operators."""
+        """Answers with transactions that wait for the decision of another shard, for operators."""
         shown = nsmallest(
             limits.TRANSACTIONS_SHOWN_MAX, self._prepared.values(), key=lambda each: each.since_ms
         )
         return {"count": len(self._prepared), "transactions": [each.shown(now_ms) for each in shown]}
 
     def forget(self, shard: int, ids: Iterable[bytes], now_ms: int) -> None:
-        """A shard has concluded transactions that this one decided. Raises RequestError, StoreError."""
+        """Notes that a shard has concluded decided transactions. Raises RequestError, StoreError."""
         done = []
         for id in ids:
             others = self._decided.get(id)
@@ -357,7 +357,7 @@ class Transactions:
                 del self._decided[id]
 
     def forget_aborted(self, now_ms: int) -> None:
-        """Forgets transactions that nobody will try to commit any more."""
+        """Removes aborted transactions for which no request to commit can arrive any longer."""
         until_ms = now_ms - limits.TRANSACTION_ABORTED_MS
         old = [id for id, since_ms in self._aborted.items() if since_ms <= until_ms]
         if old:

@@ -1,4 +1,4 @@
-"""Work: what a transaction does at one shard, as the body of the request `transact` has it."""
+"""Work: the work of a transaction at one shard, from the body of the request `transact`."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -28,25 +28,25 @@ class Retirement(NamedTuple):
 
     queue: str
     link: int
-    """Of the frontend that asks."""
+    """Number of the consumer's link at the requesting frontend."""
     first: int
     last: int
-    """The first delivery number that no longer belongs."""
+    """The delivery number after the last one."""
     outcome: Outcome
 
 
 class Work(NamedTuple):
-    """All that a transaction does here."""
+    """All work of a transaction at this shard."""
 
     id: bytes
-    """Of a transaction over several shards; empty for one of this shard alone."""
+    """Id of a transaction over several shards; empty for a transaction at this shard alone."""
     others: list[int]
-    """Of such a one that this shard decides: the shards that have prepared it."""
+    """If this shard decides a transaction over several shards: the shards that have prepared it."""
 
     producer: int
-    """Boot of the frontend << 32 | link of the coordinator; remembered as producers of batches are."""
+    """Boot of the frontend << 32 | link of the coordinator; stored like producers of batches."""
     number: int
-    """Of the transaction among those of its producer that were committed; rising."""
+    """Number of the transaction among the committed ones of its producer; it rises."""
     posts: list[Post]
     retirements: list[Retirement]
 
@@ -91,14 +91,14 @@ def id_of(fields: Fields) -> bytes:
 
 
 def posts_of(found: Any, blob: memoryview, now_ms: int) -> Iterator[Post]:
-    """The posts; of each the blob has the ends of its messages, u32 each, and then the messages."""
+    """The posts; for each post the blob has the ends of its messages, u32 each, and then the messages."""
     at = 0
     for queues, durable, priority, expires_at_ms, message_format, count, size in found:
         if not (type(queues) is list and queues and all(type(each) is str for each in queues)):
             raise ValueError(f"queues are {queues!r:.80}, not names")
         base = at + 4 * count
         if count <= 0 or size < 0 or base + size > len(blob):
-            raise ValueError(f"{count} messages of {size} bytes do not lie in {len(blob) - at} bytes")
+            raise ValueError(f"{count} messages of {size} bytes do not fit into {len(blob) - at} bytes")
         ends = blob[at:base].cast("I")
         if ends[count - 1] != size or any(one > other for one, other in pairwise(ends)):
             raise ValueError("the ends of messages do not rise up to their size")

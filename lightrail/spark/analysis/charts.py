@@ -65,7 +65,7 @@ class Bar(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """Numbers with names, the largest first."""
+    """Bars: numbers with names, the largest first."""
 
     id: str
     title: str
@@ -117,7 +117,7 @@ def chart(
         for index, when in enumerate(times)
     ]
     names = ", ".join(series)
-    about = f"Lines over time of {names}; the largest value is {number(most)} {unit}. All are in the table."
+    about = f"Lines over time of {names}; the largest value is {number(most)} {unit}. The table has them all."
     return Chart(id, title, about, unit, lines, across, [Tick(y(each), number(each)) for each in ticks], rows)
 
 
@@ -133,7 +133,7 @@ def bars(id: str, title: str, unit: str, values: Sequence[tuple[str, float]]) ->
 
 
 def scale(most: float) -> list[float]:
-    """Round numbers from 0 to one that is not below `most`, four to six of them."""
+    """Four to six round numbers, from 0 to one that is at least `most`."""
     if most < 1e-12:
         return [0.0, 1.0]
     rough = most / 5
@@ -146,7 +146,7 @@ def scale(most: float) -> list[float]:
 
 
 def number(value: float | None) -> str:
-    """A number for people: 12,345 or 0.25, and NONE where there is none."""
+    """A number for readers: 12,345 or 0.25; NONE if it is unknown."""
     if value is None:
         return NONE
     if value == int(value):
@@ -164,7 +164,7 @@ def time_text(when: datetime, times: Sequence[datetime], whole_days: bool) -> st
 
 
 def _spread(count: int) -> list[int]:
-    """Evenly chosen indices out of a number."""
+    """Evenly spread indices below `count`."""
     if count <= _LABELS_ACROSS:
         return list(range(count))
     return [index * (count - 1) // (_LABELS_ACROSS - 1) for index in range(_LABELS_ACROSS)]

@@ -21,7 +21,7 @@ def add_events(parser: argparse.ArgumentParser) -> None:
         "table",
         metavar="TABLE",
         nargs="?",
-        help="of `lightrail-spark capture`; instead of --from and --gateway",
+        help="a table of `lightrail-spark capture`; instead of --from and --gateway",
     )
     add_source(parser)
     group = parser.add_argument_group("when")
@@ -30,22 +30,22 @@ def add_events(parser: argparse.ArgumentParser) -> None:
             f"--{name}",
             metavar="TIME",
             type=_time,
-            help=f"only events {meaning} then, such as 2026-11-21 or 2026-11-21T08:30Z; UTC without a zone",
+            help=f"only events {meaning} TIME, such as 2026-11-21 or 2026-11-21T08:30Z; UTC without a zone",
         )
-    group.add_argument("--last", metavar="HOURS", type=float, help="only events of so many hours until now")
+    group.add_argument("--last", metavar="HOURS", type=float, help="only events of the last HOURS hours")
 
 
 def check_events(args: argparse.Namespace, *, gateway_is_asked: bool = False) -> None:
     """Checks the options of `add_events` before Spark starts.
 
     Args:
-        gateway_is_asked: --gateway has another purpose as well, and is allowed with TABLE.
+        gateway_is_asked: whether --gateway has another purpose as well, and is allowed with TABLE.
 
     Raises:
         UsageError: the options contradict each other.
     """
     if gateway_is_asked and not args.gateway:
-        raise UsageError("expected --gateway URL, for the placement of queues; found none")
+        raise UsageError("expected --gateway URL, to read the placement of queues; found none")
     if args.table is None:
         source_options(args)
     elif args.archive or (args.gateway and not gateway_is_asked):
@@ -70,10 +70,10 @@ def check_sources(args: argparse.Namespace) -> None:
 
 
 def events(spark: "SparkSession", args: argparse.Namespace, columns: tuple[str, ...]) -> "DataFrame":
-    """The rows that the options of `add_events` name.
+    """The rows that the options of `add_events` select.
 
     Raises:
-        Failed: there is no such table.
+        CommandError: there is no such table.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
 
@@ -120,6 +120,6 @@ def _time(text: str) -> datetime:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!a} is no time; expected such as 2026-11-21 or 2026-11-21T08:30Z"
+            f"{text!a} is no time; expected a time such as 2026-11-21 or 2026-11-21T08:30Z"
         ) from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)

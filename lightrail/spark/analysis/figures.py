@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STEPS_MINUTES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440)
 """Lengths that a step may have; longer ones are whole days."""
 LINES: Final = 5
-"""Queues or shards with a line of their own in a chart."""
+"""Maximum number of queues or shards with a separate line in a chart."""
 
 
 @dataclass(slots=True)
@@ -35,13 +35,13 @@ class Figures:
     totals: dict[str, Any] = field(default_factory=dict)
     """Sums over all queues, and `queues`, `p50_ms`, `p99_ms`, `depth_known`, `depth_last`."""
     queues: list[dict[str, Any]] = field(default_factory=list)
-    """The largest by messages in and out."""
+    """The queues with the most messages in and out."""
     other_queues: dict[str, Any] | None = None
     """The sum of all others; `queues` is their number."""
     shards: list[dict[str, Any]] = field(default_factory=list)
     other_shards: dict[str, Any] | None = None
     reasons: list[dict[str, Any]] = field(default_factory=list)
-    """`reason`, `messages`: of dead letters, the most first."""
+    """`reason` and `messages` of dead letters, the most frequent reason first."""
     other_reasons: dict[str, Any] | None = None
     enqueued: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
@@ -50,10 +50,10 @@ class Figures:
     p99_ms: list[int | None] = field(default_factory=list)
     depth: list[int] = field(default_factory=list)
     enqueued_by_queue: dict[str | None, list[int]] = field(default_factory=dict)
-    """None for the sum of all others."""
+    """Enqueued messages by queue; the key None has the sum of all others."""
     depth_by_queue: dict[str | None, list[int]] = field(default_factory=dict)
     messages_by_shard: dict[int | None, list[int]] = field(default_factory=dict)
-    """Messages in and out."""
+    """Messages in and out by shard; the key None has the sum of all others."""
 
 
 def figures(found: Tables, rows: "DataFrame", top: int) -> Figures:
@@ -99,7 +99,7 @@ def step_of(minutes: int) -> int:
 
 
 def steps(first: datetime, last: datetime, minutes: int) -> list[datetime]:
-    """Where the steps from the one with `first` to the one with `last` begin: multiples since 1970."""
+    """The beginnings of all steps from `first` to `last`; they are multiples of the step since 1970."""
     length_s = minutes * 60
     begin, end = (int(each.timestamp()) // length_s for each in (first, last))
     return [datetime.fromtimestamp(each * length_s, UTC) for each in range(begin, end + 1)]
@@ -176,7 +176,7 @@ def _reasons(shown: Figures, found: Tables) -> None:
 def _others(
     total: dict[str, Any], named: Sequence[dict[str, Any]], columns: Iterable[str], count: str
 ) -> dict[str, Any] | None:
-    """The sums without the named rows; None where all rows are named."""
+    """The sums of all rows but the named ones; None if all rows are named."""
     left = total[count] - len(named)
     if not left:
         return None

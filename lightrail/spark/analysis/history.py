@@ -1,9 +1,9 @@
 """History: every event with facts about its message: time of arrival, size, earlier deliveries.
 
 A message is (queue, sequence). It has events in several journals when its queue moved. A name that was
-deleted and created again starts with the same sequences again, so a message is one *life* of (queue,
-sequence). Within a journal events are ordered by lsn, whatever its clock did; journals are ordered by their
-first event.
+deleted and created again repeats the same sequences, so a message is one *life* of (queue,
+sequence). Events of a journal are ordered by lsn, also when a clock was set back; journals are ordered by
+their first event.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -39,7 +39,7 @@ READ: Final = (
     "consumer",
     "message",
 )
-"""Columns of the data source that are read; of `message` only its length."""
+"""Columns of the data source that are read; of `message` only the length is used."""
 
 
 _AT: Final = ("queue", "sequence")
@@ -50,7 +50,7 @@ def history(events: "DataFrame") -> "DataFrame":
     """Rows of the data source, each with facts about its message from all rows.
 
     Args:
-        events: has the columns READ; further ones are left out.
+        events: has the columns READ; other columns are dropped.
 
     Returns:
         queue, shard, sequence, event, reason, producer, consumer: unchanged;
@@ -76,7 +76,7 @@ def history(events: "DataFrame") -> "DataFrame":
         "consumer",
         F.date_trunc("minute", "event_time").alias("minute"),
         F.max("own_size").over(life).alias("size"),
-        # greatest() passes over null: an unknown time would be 0.
+        # greatest() ignores null, so an unknown time would become 0.
         F.when(F.col("ends") & came.isNotNull(), F.greatest(waited, F.lit(0))).alias("waited_ms"),
         (delivered & (F.sum(delivered.cast("long")).over(in_order) > 1)).alias("again"),
         (~F.max("begins").over(life) & (F.row_number().over(in_order) == 1)).alias("older"),
@@ -84,7 +84,7 @@ def history(events: "DataFrame") -> "DataFrame":
 
 
 def _marked(events: "DataFrame") -> "DataFrame":
-    """The columns in use, with what a row shows by itself: `begins`, `ends`, the size and the time."""
+    """The used columns, and those that follow from a single row: `begins`, `ends`, the size and the time."""
     return events.select(
         "queue",
         "shard",
@@ -118,7 +118,7 @@ def _with_life(rows: "DataFrame") -> "DataFrame":
 
 
 def _came() -> "Column":
-    """Time of arrival of a row's message in its queue, where the row has it.
+    """Time of arrival of a row's message in its queue, if the row has it.
 
     A moved message arrived when it was enqueued at its first shard.
     """

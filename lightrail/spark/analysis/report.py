@@ -21,7 +21,7 @@ def page(shown: Figures, title: str) -> str:
     """The HTML of the page, a function of the figures.
 
     Args:
-        title: of the analysed source.
+        title: title of the page.
     """
     templates = Environment(
         loader=FileSystemLoader(str(_TEMPLATES)),
@@ -121,7 +121,7 @@ def _of_others(queue: str | None) -> str:
 
 
 def step_text(minutes: int) -> str:
-    """Such as "5 minutes"."""
+    """The length of a step as text, such as "5 minutes"."""
     for unit, length in (("day", 1440), ("hour", 60), ("minute", 1)):
         if minutes % length == 0:
             count = minutes // length
@@ -140,7 +140,7 @@ def size(value: float | None) -> str:
 
 
 def duration(value_ms: float | None) -> str:
-    """Milliseconds for people: 35 ms, 1.5 s, 2 min, 3.1 h."""
+    """Milliseconds with a unit: 35 ms, 1.5 s, 2 min, 3.1 h."""
     if value_ms is None:
         return NONE
     for unit, step in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
@@ -150,14 +150,13 @@ def duration(value_ms: float | None) -> str:
 
 
 def shortened(text: str, length: int = SPARK_REPORT_TEXT_MAX) -> str:
-    """Shortens a name to its end, which differs more than its beginning; unprintable characters are
-    escaped."""
+    """Shortens a name to its end, because beginnings of names differ less; escapes unprintable characters."""
     text = printable(text[-length - 1 :])
     return text if len(text) <= length else "…" + text[-length + 1 :]
 
 
 def summary(shown: Figures) -> dict[str, Any]:
-    """The JSON for --json, with full names."""
+    """The result for --json, with full names."""
     end = until(shown)
     return {
         "first": shown.first and shown.first.isoformat(),

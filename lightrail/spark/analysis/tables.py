@@ -28,7 +28,7 @@ COUNTED: Final = (
     Event.DELIVERED,
     Event.MOVED,
 )
-"""Events that have a column of their own, which counts their messages."""
+"""Events with a separate column that counts their messages."""
 SUMMED: Final = (*(str(each) for each in COUNTED), "ended", "redelivered", "bytes_in", "bytes_out")
 """Columns that can be summed over minutes and queues."""
 
@@ -64,7 +64,7 @@ def tables(rows: "DataFrame") -> Tables:
 def minutes(rows: "DataFrame") -> "DataFrame":
     """One row per queue and minute with events."""
     at = ("queue", "minute")
-    # The number of messages before the rows that were read, and whether there may be more without any event:
+    # The number of messages before the first row, and whether there may be more without any event:
     # sequences begin at 0, so where message 0 was enqueued, there were none before.
     found = rows.groupBy(*at).agg(
         *_counts(),
@@ -98,7 +98,7 @@ def dead_letters(rows: "DataFrame") -> "DataFrame":
 
 
 def shards(rows: "DataFrame") -> "DataFrame":
-    """One row per shard and minute in which messages arrived or left, without moves."""
+    """One row per shard and minute in which messages arrived or left; moves do not count."""
     came, moved = _is(Event.ENQUEUED), _is(Event.MOVED)
     found = rows.groupBy("shard", "minute").agg(
         F.count_if(came).alias("messages_in"),
@@ -144,7 +144,7 @@ def percentiles(
     Args:
         rows: a history.
         at: names of columns.
-        more: by name, columns of `at` that are computed from those of the history.
+        more: columns of `at` that are computed from those of the history, by name.
     """
     keys = [more.get(each, F.col(each)).alias(each) for each in at]
     known = rows.where(F.col("waited_ms").isNotNull())
@@ -185,5 +185,5 @@ def _counts() -> list["Column"]:
 
 
 def _people() -> list["Column"]:
-    """Numbers of links that sent and that received."""
+    """Number of links that sent, and number of links that received."""
     return [F.count_distinct(each).alias(f"{each}s") for each in ("producer", "consumer")]

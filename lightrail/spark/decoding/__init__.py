@@ -1,1 +1,1 @@
-"""A journal's bytes as Arrow record batches: no Spark in here."""
+"""Decodes a journal's bytes to Arrow record batches; nothing here imports Spark."""

@@ -25,7 +25,7 @@ _DELIVERED_CONSUMER_AT: Final = 40
 _PRIORITY_AT: Final = 82
 _HEADERS_CACHED: Final = 1_024
 _PIECES_FEW: Final = 1_024
-"""From this number on pieces are copied by Arrow, at a tenth of the cost; but not where records overlap."""
+"""From this number on Arrow copies the pieces, at a tenth of the cost, unless records overlap."""
 
 
 class BadEndsError(Exception):
@@ -34,11 +34,11 @@ class BadEndsError(Exception):
     def __init__(self, record: int) -> None:
         super().__init__(record)
         self.record = record
-        """Index in the window."""
+        """Index of the record in the window."""
 
 
 class Rows:
-    """Some of the rows of some runs, which become a record batch."""
+    """Rows from some runs that become one record batch."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Rows:
         skips: Numbers,
         counts: Numbers,
     ) -> None:
-        """For each run, `counts` rows after the first `skips`."""
+        """Selects `counts` rows of each run, after its first `skips` rows."""
         self.window = window
         self.runs = runs
         self.skips = skips
@@ -71,7 +71,7 @@ class Rows:
         return Rows(self.window, self.runs.take(np.arange(last + 1)), self.skips[: last + 1], counts)
 
     def spread(self, column: Numbers) -> Numbers:
-        """From one item per run to one per row."""
+        """Expands a column with one item per run to one item per row."""
         found: Numbers = np.repeat(column, self.counts)
         return found
 
@@ -142,7 +142,7 @@ def _only(rows: Rows, which: Numbers) -> Rows:
     return Rows(rows.window, rows.runs.take(which), rows.skips[which], rows.counts[which])
 
 
-# --- columns of what records say --------------------------------------------------------------------------
+# --- columns from fields of records -----------------------------------------------------------------------
 
 
 class Facts:
@@ -156,12 +156,12 @@ class Facts:
         self._epochs: Numbers = np.zeros(0, np.int64)
 
     def names(self) -> pa.Array:
-        """Of the queues, by their index."""
+        """Names of queues by their index."""
         self._grow()
         return self._names
 
     def epochs(self) -> Numbers:
-        """Of the queues, by their index."""
+        """Epochs of queues by their index."""
         self._grow()
         return self._epochs
 
@@ -172,12 +172,12 @@ class Facts:
 
 
 def _plain(values: Numbers, kind: pa.DataType) -> pa.Array:
-    """Numbers that all rows have, without a copy."""
+    """A column without nulls that shares the memory of `values`."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def _of_messages(rows: Rows, values: Numbers, kind: pa.DataType) -> pa.Array:
-    """One item per run, null for runs without messages."""
+    """A column from one item per run; null for runs without messages."""
     if rows.messages.all():
         return pa.array(rows.spread(values), kind)
     return pa.array(rows.spread(values), kind, mask=~rows.spread(rows.messages))
@@ -189,7 +189,7 @@ def _times(milliseconds: Numbers) -> Numbers:
 
 
 def _in_messages(rows: Rows, numbers: Numbers, offset: int) -> Numbers:
-    """A field of each run's Append record; an arbitrary number for other records."""
+    """A field of each run's Append record; the number is arbitrary for other records."""
     starts = np.where(rows.messages, rows.records, rows.records[int(np.argmax(rows.messages))])
     found: Numbers = numbers[starts + offset]
     return found
@@ -250,7 +250,7 @@ def has_mixed(rows: Rows) -> bool:
 
 
 def mixed_priorities(rows: Rows, extents: Extents, blob: bytes | pa.Buffer) -> pa.Array:
-    """The column `priority` where some messages have it only in their headers."""
+    """The column `priority` if some messages have their priorities only in their headers."""
     mask = rows.spread(rows.messages)
     values = rows.spread(_said_priorities(rows))
     view = memoryview(blob)
@@ -277,7 +277,7 @@ def _ttl(rows: Rows, facts: Facts) -> pa.Array:
 
 
 def _delivery_count(rows: Rows, facts: Facts) -> pa.Array:
-    """Attempts: from a field of an Append, or from that of a Settle that returned messages."""
+    """Number of attempts, from the field of an Append, or of a Settle that returned messages."""
     returned = np.isin(rows.runs.event, RETURNED)
     there = rows.messages | returned
     if not there.any():
@@ -308,7 +308,7 @@ def _reason(rows: Rows, facts: Facts) -> pa.Array:
 
 
 def party(number: int) -> str:
-    """A producer or consumer: the boot of its frontend, and its link there."""
+    """The name of a producer or consumer: the boot of its frontend, and the number of its link."""
     return f"{number >> 32:08x}-{number & 0xFFFF_FFFF}"
 
 
@@ -358,7 +358,7 @@ _OF_APPENDS: Final[dict[str, Callable[[Rows, Facts], pa.Array]]] = {
 
 
 def column(name: str, rows: Rows, facts: Facts) -> pa.Array:
-    """A column that needs no decoding of messages; all null for one that does."""
+    """A column that needs no decoding of messages; all null if it needs it."""
     build = _ALWAYS.get(name)
     if build is None and rows.messages.any():
         build = _OF_APPENDS.get(name)
@@ -369,7 +369,7 @@ def column(name: str, rows: Rows, facts: Facts) -> pa.Array:
 
 
 def foreign(rows: Rows) -> Numbers:
-    """For each row with a message, whether its format is not AMQP's own."""
+    """For each row with a message, whether its message format is not 0, that is AMQP's."""
     formats = rows.window.u32[rows.records + 64] != 0
     found: Numbers = rows.spread(formats)[rows.spread(rows.messages)]
     return found

@@ -1,4 +1,4 @@
-"""Batches of rows: small ones in a row are joined to batches of the wanted size."""
+"""Batches of rows: joins small consecutive batches to batches of the wanted size."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -12,7 +12,7 @@ _WORTH: Final = 4
 
 
 def gathered(batches: Iterator[pa.RecordBatch], wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches, each within the wanted numbers of rows and bytes."""
+    """The same rows in fewer batches, each within the wanted bounds of rows and bytes."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

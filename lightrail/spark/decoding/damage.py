@@ -9,7 +9,7 @@ class DamageError(Exception):
     def __init__(
         self, journal: str, segment: int, offset: int, lsn: int, what: str, next_lsn: int | None = None
     ) -> None:
-        # All arguments go to Exception: workers of Spark pickle what they raise.
+        # All arguments are passed to Exception, because workers of Spark pickle their exceptions.
         super().__init__(journal, segment, offset, lsn, what, next_lsn)
         self.journal = journal
         self.segment = segment
@@ -25,9 +25,9 @@ class DamageError(Exception):
         return (
             f"journal {self.journal}, segment {self.segment}, offset {self.offset}, record {self.lsn}: "
             f"{self.what}. Expected whole records; read another copy of this segment, or set "
-            "failOnDataLoss=false (--allow-loss of lightrail-spark) to go on without the missing records"
+            "failOnDataLoss=false (--allow-loss of lightrail-spark) to continue without the missing records"
         )
 
 
 Lost = Callable[[DamageError], None]
-"""Called with damage when reading goes on after it."""
+"""Called with damage if reading continues after it."""

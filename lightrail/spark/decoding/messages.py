@@ -1,10 +1,10 @@
-"""Messages as columns: every step through a message is made in all messages of a batch together.
+"""Messages as columns: each step of decoding is done for all messages of a batch together.
 
 Theory. A message is a chain: the constructor and size of a value give the offset of the next one. Following
 it in Python costs microseconds per message; here a step is a few operations on whole columns of positions
-(one item per message), so that a field costs some dozens of nanoseconds. A message in which a step meets what
-it does not expect, be it uncommon (a descriptor that is spelled out, a body of several sections) or
-malformed, is left to sections.py, which defines the meaning of columns. Tests compare both.
+(one item per message), so that a field costs some dozens of nanoseconds. A message with an unexpected
+encoding, whether uncommon (a symbolic descriptor, a body of several sections) or malformed, is left to
+sections.py, which defines the meaning of columns. Tests compare both.
 
 Measured by tests/benchmarks/arrow_bench.py.
 """
@@ -59,11 +59,11 @@ _PLAIN_BODY: Final = _codes(NULL, 0xA0, 0xB0, 0xA1, 0xB1, 0xA3, 0xB3)
 def columns(
     blob: bytes | pa.Buffer, starts: Numbers, stops: Numbers, foreign: Numbers, names: Collection[str]
 ) -> tuple[dict[str, pa.Array], int]:
-    """These columns of messages, and how many of them could not be decoded (whole or in part).
+    """The named columns, and the number of messages that could not be decoded, whole or in part.
 
     Args:
         blob: the messages one after another, with values.PADDING behind them.
-        foreign: mask of messages in other formats than AMQP's own, which are null.
+        foreign: mask of messages with a message format other than 0, which are null.
     """
     fast, found = _read(Blob(blob), starts, stops, ~foreign, names)
     slow = np.flatnonzero(~fast & ~foreign)
@@ -97,7 +97,7 @@ def _pairs(maps: list[dict[str, Any] | None]) -> list[list[tuple[str, Any]] | No
 def _read(
     blob: Blob, starts: Numbers, stops: Numbers, among: Numbers, names: Collection[str]
 ) -> tuple[Numbers, dict[str, pa.Array]]:
-    """Which messages (mask) were read here, and their columns."""
+    """A mask of the messages that were read here, and their columns."""
     fast = among.copy()
     values_at, values_end = _find_sections(blob, starts, stops, fast)
     while True:
@@ -114,9 +114,9 @@ def _read(
 
 
 def _find_sections(blob: Blob, starts: Numbers, stops: Numbers, fast: Numbers) -> tuple[Numbers, Numbers]:
-    """Begin and end of the value of each section (sections x messages), 0 where it is missing.
+    """Begin and end of the value of each section (sections x messages), 0 if it is missing.
 
-    Messages that are not of the common form are no longer fast.
+    Removes messages that do not have the common form from `fast`.
     """
     octets = blob.octets
     values_at = np.zeros((_SECTIONS, len(starts)), np.int64)
@@ -157,7 +157,7 @@ class _Reading:
         self.odd = np.zeros(self._count, bool)
 
     def _open(self, section: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """Of a section that is a list or map: messages, number of items, their begin and end."""
+        """Messages that have this section, a list or map; number of items, begin and end of each."""
         octets, u32 = self._blob.octets, self._blob.u32
         which = np.flatnonzero(self._at[section - 0x70])
         at, end = self._at[section - 0x70, which], self._end[section - 0x70, which]
@@ -179,7 +179,7 @@ class _Reading:
         return which[right], counts[right], begin[right], end[right]
 
     def _texts(self, values: Values, messages: Numbers) -> pa.Array:
-        """Texts of values; the messages that have malformed ones are odd."""
+        """Texts of values; marks messages with malformed values as odd."""
         found, bad = texts(self._blob, values)
         if bad is not None:
             self.odd[messages[bad]] = True
@@ -188,7 +188,7 @@ class _Reading:
     # --- the properties --------------------------------------------------------------------------------
 
     def read_properties(self, names: Collection[str]) -> dict[str, pa.Array]:
-        """Columns of the properties section; none when there are odd messages."""
+        """Columns of the properties section; none if there are odd messages."""
         width = len(PROPERTY_NAMES)
         codes = np.full((width, self._count), NULL, np.uint8)
         begins = np.zeros((width, self._count), np.int64)
@@ -242,7 +242,7 @@ class _Reading:
         return self._map(_ANNOTATIONS, "message_annotations")
 
     def _map(self, section: int, name: str) -> dict[str, pa.Array]:
-        """A section that is a map; none when there are odd messages."""
+        """The column of a section that is a map; none if there are odd messages."""
         which, counts, at, ends = self._open(section)
         usual = (counts & 1 == 0) & (counts <= 2 * limits.SPARK_MAP_PAIRS)
         if not usual.all():
@@ -283,7 +283,7 @@ class _Reading:
         return {name: _maps(pairs, names, self._texts(items, message))}
 
     def _distinct(self, names: pa.Array, message: Numbers) -> None:
-        """A map with a key twice is malformed (types 1.6.23)."""
+        """Marks messages with a map that has a key twice, which is malformed (types 1.6.23)."""
         if len(names):
             encoded = names.dictionary_encode()
             width = len(encoded.dictionary)
@@ -321,7 +321,7 @@ def _empty(count: int) -> Values:
 
 
 def _maps(counts: Numbers, keys: pa.Array, items: pa.Array) -> pa.Array:
-    """Maps of so many pairs each."""
+    """A column of maps; `counts` has the number of pairs of each."""
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     return pa.MapArray.from_arrays(pa.array(offsets), keys, items)
@@ -335,4 +335,4 @@ _READ: Final[
     (("application_properties",), _Reading.read_application_properties),
     (("message_annotations",), _Reading.read_annotations),
 )
-"""The body first, because it shows most cheaply which messages are odd."""
+"""Readers of the sections. The body is first, because it finds odd messages at the least cost."""

@@ -1,15 +1,15 @@
-"""ReadAhead: a file whose small records are read many at a time."""
+"""ReadAhead: a file that is read in pieces of many small records."""
 
 from typing import Final
 
 from lightrail.journal.scan import Readable
 
 _PIECE_BYTES: Final = 65_536
-"""Read at once; Queue records lie close to each other."""
+"""Minimum size of a read; Queue records are close to each other."""
 
 
 class ReadAhead:
-    """A file that is read a piece ahead of what is asked for."""
+    """A file that reads more than requested and serves later reads from it."""
 
     def __init__(self, file: Readable) -> None:
         self._file = file

@@ -59,15 +59,15 @@ def record_batches(
     lost: Lost | None = None,
     undecodable: Callable[[int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a part; no batch where there are none.
+    """The rows of a part; no batch if there are none.
 
     Args:
-        lost: called with damage; reading goes on with the next whole record. Without it, damage is raised.
-        undecodable: called with the number of messages that could not be decoded, whole or in part.
+        lost: called with damage, after which reading continues with the next whole record; if None, damage is
+        raised. undecodable: called with the number of messages that could not be decoded, whole or in part.
 
     Raises:
         DamageError: records of the part are missing.
-        ArchiveError: a segment of a newer format, or the file of another segment.
+        ArchiveError: the segment has a newer format, or the file is that of another segment.
     """
     return gathered(_Reader(part, file, wanted, lost, undecodable).batches(), wanted)
 
@@ -96,7 +96,7 @@ class _Reader:
         self._undecodable = undecodable
         self._salt = 0
         self._closed_to = 0
-        """Groups up to before this record are known to be whole."""
+        """Groups of records before this record are known to be whole."""
 
     def _damage(self, offset: int, lsn: int, what: str, next_lsn: int | None = None) -> None:
         part = self._part
@@ -142,7 +142,7 @@ class _Reader:
                 return
 
     def _end_of(self, stop: int) -> int:
-        """An offset behind all records before `stop`, the end of reading."""
+        """The offset at which reading ends, behind all records before `stop`."""
         index = self._part.index
         at = bisect_left(index.blocks, stop, key=lambda block: block.lsn)
         return index.blocks[at].offset if at < len(index.blocks) else index.end
@@ -200,7 +200,7 @@ class _Reader:
             self._tables.apply(record)
 
     def _resume(self, walk: Walk, first: int, stop: int) -> Walk | None:
-        """Continues after a damaged record with the next whole one. None when there is none in this part."""
+        """Continues after a damaged record with the next whole one; None if there is none in this part."""
         index = self._part.index
         found: Found | None = next(next_whole(self._file, self._salt, walk.offset, index.end, walk.lsn), None)
         upto, after = (index.next_lsn, index.end) if found is None else (found.lsn, found.offset)
@@ -217,7 +217,7 @@ class _Reader:
         return Walk(self._file, self._salt, found.offset, self._end_of(stop), found.lsn, stop)
 
     def _lost_by_repair(self, window: Window, next_lsn: int) -> None:
-        """A Gap ends the window: a repair left it where records were damaged."""
+        """Reports records that a repair replaced by the Gap at the window's end."""
         start = int(window.starts[-1])
         lsn = int(window.lsn[-1])
         what = f"a repair found records {lsn} to {next_lsn - 1} damaged and set them aside"
@@ -226,8 +226,8 @@ class _Reader:
     def _torn(self, window: Window, walk: Walk, gap: bool) -> int | None:
         """Number of records of the window that count; None for all.
 
-        A group without its last record does not count. It can only be at the end of a journal: a sealed
-        segment, or a committed record behind it, shows that the group's end was written.
+        A group without its last record does not count. Such a group can only be at the end of a journal: a
+        sealed segment, or a committed record behind the group, shows that the group's end was written.
         """
         index = self._part.index
         if index.sealed or gap or not window.flags[-1] & CONTINUED or walk.lsn <= self._closed_to:
@@ -238,7 +238,7 @@ class _Reader:
                 self._closed_to = found.lsn
                 return None
         if scan.offset < index.end:
-            return None  # The rest is damaged, which is reported elsewhere.
+            return None  # The rest is damaged; this is reported elsewhere.
         ended = np.flatnonzero(window.flags & CONTINUED == 0)
         return int(ended[-1]) + 1 if len(ended) else 0
 

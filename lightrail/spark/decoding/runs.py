@@ -26,13 +26,13 @@ _DELIVERED: Final = EVENTS.index(Event.DELIVERED)
 _OF_OUTCOME: Final = np.array([EVENTS.index(Event[outcome.name]) for outcome in Outcome], np.int8)
 _MOVED_REASON: Final = MOVED_REASON.encode()
 RETURNED: Final = (EVENTS.index(Event.RELEASED), EVENTS.index(Event.MODIFIED))
-"""Events with the number of failed deliveries."""
+"""Events that have the number of failed deliveries."""
 
 REASON_SIZE_AT: Final = 48
-"""Of a Settle record: length of the reason u16."""
+"""Offset in a Settle record of the length of the reason, a u16."""
 
 Bad = Callable[[int, str], None]
-"""Called with a malformed record of the window, and what is wrong with it."""
+"""Called with the index of a malformed record in the window, and a description of the error."""
 
 
 @dataclass(slots=True)
@@ -40,13 +40,13 @@ class Runs:
     """Columns, one item per run, in the order of the journal."""
 
     record: Numbers
-    """Index in the window."""
+    """Index of the record in the window."""
     event: Numbers
     """Index in EVENTS."""
     queue: Numbers
     """Number of the queue; later its index in the tables' entries."""
     sequence: Numbers
-    """Of the first message."""
+    """Sequence of the first message."""
     rows: Numbers
 
     def take(self, which: Numbers) -> "Runs":
@@ -152,7 +152,7 @@ def _settles(window: Window, chosen: Numbers, bad: Bad) -> Runs:
     known = window.octets[starts + 50] < len(_OF_OUTCOME)
     if not known.all():
         for index in chosen[~known].tolist():
-            bad(index, f"a Settle of outcome {window.octets[window.starts[index] + 50]}, which is none")
+            bad(index, f"a Settle of the unknown outcome {window.octets[window.starts[index] + 50]}")
         chosen, starts = chosen[known], starts[known]
     maybe = np.flatnonzero(window.u16[starts + REASON_SIZE_AT] == len(_MOVED_REASON))
     follows = [at for at in maybe.tolist() if reason_of(window, int(chosen[at])) == _MOVED_REASON]

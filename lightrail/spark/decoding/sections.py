@@ -38,7 +38,7 @@ _FIELDS: Final = tuple(name.replace("-", "_") for name in PROPERTY_NAMES)
 def read_columns(message: bytes, names: Collection[str]) -> tuple[dict[str, Any], bool]:
     """Values of these columns, and whether all of them could be decoded.
 
-    A malformed section has null columns; in a message whose sections can't be separated all columns are null.
+    The columns of a malformed section are null; if the sections can't be separated, all columns are null.
     A missing section is an empty map.
     """
     try:
@@ -88,19 +88,19 @@ def _read_annotations(message: bytes, areas: Sections, names: Collection[str]) -
 
 
 def _texts(items: dict[Any, Any]) -> dict[str, str | None]:
-    """A map of texts; keys that become the same text, or null, are as malformed as equal ones."""
+    """A map of texts. Keys must have distinct texts and none may be null, or the map is malformed."""
     found: dict[str, str | None] = {}
     for key, value in items.items():
         name = text_of(key)
         if name is None or name in found:
-            raise DecodeError(f"expected keys with texts of their own, found {name!r}")
+            raise DecodeError(f"expected keys with distinct texts, found {name!r}")
         found[name] = text_of(value)
     return found
 
 
 def body_of(message: Buffer) -> bytes | None:
-    """The body as bytes: of data sections their contents, of a text or binary its octets, of any other value
-    its text, of sequences the text of all their items as one list; None without a body, and for null."""
+    """The body as bytes: the contents of data sections, the octets of a text or binary, the text of any other
+    value, or the text of all items of sequences as one list; None without a body, and for null."""
     body = read_body(message)
     if body is None or (isinstance(body, bytes) and type(body) is bytes):
         return body

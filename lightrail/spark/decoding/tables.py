@@ -11,7 +11,7 @@ UNKNOWN: Final = -1
 
 
 class Entry(NamedTuple):
-    """A queue as columns of rows."""
+    """A queue's values for columns."""
 
     name: str
     epoch: int
@@ -38,7 +38,7 @@ class Tables:
         self.entries: list[Entry] = []
         self.indexes = _Indexes(self._resolve)
         self.undeclared: set[int] = set()
-        """Indexes of queues that no record declared: only after records were lost."""
+        """Indexes of queues without a Queue record, which is possible only after records were lost."""
 
     def restore(self, record: Snapshot) -> None:
         """The Snapshot at the head of the segment."""
@@ -69,7 +69,7 @@ class Tables:
 
 
 class _Indexes(dict[int, int]):
-    """Looked up when a number first appears: most queues of a shard have nothing in a part."""
+    """Looks a queue up when its number first appears: most queues of a shard have no record in a part."""
 
     def __init__(self, resolve: Callable[[int], int]) -> None:
         super().__init__()

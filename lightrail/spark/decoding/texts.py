@@ -20,14 +20,14 @@ from lightrail.amqp.values import (
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_MIN_MS: Final = -62_135_596_800_000
 TIME_MAX_MS: Final = 253_402_300_799_999
-"""0001-01-01 to 9999-12-31; what is outside has no usual text and is shown as its milliseconds."""
+"""9999-12-31. Times after this, or before 0001-01-01, are shown as their milliseconds."""
 
 _DECIMALS: Final = {Decimal32: (8, 101, 7), Decimal64: (10, 398, 16), Decimal128: (14, 6176, 34)}
 """Bits of the exponent, its bias, digits of the coefficient (IEEE 754-2008, 3.5.2)."""
 
 
 def time_text(milliseconds: int) -> str:
-    """ISO 8601 in UTC with milliseconds; the bare number for years that have no four digits."""
+    """ISO 8601 in UTC with milliseconds; the plain number for years without four digits."""
     if not TIME_MIN_MS <= milliseconds <= TIME_MAX_MS:
         return str(int(milliseconds))
     moment = _EPOCH + timedelta(milliseconds=milliseconds)
@@ -35,14 +35,14 @@ def time_text(milliseconds: int) -> str:
 
 
 def float_text(value: float) -> str:
-    """The shortest digits that give this double again; NaN, Infinity, -Infinity."""
+    """The shortest digits from which this double can be read back; NaN, Infinity, -Infinity."""
     if math.isfinite(value):
         return repr(float(value))
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def decimal_text(value: Decimal32 | Decimal64 | Decimal128) -> str:
-    """A decimal of IEEE 754 with a binary coefficient, as types 1.6.13 to 1.6.15 have it."""
+    """The text of a decimal of IEEE 754 with a binary coefficient (types 1.6.13 to 1.6.15)."""
     width, bias, digits = _DECIMALS[type(value)]
     bits = 8 * len(value)
     number = int.from_bytes(value, "big")
@@ -87,7 +87,7 @@ def text_of(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; what it has no type for becomes text."""
+    """A value as JSON; values without a JSON type become text."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, list | Array):

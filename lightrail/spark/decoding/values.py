@@ -1,7 +1,8 @@
 """Values: many encoded values of one buffer as a column of texts, with the results of texts.py.
 
-Strings are never touched one by one: an Arrow array whose offsets are start and end of each value in turn has
-the values at its even indexes and what lies between at the others; taking the even ones copies them out.
+Strings are not handled one by one: an Arrow array whose offsets are the start and end of each value in turn
+has the values at its even indexes and the bytes between them at the odd ones; taking the even ones copies the
+values.
 """
 
 from dataclasses import dataclass
@@ -33,9 +34,9 @@ _KIND[0x83] = _TIME
 _KIND[0x98] = _UUID
 
 FIXED: Final = np.array([max(0, width - 1) for width in WIDTHS], np.int64)
-"""Octets after the constructor of a value of fixed width."""
+"""Number of octets after the constructor of a value of fixed width."""
 SIZED: Final = np.array([{-1: 1, -2: 4}.get(width, 0) for width in WIDTHS], np.int64)
-"""Octets of the size of other values."""
+"""Number of octets of the size field of other values."""
 KNOWN: Final = np.array([code in NAMES and code != 0 for code in range(256)])
 """Constructors of values without a descriptor."""
 
@@ -63,9 +64,9 @@ class Blob:
 
 @dataclass(slots=True)
 class Values:
-    """Columns: constructor, where the octets after it (and after its size) begin, and how many they are.
+    """Columns: the constructor, the offset of the octets after it and its size field, and their number.
 
-    Offsets rise from value to value; where a value is null they mean nothing.
+    Offsets rise from value to value; those of null values have no meaning.
     """
 
     codes: Numbers
@@ -85,9 +86,9 @@ class Values:
 
 
 def step(blob: Blob, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Of values at offsets: constructor, where what comes after it and its size begins, and where that ends.
+    """For values at offsets: the constructor, and begin and end of the octets after it and its size field.
 
-    The end is anywhere for what is malformed; for a described value it means nothing.
+    The end is arbitrary for malformed values, and has no meaning for described ones.
     """
     octets = blob.octets
     codes = octets[at]
@@ -106,7 +107,7 @@ def step(blob: Blob, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def slices(buffer: pa.Buffer, at: Numbers, sizes: Numbers, indexes: pa.Array | None = None) -> pa.Array:
-    """The octets at offsets that rise, as a binary array: all in turn, or those of `indexes`."""
+    """The octets at rising offsets, as a binary array: all in order, or those of `indexes`."""
     count = len(at)
     if not count:
         return pa.array([], pa.binary()) if indexes is None else pa.nulls(len(indexes), pa.binary())
@@ -122,7 +123,7 @@ def slices(buffer: pa.Buffer, at: Numbers, sizes: Numbers, indexes: pa.Array | N
 
 
 def texts(blob: Blob, values: Values) -> tuple[pa.Array, Numbers | None]:
-    """A text for each value, and which of them are malformed (a mask, None when none is)."""
+    """A text for each value, and a mask of the malformed ones, None if there are none."""
     kinds = _KIND[values.codes]
     strings = kinds == _TEXT
     if strings.all():
@@ -137,7 +138,7 @@ def texts(blob: Blob, values: Values) -> tuple[pa.Array, Numbers | None]:
 
 
 def _put(bad: Numbers | None, which: Numbers) -> Numbers | None:
-    """From a mask over some values to one over all."""
+    """Converts a mask over some values to one over all."""
     if bad is None:
         return None
     found = np.zeros(len(which), bool)
@@ -169,7 +170,7 @@ def _mixed(blob: Blob, values: Values, kinds: Numbers) -> tuple[pa.Array, Number
 
 
 def _strings(blob: Blob, values: Values, indexes: pa.Array | None) -> tuple[pa.Array, Numbers | None]:
-    """Strings and symbols: UTF-8, and ASCII where the constructor says so."""
+    """Strings in UTF-8, and symbols in ASCII."""
     octets = slices(blob.buffer, values.at, values.sizes, indexes)
     try:
         found = octets.cast(pa.string())
@@ -195,7 +196,7 @@ def _strings(blob: Blob, values: Values, indexes: pa.Array | None) -> tuple[pa.A
 
 
 def numbers(blob: Blob, codes: Numbers, at: Numbers) -> Numbers:
-    """Integers of up to 8 octets as signed ones (a ulong of eight octets is not one of them)."""
+    """Integers of up to 8 octets as signed integers, except a ulong of eight octets."""
     octets = blob.octets[at]
     found = octets.astype(np.int64)
     low = codes & 0xF0

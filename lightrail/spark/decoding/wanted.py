@@ -32,20 +32,20 @@ class Wanted:
     pattern: str | None = None
     """A regular expression that the whole name of a queue matches."""
     columns: tuple[str, ...] = tuple(SCHEMA.names)
-    """In the order of FIELDS."""
+    """Names of columns in the order of FIELDS."""
     decode: Decode = Decode.NONE
     include_body: bool = True
-    """Otherwise `body` and `message` are null."""
+    """Whether to read `body` and `message`, which are null otherwise."""
     captured_only: bool = True
     first_ms: int | None = None
-    """Records from this time on."""
+    """Only records from this time on."""
     before_ms: int | None = None
-    """Records before this time."""
+    """Only records before this time."""
     batch_rows: int = limits.SPARK_BATCH_ROWS
     batch_bytes: int = limits.SPARK_BATCH_BYTES
 
     def schema(self) -> pa.Schema:
-        """Of every batch."""
+        """The schema of every batch."""
         return pa.schema([SCHEMA.field(name) for name in self.columns])
 
     def decoded(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ class Window:
 
     data: bytes | memoryview
     base: int
-    """Of the first byte in the segment."""
+    """Offset of the window's first byte in the segment."""
     starts: Numbers
     octets: Numbers = field(init=False)
     u16: Numbers = field(init=False)
@@ -63,8 +63,8 @@ class Window:
 class Walk:
     """Reads the records of a segment, as Scan does.
 
-    Afterwards `offset` and `lsn` are those of the next record, and `found` describes what was found instead
-    of it; empty at the end.
+    Afterwards `offset` and `lsn` are those of the next record, and `found` describes the bytes in its place;
+    `found` is empty at the end.
     """
 
     __slots__ = ("_end", "_file", "_salt", "_stop", "found", "lsn", "offset")
@@ -80,14 +80,14 @@ class Walk:
         self.found = ""
 
     def window(self) -> Window | None:
-        """The next whole records, one at least; None where they end."""
+        """The next whole records, at least one; None if there are no more."""
         offset, count = self.offset, self._stop - self.lsn
         if offset >= self._end or count <= 0:
             return None
         data: bytes | memoryview = self._file.read(offset, min(limits.SPARK_WINDOW_BYTES, self._end - offset))
         starts = _whole(memoryview(data), self._salt, count)
         if not starts:
-            # A record larger than a window, or none: the scan decides.
+            # A record larger than a window, or no record: the scan decides.
             scan = Scan(self._file, self._salt, offset, self._end, self.lsn)
             found = next(iter(scan), None)
             if found is None:
@@ -116,7 +116,7 @@ class Walk:
 
 
 def _whole(view: memoryview, salt: int, count: int) -> list[int]:
-    """Where whole records with right checksums begin that follow one another, at most `count`."""
+    """Offsets of at most `count` consecutive whole records with correct checksums."""
     front = FRONT.unpack_from
     size = len(view)
     room = size - RECORD_SIZE_MIN

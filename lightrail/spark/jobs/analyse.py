@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TOP: Final = 10
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 SHUFFLE_PARTITIONS_MAX: Final = 200
-"""As many as Spark takes by itself."""
+"""Spark's default."""
 _COLUMNS: Final = (
     "queue",
     "enqueued",
@@ -49,18 +49,18 @@ _EXAMPLES: Final = """
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Its words."""
+    """Adds the parser of the command."""
     parser = add_command(
         subparsers,
         "analyse",
         "rates, times in queue, redeliveries, dead letters, depth; a report",
         "Computes tables by queue and minute and by shard and minute from the events of messages, and a "
-        "report of them: one HTML file that needs nothing else. docs/operate/analyse.md has every column.",
+        "self-contained report in one HTML file. docs/operate/analyse.md has every column.",
         _EXAMPLES,
     )
     add_events(parser)
-    add_allow_loss(parser, "the log says which they are")
-    group = parser.add_argument_group("what comes of it")
+    add_allow_loss(parser, "the log lists them")
+    group = parser.add_argument_group("results")
     group.add_argument(
         "--to",
         metavar="DIR",
@@ -71,21 +71,19 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "--format",
         choices=("delta", "parquet"),
         default="delta",
-        help="of these tables: Delta tables, each replaced in one commit, or folders of Parquet "
+        help="format of these tables: Delta tables, each replaced in one commit, or folders of Parquet "
         "(default delta)",
     )
-    group.add_argument(
-        "--report", metavar="FILE.html", help="a page with charts; written whole or not at all"
-    )
+    group.add_argument("--report", metavar="FILE.html", help="write a page with charts, atomically")
     group.add_argument(
         "--top",
         metavar="N",
         type=int,
         default=TOP,
-        help=f"queues and shards that are named, all others are summed (default {TOP}, at most "
+        help=f"number of named queues and shards; all others are summed (default {TOP}, at most "
         f"{SPARK_REPORT_TOP_MAX})",
     )
-    group.add_argument("--title", metavar="TEXT", default="Messages", help="of the report")
+    group.add_argument("--title", metavar="TEXT", default="Messages", help="title of the report")
     add_spark(parser)
     return parser
 
@@ -108,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     check_sources(args)
     spark = session(args, "analyse")
-    # Each of these is read several times; on Spark's disks, since it may be larger than memory.
+    # Each of these is read several times; kept on Spark's disks, because it may be larger than memory.
     read = events(spark, args, READ)
     fit_shuffles(spark, read)
     rows = history(read).persist(StorageLevel.DISK_ONLY)
@@ -133,11 +131,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def fit_shuffles(spark: "SparkSession", read: "DataFrame") -> None:
-    """Lets Spark shuffle into as many partitions as the source has, SPARK_TASK_BYTES each.
+    """Sets the number of Spark's shuffle partitions to that of the source, SPARK_TASK_BYTES each.
 
-    Spark's 200 are for large data: of a thousand messages each holds five, and shuffles of 200 tasks take
-    longer than everything else. A spark.sql.shuffle.partitions in --conf or in Spark's own files takes
-    precedence.
+    Spark's default of 200 is for large data: with a thousand messages each partition has five, and shuffles
+    of 200 tasks take most of the time. A spark.sql.shuffle.partitions in --conf or in Spark's configuration
+    files takes precedence.
     """
     context = spark.sparkContext
     if context.getConf().contains(SHUFFLE_PARTITIONS):
@@ -153,7 +151,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.to:
         _check_to(args.to, args.format)
     if args.report and not os.path.isdir(os.path.dirname(os.path.abspath(args.report))):
-        raise UsageError(f"--report {args.report!a}: its folder is not there; make it first")
+        raise UsageError(f"--report {args.report!a}: its folder does not exist; create it first")
 
 
 def _check_to(to: str, kind: str) -> None:
@@ -168,14 +166,14 @@ def _check_to(to: str, kind: str) -> None:
                 f"--to {to!a}: Spark writes no Parquet to object stores; expected --format delta"
             )
         if is_table(to):
-            raise UsageError(f"--to {to!a} is a Delta table: name a folder of its own for what is computed")
+            raise UsageError(f"--to {to!a} is a Delta table: name another folder for the results")
     except StoreError as error:
         raise UsageError(f"--to: {error}") from None
     for folder in (os.path.join(to, name) for name in ORDER) if local else ():
         there = os.listdir(folder) if os.path.isdir(folder) else []
         if there and ("_delta_log" in there) != (kind == "delta"):
             other = "parquet" if kind == "delta" else "delta"
-            raise UsageError(f"--to {to!a} has tables of --format {other}: give that, or name another folder")
+            raise UsageError(f"--to {to!a} has tables of --format {other}: use that, or name another folder")
 
 
 def _write(found: "Tables", to: str, kind: str) -> None:
@@ -193,7 +191,7 @@ def _write(found: "Tables", to: str, kind: str) -> None:
 
 def _say(shown: "Figures", args: argparse.Namespace) -> None:
     if shown.first is None:
-        say("nothing was read: no event of a captured queue is there")
+        say("nothing was read: the source has no event of a captured queue")
         return
     rows = [{name: row[name] for name in _COLUMNS} for row in shown.queues]
     show_table(rows, _COLUMNS)

@@ -43,30 +43,30 @@ _EXAMPLES: Final = """
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Its words."""
+    """Adds the parser of the command."""
     parser = add_command(
         subparsers,
         "capture",
         "write the events of messages to a Delta table, exactly once",
         "Writes a row for each message and event of captured queues to a Delta table, by queue, day, hour. "
-        "Killed at any moment and started again, it writes no row twice and "
-        "omits none: the table has the position in each journal. `lightrail-spark verify` proves it.",
+        "If it is killed at any moment and started again, it writes no row twice and "
+        "omits none: the table has the position in each journal. `lightrail-spark verify` checks this.",
         _EXAMPLES,
     )
     add_source(parser)
-    group = parser.add_argument_group("where to, and how")
+    group = parser.add_argument_group("destination")
     group.add_argument(
-        "--to", metavar="TABLE", required=True, help="folder or URI of the table; made if need be"
+        "--to", metavar="TABLE", required=True, help="folder or URI of the table; created if missing"
     )
     group.add_argument(
         "--checkpoint",
         metavar="DIR",
-        help=f"where Spark notes how far it is: a folder of the driver, or a URI that Spark's Hadoop knows "
-        f"(default TABLE/{CHECKPOINT}, or a temporary folder where TABLE is in an object store); when it is "
-        "lost, capture goes on where the table ends",
+        help=f"where Spark stores its progress: a folder of the driver, or a URI that Spark's Hadoop knows "
+        f"(default TABLE/{CHECKPOINT}, or a temporary folder if TABLE is in an object store); if it is "
+        "lost, capture continues at the end of the table",
     )
     when = group.add_mutually_exclusive_group()
-    when.add_argument("--available-now", action="store_true", help="what there is now, then end")
+    when.add_argument("--available-now", action="store_true", help="capture the present records, then end")
     when.add_argument(
         "--every", metavar="SECONDS", type=float, default=EVERY_S, help=f"run on (default {EVERY_S:.0f})"
     )
@@ -74,20 +74,20 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "--decode",
         choices=("none", "properties", "all"),
         default="properties",
-        help="how much of a message becomes columns (default properties); its bytes are always in `message`",
+        help="which parts of a message become columns (default properties); `message` always has its bytes",
     )
     group.add_argument(
         "--batch-bytes",
         metavar="SIZE",
         default=str(SPARK_LAKE_BATCH_BYTES),
-        help="of journals in one commit, such as 256m (default 1g)",
+        help="bytes of journals in one commit, such as 256m (default 1g)",
     )
     group.add_argument(
         "--reader",
         metavar="NAME",
-        help="hold back the retention of the archive until it is captured (--gateway)",
+        help="keep archived records until this reader has captured them (--gateway)",
     )
-    add_allow_loss(group, "verify says which they are")
+    add_allow_loss(group, "verify lists them")
     add_spark(parser)
     return parser
 
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0 done or stopped by a signal.
 
     Raises:
-        Failed: the table or the journals are damaged, or of another kind.
+        CommandError: the table or the journals are damaged, or of another kind.
         Unreachable: an archive or gateway does not answer.
         UsageError: the options do not go together.
     """
@@ -129,8 +129,8 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _checkpoint(args: argparse.Namespace) -> Iterator[str]:
-    """Folder of Spark's checkpoint: a folder of this run where the table is in an object store, which Spark
-    itself may not support; the next run continues at the end of the table."""
+    """Folder of Spark's checkpoint. If the table is in an object store, which Spark may not support, this is
+    a temporary folder, and the next run continues at the end of the table."""
     from lightrail.spark.stores import scheme_of
 
     if args.checkpoint or scheme_of(args.to) is None:
@@ -190,7 +190,7 @@ class _Report:
         )
 
     def end(self, version: int) -> None:
-        """All of it."""
+        """Reports the sums of the capture."""
         seconds = round(time.monotonic() - self._began_s, 3)
         if self._json:
             show_json({**self._totals, "seconds": seconds, "version": version})

@@ -15,32 +15,30 @@ if TYPE_CHECKING:
 VACUUM_HOURS: Final = 168
 _EXAMPLES: Final = """
   lightrail-spark compact /lake/messages
-  lightrail-spark compact /lake/messages --retention 90              days before that are deleted
-  lightrail-spark compact /lake/messages --retention 90 --dry-run    says what it would do
+  lightrail-spark compact /lake/messages --retention 90              deletes days before the last 90
+  lightrail-spark compact /lake/messages --retention 90 --dry-run    only shows the changes
 """
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Its words."""
+    """Adds the parser of the command."""
     parser = add_command(
         subparsers,
         "compact",
         "merge small files of a table, delete old days, remove unused files",
         "Merges the small files of each queue and hour, deletes days that are older than --retention "
         "(the ledger of the table still lists them), and removes files that no version "
-        "of the last --vacuum-hours names. Safe while a capture runs. No Spark is started.",
+        "of the last --vacuum-hours names. Safe while a capture runs. Does not start Spark.",
         _EXAMPLES,
     )
     parser.add_argument("table", metavar="TABLE", help="folder or URI of the table")
-    parser.add_argument(
-        "--retention", metavar="DAYS", type=int, help="delete days before that (default: keep all)"
-    )
+    parser.add_argument("--retention", metavar="DAYS", type=int, help="delete older days (default: keep all)")
     parser.add_argument(
         "--target-bytes",
         metavar="BYTES",
         type=int,
         default=SPARK_LAKE_FILE_BYTES,
-        help=f"about how large files become (default {SPARK_LAKE_FILE_BYTES})",
+        help=f"approximate size of merged files (default {SPARK_LAKE_FILE_BYTES})",
     )
     parser.add_argument(
         "--vacuum-hours",
@@ -48,7 +46,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         type=int,
         default=VACUUM_HOURS,
         help=f"how long files are kept that no commit names any more (default {VACUUM_HOURS}, at least "
-        f"{SPARK_LAKE_VACUUM_HOURS_MIN}): who reads an older version needs them, and a batch in progress",
+        f"{SPARK_LAKE_VACUUM_HOURS_MIN}): readers of older versions and batches in progress need them",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show the changes")
     return parser
@@ -58,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0 done.
 
     Raises:
-        Failed: there is no such table, or other commits conflicted every time.
+        CommandError: there is no such table, or other commits conflicted every time.
         UsageError: a number is out of its range.
     """
     from lightrail.spark.lake import compaction
@@ -69,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--retention {args.retention}: expected days, at least 1")
     if args.vacuum_hours < SPARK_LAKE_VACUUM_HOURS_MIN:
         raise UsageError(
-            f"--vacuum-hours {args.vacuum_hours}: expected at least {SPARK_LAKE_VACUUM_HOURS_MIN}, as a "
-            "batch of a capture may still want to commit files that are younger"
+            f"--vacuum-hours {args.vacuum_hours}: expected at least {SPARK_LAKE_VACUUM_HOURS_MIN}, because "
+            "a batch of a capture may still commit younger files"
         )
     if args.target_bytes < 1:
         raise UsageError(f"--target-bytes {args.target_bytes}: expected bytes, at least 1")
@@ -106,7 +104,5 @@ def _show(done: "Done", would: str) -> None:
         f"{done.retired_rows:,} rows {would}deleted"
     )
     into = f" into {done.large_files:,}" if done.large_files else ""
-    print(
-        f"compaction: {done.small_files:,} files of {done.partitions:,} partitions {would}put together{into}"
-    )
+    print(f"compaction: {done.small_files:,} files of {done.partitions:,} partitions {would}merged{into}")
     print(f"vacuum: {done.removed_files:,} files {would}removed")

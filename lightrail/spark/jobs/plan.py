@@ -31,27 +31,31 @@ _EXAMPLES: Final = """
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Its words."""
+    """Adds the parser of the command."""
     parser = add_command(
         subparsers,
         "plan",
         "a plan of moves, from the load of queues over hours or days",
-        "Measures each queue's messages or bytes per second over what was read, asks the gateway where "
-        "queues are, and writes the plan that `lightrail-admin rebalance --plan` carries out. Nothing is "
-        "moved by it. Queues that are not captured stay where they are.",
+        "Measures each queue's messages or bytes per second in the selected events, requests the shards of "
+        "queues from the gateway, and writes the plan that `lightrail-admin rebalance --plan` carries out. "
+        "It moves nothing itself. Queues that are not captured stay at their shards.",
         _EXAMPLES,
     )
     add_events(parser)
-    add_allow_loss(parser, "the log says which they are")
+    add_allow_loss(parser, "the log lists them")
     group = parser.add_argument_group("the plan")
-    group.add_argument("--out", metavar="FILE", default="-", help="where to (default -: standard output)")
+    group.add_argument(
+        "--out", metavar="FILE", default="-", help="file of the plan (default -: standard output)"
+    )
     group.add_argument(
         "--weigh",
         choices=("messages", "bytes"),
         default="messages",
-        help="what shards shall have alike, per second (default messages)",
+        help="which load per second to even out (default messages)",
     )
-    group.add_argument("--max-moves", metavar="N", type=int, help="at most so many; the next plan goes on")
+    group.add_argument(
+        "--max-moves", metavar="N", type=int, help="at most N moves; the next plan has the rest"
+    )
     add_spark(parser)
     return parser
 
@@ -60,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0 done, also where nothing needs to move.
 
     Raises:
-        CommandError: what is there can't be read, or no plan can be made of it.
+        CommandError: the events can't be read, or no plan can be made from them.
         UnreachableError: an archive or gateway does not answer.
         UsageError: the options do not go together.
     """
@@ -78,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if not found.queues:
         raise CommandError(
-            "no event was read: capture queues, or look at another time; there is nothing to plan by"
+            "no event was read, so there are no loads to plan by: capture queues, or select another time"
         )
     # Read last, so that the placement is recent when the plan is executed.
     given = {
@@ -100,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     _put(made, args.out)
     say(
         f"{len(made['moves']):,} moves from {len(found.queues):,} queues over {found.seconds:,.0f} s; "
-        f"{proposal.unknown:,} queues are not known and stay"
+        f"{proposal.unknown:,} queues have no known load and stay"
     )
     return DONE
 
@@ -110,7 +114,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.max_moves is not None and not 0 <= args.max_moves <= PLAN_MOVES_MAX:
         raise UsageError(f"--max-moves {args.max_moves}: expected 0 to {PLAN_MOVES_MAX}")
     if args.out != "-" and not os.path.isdir(os.path.dirname(os.path.abspath(args.out))):
-        raise UsageError(f"--out {args.out!a}: its folder is not there; make it first")
+        raise UsageError(f"--out {args.out!a}: its folder does not exist; create it first")
 
 
 def _put(made: dict[str, Any], out: str) -> None:

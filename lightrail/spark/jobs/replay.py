@@ -1,4 +1,4 @@
-"""The job `replay`: messages out of the archive, or out of a captured table, back into a queue or router."""
+"""The job `replay`: sends messages of the archive, or of a captured table, to a queue or router again."""
 
 import argparse
 import time
@@ -36,38 +36,40 @@ _EXAMPLES: Final = """
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Its words."""
+    """Adds the parser of the command."""
     parser = add_command(
         subparsers,
         "replay",
-        "messages out of the archive back into a queue, at a rate, marked as replayed",
-        "Sends messages again that were enqueued once, in the order of each queue. Each is as it was, with "
-        "the message annotations x-opt-lightrail-replayed (when), -queue and -sequence (where it was). A run "
-        "with an --id that is killed and started again stores nothing twice. docs/operate/spark-sink.md "
-        "says more.",
+        "send archived messages to a queue again, at a rate, marked as replayed",
+        "Sends messages again that were enqueued before, in the order of each queue. Each is unchanged but "
+        "for the message annotations x-opt-lightrail-replayed (time), -queue and -sequence (origin). If a "
+        "run with an --id is killed and started again, it stores nothing twice. docs/operate/spark-sink.md "
+        "has the details.",
         _EXAMPLES,
     )
     add_events(parser)
     parser.add_argument(
         "--where", metavar="SQL", help="a condition of Spark's SQL on the columns of the data source"
     )
-    group = parser.add_argument_group("where to, and how")
+    group = parser.add_argument_group("destination")
     where = group.add_mutually_exclusive_group()
     where.add_argument("--to", metavar="NAME", help="a queue or router")
-    where.add_argument("--to-origin", action="store_true", help="each message into the queue that it was in")
+    where.add_argument("--to-origin", action="store_true", help="send each message to its original queue")
     group.add_argument(
         "--to-gateway",
         metavar="URL",
-        help="of the broker (default --gateway, or LIGHTRAIL_URL); --user, its files and --ca are for both",
+        help="URL of the broker (default --gateway, or LIGHTRAIL_URL); credentials and --ca are for both",
     )
     group.add_argument(
         "--rate", metavar="N", type=float, default=RATE, help=f"messages per second (default {RATE:g})"
     )
     group.add_argument(
-        "--id", metavar="NAME", help="of the run: started again under it, it continues, storing nothing twice"
+        "--id",
+        metavar="NAME",
+        help="of the run: started again with it, the run continues and stores nothing twice",
     )
     group.add_argument(
-        "--state", metavar="DIR", default=".", help="where NAME.replay.json says what the run is about"
+        "--state", metavar="DIR", default=".", help="folder of NAME.replay.json, the state of the run"
     )
     group.add_argument("--dry-run", action="store_true", help="only count what would be sent")
     add_spark(parser)
@@ -78,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0 all messages are stored.
 
     Raises:
-        Failed: the source can't be read, or the broker refuses messages; stored messages stay.
+        CommandError: the source can't be read, or the broker refuses messages; stored messages stay.
         Unreachable: an archive or gateway does not answer.
         UsageError: the options do not go together.
     """
@@ -89,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     path = replaying.state_file(args.state, args.id) if args.id else None
     found = None if path is None else replaying.load(path, asked)
     if found is not None and found.done and not args.dry_run:
-        say(f"--id {found.id} is done already: everything of it is stored")
+        say(f"--id {found.id} is done already: all of its messages are stored")
         return DONE
     check_sources(args)
     spark = session(args, "replay")

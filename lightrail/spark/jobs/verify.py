@@ -27,15 +27,15 @@ _EXAMPLES: Final = """
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Its words."""
+    """Adds the parser of the command."""
     parser = add_command(
         subparsers,
         "verify",
         "prove that a table of `capture` has every record and every row",
-        "Per journal the captured ranges must join, from the first record to the last, without a hole or an "
-        "overlap; and the table must have the rows that each range gave, by number and checksum. With --from "
-        "or --gateway it must have all that is there. Says what is missing, with exit status 1. Reads the "
-        "table's files itself; no Spark is started.",
+        "For each journal the captured ranges must join, from the first record to the last, without a hole "
+        "or an overlap, and the table must have the rows of each range, by number and checksum. With --from "
+        "or --gateway it must also have all existing records. Lists what is missing, with exit status 1. "
+        "Reads the table's files itself and does not start Spark.",
         _EXAMPLES,
     )
     parser.add_argument("table", metavar="TABLE", help="folder or URI of the table")
@@ -47,14 +47,14 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0 everything is there, 1 something is missing.
 
     Raises:
-        Failed: there is no such table.
+        CommandError: there is no such table.
         Unreachable: an archive or gateway does not answer.
         Usage: the options do not go together.
     """
     from lightrail.spark.lake.table import open_table
     from lightrail.spark.lake.verifying import verify
 
-    # The journals first: records that are added while the table is opened would seem to be missing.
+    # List the journals first: records that are added while the table is opened would seem to be missing.
     journals = listed(source_options(args)) if args.archive or args.gateway else None
     verdict = verify(open_table(args.table), args.table, journals)
     if args.json:

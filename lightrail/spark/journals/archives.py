@@ -39,11 +39,11 @@ _GLOB: Final = re.compile(r"[*?\[]")
 
 _T = TypeVar("_T")
 Found = tuple[Incarnation, str, list[int]]
-"""(journal, its folder in an archive, numbers of its segments, the oldest first)."""
+"""(journal, the folder of the journal in an archive, numbers of its segments, the oldest first)."""
 
 
 class ArchiveFile:
-    """A segment's file, open."""
+    """The open file of a segment."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -57,7 +57,7 @@ class ArchiveFile:
         return data
 
     def size(self) -> int:
-        """Bytes."""
+        """Size of the file in bytes."""
         return self._size
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class ArchiveSource:
         return _asked(lambda: ArchiveFile(system.open_input_file(path)), path)
 
     def index(self) -> SegmentIndex:
-        """See `Source.index`; where the index file is missing, the segment itself is read."""
+        """See `Source.index`; if the index file is missing, the segment itself is read."""
         system, folder = file_system(self.folder)
         path = f"{folder}/{index_name(self.number)}"
         try:
@@ -116,8 +116,8 @@ class ArchiveSource:
 
 
 def _whole(header: SegmentHeader, file: ArchiveFile) -> Iterator[Record]:
-    """All whole records of a file. Damage between two of them is found when it is read; bytes after the last
-    one are a torn end."""
+    """All whole records of a file. Damage between two records is found when they are read; bytes after the
+    last one are a torn end."""
     end, offset, lsn = file.size(), SEGMENT_HEADER_SIZE, header.first_lsn
     while True:
         scan = Scan(file, header.salt, offset, end, lsn)
@@ -132,7 +132,7 @@ def file_system(path: str) -> tuple[Any, str]:
     """The file system of a path or URI, and the path in it.
 
     Raises:
-        SourceError: pyarrow does not know it.
+        SourceError: pyarrow does not support it.
     """
     try:
         return stores.file_system(path)
@@ -200,7 +200,7 @@ def _expanded(system: Any, pattern: str) -> list[str]:
 
 
 def _entries(system: Any, folder: str) -> list[Any] | None:
-    """The entries of a folder; None when there is no folder."""
+    """The entries of a folder; None if there is no folder."""
     try:
         entries: list[Any] = _asked(lambda: system.get_file_info(fs.FileSelector(folder)), folder)
     except SegmentMissingError:
@@ -209,9 +209,9 @@ def _entries(system: Any, folder: str) -> list[Any] | None:
 
 
 def _names(system: Any, folder: str) -> list[str] | None:
-    """Names and kinds of the entries of a folder; None when there is no folder."""
+    """Names and kinds of the entries of a folder; None if there is no folder."""
     if isinstance(system, fs.LocalFileSystem):
-        # Twenty times faster than with the size and time of each file, which are not needed.
+        # Twenty times faster than a listing with the size and time of each file, which are not needed.
         try:
             return _asked(lambda: os.listdir(folder), folder)
         except SegmentMissingError:
@@ -231,6 +231,6 @@ def _asked(ask: Callable[[], _T], path: str) -> _T:
     try:
         return ask()
     except FileNotFoundError as error:
-        raise SegmentMissingError(f"{path} is not there") from error
+        raise SegmentMissingError(f"{path} does not exist") from error
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{path} can't be read: {error}") from error

@@ -1,4 +1,4 @@
-"""Segments at a gateway: those of shards, sealed or not, over HTTP (docs/operate/http.md)."""
+"""Segments of shards, sealed or not, read from a gateway over HTTP (docs/operate/http.md)."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _JSON: Final = {"Content-Type": "application/json"}
 
 
 class GatewayFile:
-    """A segment's bytes by ranges."""
+    """Reads a segment's bytes by ranges."""
 
     def __init__(self, access: Access, path: str) -> None:
         self._client = GatewayClient(access)
@@ -86,7 +86,7 @@ def find(access: Access) -> list[tuple[Incarnation, list[Listed], bool]]:
     """The journals of a gateway with their segments, and whether their shard is unreachable.
 
     Raises:
-        SourceError: the gateway can't be reached, refuses, or answers otherwise.
+        SourceError: the gateway can't be reached, refuses, or gives another answer.
     """
     with GatewayClient(access) as client:
         answer = _json(client, "GET", "/!journals")

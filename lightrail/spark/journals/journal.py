@@ -22,9 +22,9 @@ class Held:
     number: int
     sources: list[Source] = field(default_factory=list)
     next_lsn: int | None = None
-    """End of the segment at the time of listing; None where only its name was listed (then it is sealed)."""
+    """End of the segment at the time of listing; None if only its name was listed (then it is sealed)."""
     first_lsn: int | None = None
-    """None where only its name was listed."""
+    """First record of the segment; None if only its name was listed."""
 
 
 @dataclass(slots=True)
@@ -36,14 +36,14 @@ class Journal:
     indexes: dict[IndexKey, SegmentIndex]
     """Indexes of sealed segments, which never change and are kept between listings."""
     away: bool = False
-    """Its shard does not answer: the list may be incomplete."""
+    """Whether the shard does not answer, so that the list may be incomplete."""
 
     def index(self, held: Held) -> SegmentIndex:
         """The index of a segment, at least up to its end at the time of listing.
 
         Raises:
-            SegmentMissingError: no source has the segment any more.
-            SourceError: it can't be read.
+            SegmentMissingError: no source has the segment any longer.
+            SourceError: the segment can't be read.
         """
         key = self.incarnation.disk, held.number
         index = self.indexes.get(key)
@@ -75,8 +75,8 @@ class Journal:
         return self.index(last).next_lsn if last.next_lsn is None else last.next_lsn
 
     def covering(self, first_lsn: int, next_lsn: int) -> Iterator[tuple[Held, SegmentIndex]]:
-        """Segments with records of that range. Reads only their indexes, and a few more to find the first
-        one."""
+        """Segments with records of a range. Reads only their indexes, and a few others to find the first
+        segment."""
         at = max(0, bisect_right(self.segments, first_lsn, key=self._first) - 1)
         for held in self.segments[at:]:
             if self._first(held) >= next_lsn:

@@ -35,7 +35,7 @@ class Listing:
         self._access = access
         self._indexes: dict[IndexKey, SegmentIndex] = {}
         self._kept: dict[str, _Kept] = {}
-        """Segments of the last listing, since most of the tens of thousands are the same in the next one."""
+        """Segments of the last listing; most of the tens of thousands are the same in the next one."""
 
     def journals(self) -> dict[str, Journal]:
         """The present journals, by disk.
@@ -97,11 +97,11 @@ class Listing:
             if not self._access:
                 raise
             # The gateway has all segments; a shard without archived segments has no folder.
-            log.warning("%s; all is read from the gateway", error)
+            log.warning("%s; all segments are read from the gateway", error)
             return []
 
     def journals_with(self, needed: Mapping[str, int]) -> dict[str, Journal]:
-        """The same, once it has the records before `needed` of each journal.
+        """Like `journals`, but waits until the records before `needed` of each journal are listed.
 
         Waits for unreachable shards, at most limits.SPARK_RETRY_MS.
 
@@ -143,7 +143,7 @@ _Kept = dict[int, tuple[tuple[Any, ...], Held]]
 
 @dataclass(slots=True)
 class _Found:
-    """The listings of a journal by a gateway and in archives."""
+    """The listings of one journal in archives and by a gateway."""
 
     incarnation: Incarnation
     away: bool

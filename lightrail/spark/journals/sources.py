@@ -6,12 +6,12 @@ from lightrail.journal.index import SegmentIndex
 
 
 class SegmentMissingError(Exception):
-    """The segment no longer exists: retention, or somebody, has removed it."""
+    """The segment no longer exists: retention or an operator has removed it."""
 
 
 class SourceError(Exception):
-    """An archive or gateway answered unexpectedly or not at all; the message says what was expected, what was
-    found, what to do."""
+    """An archive or gateway gave an unexpected answer or none; the message says what was expected, what was
+    found, and what to do."""
 
 
 class NoArchiveError(SourceError):
@@ -22,10 +22,10 @@ class File(Protocol):
     """The bytes of one segment."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of what is committed.
+        """Up to `length` bytes; fewer only at the end of the committed records.
 
         Raises:
-            SegmentMissingError: there is no such segment any more.
+            SegmentMissingError: the segment no longer exists.
             SourceError: the archive or gateway does not answer.
         """
 
@@ -34,20 +34,20 @@ class File(Protocol):
 
 
 class Source(Protocol):
-    """A segment in an archive or at a gateway; small, and sent to executors as it is."""
+    """A segment in an archive or at a gateway; small, because it is sent to executors."""
 
     def index(self) -> SegmentIndex:
         """The index of the segment.
 
         Raises:
-            SegmentMissingError: there is no such segment any more.
-            SourceError: the archive or gateway does not answer, or not with an index.
+            SegmentMissingError: the segment no longer exists.
+            SourceError: the archive or gateway does not answer, or its answer is no index.
         """
 
     def open(self) -> File:
         """Opens the bytes of the segment.
 
         Raises:
-            SegmentMissingError: there is no such segment any more.
+            SegmentMissingError: the segment no longer exists.
             SourceError: the archive or gateway does not answer.
         """

@@ -2,8 +2,8 @@
 
     TABLE/_delta_log/                                   commits of the rows
     TABLE/queue_slug=Q/date=D/hour=H/part-….parquet     the rows
-    TABLE/_lightrail/coverage/                          the ledger, a Delta table of its own
-    TABLE/_lightrail/checkpoint/                        where Spark notes what it has begun and done
+    TABLE/_lightrail/coverage/                          the ledger, another Delta table
+    TABLE/_lightrail/checkpoint/                        Spark's progress: begun and ended batches
 
 Drawn in docs/formats/lake.md.
 """

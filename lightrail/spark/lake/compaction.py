@@ -32,10 +32,10 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Done:
-    """The changes made, or planned."""
+    """The changes that were made, or are planned."""
 
     days: list[str] = field(default_factory=list)
-    """Files removed by retention."""
+    """Days that retention removed."""
     retired_files: int = 0
     retired_rows: int = 0
     partitions: int = 0
@@ -99,9 +99,7 @@ def retire(table: DeltaTable, uri: str, today: date, days: int, done: Done) -> N
         done.retired_files = len(files)
         done.retired_rows = sum(each["rows"] for each in note[RETIRED])  # type: ignore[attr-defined]
         return
-    raise CommandError(
-        f"{SPARK_LAKE_AGAIN} times another commit came before that of the retention; try again"
-    )
+    raise CommandError(f"{SPARK_LAKE_AGAIN} times another commit preceded that of the retention; try again")
 
 
 def _partition(each: Row) -> dict[str, str | None]:
@@ -109,7 +107,7 @@ def _partition(each: Row) -> dict[str, str | None]:
 
 
 def _rows_of(folder: Folder, path: str, ledger: pa.Table) -> list[Row]:
-    """The number of rows in a file, by range."""
+    """The number of rows of a file in each range."""
     into = tallies(ledger)
     for _ in count(folder, path, into):
         pass
@@ -126,7 +124,7 @@ def _rows_of(folder: Folder, path: str, ledger: pa.Table) -> list[Row]:
 
 
 def _together(files: Iterable[list[Row]]) -> list[Row]:
-    """The rows of all files, by range."""
+    """The number of rows of all files in each range."""
     sums: dict[tuple[str, int], Row] = {}
     for each in (row for rows in files for row in rows):
         total = sums.setdefault((each["journal"], each["first_lsn"]), {**each, "rows": 0, "checksum": 0})
@@ -182,7 +180,7 @@ def compact(table: DeltaTable, target_bytes: int, done: Done) -> None:
 def vacuum(table: DeltaTable, hours: int, dry_run: bool, done: Done) -> None:
     """Removes files older than `hours` that no commit names.
 
-    A batch writes its files before it commits them, so it must take less time than that.
+    A batch writes its files before it commits them, so a batch must take less than `hours`.
     """
     table.update_incremental()
     removed = table.vacuum(

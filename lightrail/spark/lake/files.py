@@ -20,7 +20,7 @@ from lightrail.spark.stores import file_system, scheme_of
 COMPRESSION: Final = "zstd"
 _HOUR_US: Final = 3_600_000_000
 _NO_DICTIONARY: Final = frozenset({"message", "body", "message_id", "sequence"})
-"""Columns whose values hardly ever repeat."""
+"""Columns whose values rarely repeat."""
 _SUFFIX: Final = ".parquet"
 _WITHOUT_FOLDERS: Final = frozenset({"s3", "gcs", "abfs"})
 
@@ -36,7 +36,7 @@ class Folder:
         self._has_folders = self._files.type_name not in _WITHOUT_FOLDERS
 
     def write(self, path: str, table: pa.Table, statistics: list[str] | bool | None = None) -> int:
-        """Writes a file, which is on disk when this returns; its size.
+        """Writes and syncs a file; returns its size.
 
         Args:
             statistics: columns with statistics, or all; by default those of captured rows.
@@ -57,7 +57,7 @@ class Folder:
         return int(self._files.get_file_info(whole).size)
 
     def sizes(self, paths: list[str]) -> list[int | None]:
-        """Size in bytes; None for a missing file."""
+        """Sizes in bytes; None for missing files."""
         found = self._files.get_file_info([posixpath.join(self.root, path) for path in paths])
         return [None if each.type == fs.FileType.NotFound else int(each.size) for each in found]
 
@@ -119,7 +119,7 @@ class FileWriter:
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970, as Delta's log has them."""
+    """Milliseconds since 1970, as in Delta's log."""
     return int(datetime.now(UTC).timestamp() * 1000)
 
 
@@ -163,6 +163,6 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
-        # Times of journals are whole milliseconds, so nothing is cut here.
+        # Times of journals are whole milliseconds, so the division loses nothing.
         return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
     return value.isoformat() if isinstance(value, date) else value

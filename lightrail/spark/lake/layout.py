@@ -17,7 +17,7 @@ LAKE_SCHEMA: Final = pa.schema(
 STATISTICS: Final = ("queue", "shard", "journal", "epoch", "sequence", "lsn", "event", "event_time")
 """Columns with minimum and maximum in the statistics of each file; every row has them."""
 FOLDER: Final = "_lightrail"
-"""Begins with `_`, so that readers of the table and its vacuum ignore it."""
+"""Folder of the ledger. It begins with `_`, so that readers of the table and its vacuum ignore it."""
 COVERAGE: Final = f"{FOLDER}/coverage"
 CHECKPOINT: Final = f"{FOLDER}/checkpoint"
 NOTE: Final = "lightrail"
@@ -28,26 +28,26 @@ the journal that the table does not cover."""
 
 
 Bounds = dict[str, tuple[int, int]]
-"""Journal (its disk) → its first record in a batch, and the first one after the batch."""
+"""By journal (its disk): its first record in a batch, and the first one after the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Records of one journal, half-open, and the rows that they gave."""
+    """A half-open range of records of one journal, with counts of its rows."""
 
     journal: str
     shard: int
     first_lsn: int
     next_lsn: int
     records: int
-    """Number of records that were read; smaller than the range where some were lost."""
+    """Number of records that were read; smaller than the range if some were lost."""
     rows: int
     checksum: int
     """Sum of the marks of the rows (sums.py)."""
 
     @classmethod
     def without_rows(cls, journal: str, shard: int, first_lsn: int, next_lsn: int) -> "Range":
-        """Lost records."""
+        """The range of lost records."""
         return cls(journal, shard, first_lsn, next_lsn, 0, 0, 0)
 
     def plain(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Covered:
     """The coverage of a batch."""
 
     bounds: Bounds
-    """Bounds by journal, which the ranges fill without a hole."""
+    """Bounds by journal; the ranges cover them without a hole."""
     ranges: Sequence[Range]
     """Ranges that were read, and lost ranges, which have no records."""
     unwatched: Sequence[Range] = ()
@@ -72,9 +72,9 @@ class File:
     """A written Parquet file without a commit yet."""
 
     path: str
-    """Below the table."""
+    """Path relative to the table."""
     size: int
     modified_ms: int
     partition: dict[str, str]
     stats: str
-    """JSON as Delta's log has it."""
+    """Statistics as JSON, in the form of Delta's log."""

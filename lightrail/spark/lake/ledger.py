@@ -1,9 +1,9 @@
 """The ledger: the records of each journal that each commit of the table covers, and rows that retention
 deleted.
 
-A commit has its coverage in its own metadata. The ledger, a Delta table of its own, copies it in order and
-each commit once. So it is never ahead; a crash in between leaves it behind, and the next capture updates it.
-It outlives the log of the table, which Delta cleans after 30 days.
+Each commit has its coverage in its metadata. The ledger, a separate Delta table, copies the coverage of each
+commit once, in order. So the ledger is never ahead of the table; after a crash it may be behind, and the next
+capture updates it. It outlives the log of the table, which Delta cleans after 30 days.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ SCHEMA: Final = pa.schema(
 """`kind`: covered, a range of a batch; unwatched, a range that was never archived, because no queue was
 captured at the time; retired, rows of a covered range that retention deleted."""
 _TRANSACTION: Final = "lightrail-coverage"
-"""Its version is that of the table up to which the ledger has all commits."""
+"""Application transaction of the ledger; its version is that of the last commit that the ledger has."""
 
 
 @dataclass(slots=True)
@@ -54,13 +54,13 @@ class Ledger:
     """The ledger of one table."""
 
     table: DeltaTable
-    """The rows."""
+    """The table of the rows."""
     uri: str
-    """Of the rows, as it was given."""
+    """URI of the table, as given by the caller."""
 
     @property
     def own_uri(self) -> str:
-        """Where the ledger is."""
+        """URI of the ledger."""
         return f"{self.uri.rstrip('/')}/{COVERAGE}"
 
     def _own(self) -> DeltaTable | None:
@@ -70,7 +70,7 @@ class Ledger:
         return DeltaTable(self.own_uri, storage_options=options)
 
     def news(self) -> tuple[int, list[dict[str, Any]]]:
-        """The version up to which the ledger has been written, and rows of commits since.
+        """The last version of the table in the ledger, and rows for later commits.
 
         Raises:
             CommandError: the table's log has been cleaned of commits that the ledger does not have.
@@ -96,7 +96,7 @@ class Ledger:
                 DeltaTable.create(self.own_uri, schema=SCHEMA, mode="ignore", storage_options=options)
                 continue
             rows = list(_notes(self.table, last))
-            # Of two concurrent updates this transaction lets one fail.
+            # Because of this transaction, one of two concurrent updates fails.
             properties = CommitProperties(app_transactions=[Transaction(_TRANSACTION, version)])
             try:
                 if rows:
@@ -107,9 +107,7 @@ class Ledger:
                 return
             except CommitFailedError:
                 continue
-        raise CommandError(
-            f"{SPARK_LAKE_AGAIN} times another commit to {self.own_uri} came before ours; try again"
-        )
+        raise CommandError(f"{SPARK_LAKE_AGAIN} times another commit to {self.own_uri} came first; try again")
 
     def rows(self) -> pa.Table:
         """The complete ledger including newer commits of the table's log; writes nothing."""
@@ -124,7 +122,7 @@ class Ledger:
         )
 
     def tidy(self, hours: int) -> None:
-        """Merges its small files; the old ones are removed after so many hours."""
+        """Merges small files of the ledger; the merged ones are removed after `hours`."""
         own = self._own()
         if own is not None:
             # If the ledger is being written now, the next run merges them.
@@ -160,7 +158,7 @@ def _notes(table: DeltaTable, after: int) -> Iterable[dict[str, Any]]:
     if gone:
         raise CommandError(
             f"the log of {table.table_uri} has been cleaned of the versions {gone[0]} to {gone[-1]}, which "
-            "its ledger does not have: what they cover is not known any more"
+            "its ledger does not have: their coverage is unknown"
         )
     for commit in sorted(history, key=lambda each: int(each["version"])):
         if NOTE not in commit:

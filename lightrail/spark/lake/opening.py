@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ROWS: Final = 16_384
-"""Rows per batch: they contain messages."""
+"""Rows per batch; small, because rows contain messages."""
 _TASKS_PER_CORE: Final = 4
 
 
@@ -32,10 +32,10 @@ def frame(
     columns: Sequence[str],
     wanted: Callable[[str], bool] = lambda path: True,
 ) -> "DataFrame":
-    """Rows of a table of capture, at the version that is open.
+    """Rows of a table of capture, at the opened version.
 
     Args:
-        uri: of the table, as in the command.
+        uri: the URI of the table, as in the command.
         columns: names of SCHEMA.
         wanted: whether to read the file of a path.
     """
@@ -64,22 +64,22 @@ class LakeSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """For this module alone."""
+        """Name of the format; only this module uses it."""
         return "lightrail-lake"
 
     @property
     def rows(self) -> pa.Schema:
-        """What is wanted of each row."""
+        """The requested columns as an Arrow schema."""
         return pa.schema([SCHEMA.field(name) for name in json.loads(self.options["columns"])])
 
     def schema(self) -> StructType:
-        """The columns that are wanted."""
+        """The requested columns."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return from_arrow_schema(self.rows)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of all files."""
+        """The reader of all files."""
         files = json.loads(self.options["files"])
         return LakeReader(self.options["table"], files, self.rows, int(self.options["tasks"]))
 
@@ -94,7 +94,7 @@ class LakeReader(DataSourceReader):
     tasks: int
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Files, dealt out."""
+        """Assigns the files to tasks."""
         count = min(self.tasks, len(self.files))
         return [InputPartition(self.files[first::count]) for first in range(count)]
 

@@ -1,4 +1,4 @@
-"""A task of capture: a part of journals is read and its rows are written; this runs in executors."""
+"""A task of capture, which reads a part of journals and writes its rows; it runs in executors."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from lightrail.spark.reading.planning import Piece
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task did."""
+    """The result of a task."""
 
     files: list[File]
     ranges: list[Range]
@@ -79,7 +79,7 @@ class Work:
 
 
 def _missing(losses: list[Loss], first_lsn: int, next_lsn: int) -> int:
-    """How many records of a range are lost; losses may overlap."""
+    """Number of lost records in a range; losses may overlap."""
     missing, upto = 0, first_lsn
     for loss in sorted(losses, key=lambda each: each.first_lsn):
         last = min(loss.next_lsn, next_lsn)

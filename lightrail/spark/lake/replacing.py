@@ -1,7 +1,7 @@
 """Replacing a Delta table by a frame of Spark: executors write files, and one commit replaces the old ones.
 
-A run that dies has replaced the table or left it unchanged; the vacuum of a later run removes its uncommitted
-files.
+A run that is killed has replaced the table or left it unchanged; the vacuum of a later run removes
+uncommitted files.
 """
 
 import json
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 _KIND_KEY: Final = "lightrail.computed"
 _VACUUM_HOURS: Final = 168
-"""How long files of the previous run stay for readers."""
+"""Hours for which files of the previous run are kept for readers."""
 
 
 def replace(frame: "DataFrame", uri: str, run: str) -> None:
     """Replaces the table by the frame, or creates it.
 
     Args:
-        run: noted in the commit: tables with the same one are of one run.
+        run: stored in the commit: tables with the same value are of one run.
 
     Raises:
-        CommandError: another table is there.
-        Unreachable: its store does not answer.
+        CommandError: there is a table of another kind.
+        UnreachableError: its store does not answer.
     """
     schema = to_arrow_schema(frame.schema, timezone="UTC")
     table = made(uri, schema, {_KIND_KEY: "1"})
@@ -55,15 +55,15 @@ def replace(frame: "DataFrame", uri: str, run: str) -> None:
 
 
 class ReplacingSource(DataSource):
-    """A table that is only written, as a whole."""
+    """A table that is only written, and always replaced as a whole."""
 
     @classmethod
     def name(cls) -> str:
-        """For this module alone."""
+        """Name of the format; only this module uses it."""
         return "lightrail-replacing"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Of the whole table."""
+        """The writer of the whole table."""
         assert overwrite
         return ReplacingWriter(
             self.options["table"], self.options["run"], to_arrow_schema(schema, timezone="UTC")
@@ -72,21 +72,21 @@ class ReplacingSource(DataSource):
 
 @dataclass
 class Files(WriterCommitMessage):
-    """What a task wrote: path, size, milliseconds, rows of each file."""
+    """The files that a task wrote: path, size, milliseconds and number of rows of each."""
 
     written: list[tuple[str, int, int, int]] = field(default_factory=list)
 
 
 @dataclass
 class ReplacingWriter(DataSourceArrowWriter):
-    """Writes a file for each task, more where they would be too large for memory."""
+    """Writes one file for each task, or several if one would be too large for memory."""
 
     uri: str
     run: str
     schema: pa.Schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Files:
-        """In a task. The files belong to no commit yet."""
+        """Runs in a task. The files belong to no commit yet."""
         folder, done = Folder(self.uri), Files()
         batches: list[pa.RecordBatch] = []
         for batch in iterator:
@@ -104,7 +104,7 @@ class ReplacingWriter(DataSourceArrowWriter):
             done.written.append((path, folder.write(path, rows, statistics=True), now_ms(), rows.num_rows))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commits when all tasks are done."""
+        """Commits the files of all tasks."""
         actions: list[AddAction | RemoveAction] = [
             AddAction(path, size, {}, at_ms, True, json.dumps({"numRecords": rows}))
             for each in messages
@@ -120,6 +120,6 @@ class ReplacingWriter(DataSourceArrowWriter):
 
 
 def is_table(uri: str) -> bool:
-    """Whether a Delta table is there."""
+    """Whether there is a Delta table."""
     options: dict[str, Any] = delta_options(uri)
     return bool(DeltaTable.is_deltatable(uri, options))

@@ -4,16 +4,16 @@ import hashlib
 from typing import Final
 
 PREFIX_BYTES: Final = 80
-"""Digest of a name whose slug would be longer than SLUG_BYTES_MAX."""
+"""Bytes of a shortened slug before the digest; a slug longer than SLUG_BYTES_MAX is shortened."""
 SLUG_BYTES_MAX: Final = 200
-"""Folder names may have 255 bytes, and `queue_slug=` stands before."""
+"""Folder names may have 255 bytes, and each has the prefix `queue_slug=`."""
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
 _CUT: Final = "_-"
-"""Begins no escape, so it separates the digest of a long name."""
+"""Separates the digest of a long name; no escape begins with it."""
 
 
 def slug_of(queue: str) -> str:
-    """Letters, digits, `-` and `.` as they are, every other byte of the UTF-8 as `_` and two hex digits.
+    """Letters, digits, `-` and `.` unchanged, every other byte of the UTF-8 as `_` and two hex digits.
 
     A name that becomes too long is cut, and ends in `_-` and 32 hex digits of its BLAKE2b. No two names have
     the same slug.

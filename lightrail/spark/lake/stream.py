@@ -1,7 +1,7 @@
-"""The stream of a capture: each micro-batch plans, has executors read and write, and commits.
+"""The stream of a capture: each micro-batch is planned, read and written by executors, and committed.
 
-Rows never pass through the JVM: a data source of its own, `lightrail-parts`, is a stream of what tasks should
-read, planned as the source `lightrail` plans, with its offsets. See docs/adr/0013-capture-to-delta.md.
+Rows never pass through the JVM: the internal data source `lightrail-parts` is a stream of descriptions of
+tasks, with the planning and offsets of the source `lightrail`. See docs/adr/0013-capture-to-delta.md.
 """
 
 import json
@@ -46,7 +46,7 @@ class PartsSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """For this module alone."""
+        """Name of the format; only this module uses it."""
         return "lightrail-parts"
 
     def schema(self) -> StructType:
@@ -65,7 +65,7 @@ class PartsReader(StreamReader):
         """The outline of a micro-batch, and then the pieces of its tasks.
 
         Raises:
-            DataLoss: records of it are missing, and losses are not allowed.
+            DataLossError: records of the micro-batch are missing, and losses are not allowed.
             SourceError: an archive, a gateway, or the shard that has them, does not answer.
         """
         bounds = {disk: (start[disk], after) for disk, after in end.items() if start.get(disk, after) < after}
@@ -82,7 +82,7 @@ class PartsReader(StreamReader):
 
 
 class _Recorded(Losses):
-    """Losses that are passed on and recorded."""
+    """Passes losses on and records them."""
 
     def __init__(self, further: Losses) -> None:
         self._further = further
@@ -132,7 +132,7 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A committed micro-batch, for the progress."""
+    """A committed micro-batch, for reports of progress."""
 
     number: int
     records: int
@@ -143,7 +143,7 @@ class Batch:
 
 
 class BatchError(Exception):
-    """Errors of a micro-batch in the form for Spark."""
+    """An error of a micro-batch in the form that Spark accepts."""
 
 
 @dataclass(slots=True)
@@ -154,17 +154,17 @@ class Capture:
     table: DeltaTable
     uri: str
     options: dict[str, str]
-    """Of the source."""
+    """Options of the data source."""
     checkpoint: str
     told: Callable[[Batch], None] = lambda batch: None
     problem: Exception | None = field(default=None, init=False)
-    """The error of the last micro-batch, which Spark wraps in its own."""
+    """The error of the last micro-batch, which Spark wraps in an error of another class."""
     stopping: bool = field(default=False, init=False)
-    """The query is being stopped: the current micro-batch is interrupted, and repeated later."""
+    """Whether the query is being stopped: the current micro-batch is interrupted, and repeated later."""
 
     @property
     def ledger(self) -> Ledger:
-        """Of the table."""
+        """The ledger of the table."""
         return Ledger(self.table, self.uri)
 
     def start(self, available_now: bool, every_s: float | None = None) -> "StreamingQuery":
@@ -218,12 +218,12 @@ class Capture:
 
     def _go_on(self, query: str, number: int, outline: Outline, tasks: list[list[Piece]]) -> None:
         try:
-            # Checked before reading as well, which would be in vain.
+            # Also checked before reading, which would be useless otherwise.
             follows(self.table, outline.bounds)
         except OrderError as error:
             raise CommandError(
-                f"{error}: the checkpoint {self.checkpoint} is another one's, or older than the table. "
-                "Remove it: capture then goes on where the table ends"
+                f"{error}: the checkpoint {self.checkpoint} is that of another table, or older than this "
+                "one. Remove it: capture then continues at the end of the table"
             ) from error
         written = self._run(Work(self._wanted(), self.uri, self._fail_on_loss()), tasks)
         files = [each for one in written for each in one.files]
@@ -254,7 +254,7 @@ class Capture:
 
 
 def _planned(frame: "DataFrame") -> tuple[Outline | None, list[list[Piece]]]:
-    """The outline of a micro-batch, None where it is empty, and the pieces of its tasks."""
+    """The outline of a micro-batch, None if it is empty, and the pieces of its tasks."""
     outline: Outline | None = None
     tasks: list[list[Piece]] = []
     for row in frame.collect():

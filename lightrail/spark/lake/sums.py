@@ -1,6 +1,6 @@
 """Sums of rows: equal for equal sets of rows, in any order and files.
 
-They use lsn, sequence, queue and event, which with the journal identify a row.
+They are computed from lsn, sequence, queue and event, which together with the journal identify a row.
 """
 
 from typing import Any, Final
@@ -32,7 +32,7 @@ def marks(table: pa.Table | pa.RecordBatch) -> Any:
 
 
 def signed(total: int) -> int:
-    """A sum as columns of tables keep it, from -2^63 on."""
+    """A sum as a signed integer of 64 bits, for columns of tables."""
     total &= 2**64 - 1
     return total - 2**64 if total >= 2**63 else total
 

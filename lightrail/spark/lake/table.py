@@ -40,8 +40,8 @@ def open_table(uri: str) -> DeltaTable:
     """Opens an existing table.
 
     Raises:
-        CommandError: there is none, or it is not a table of capture.
-        UnreachableError: its store does not answer.
+        CommandError: there is no table, or it is not a table of capture.
+        UnreachableError: the store does not answer.
     """
     try:
         table = DeltaTable(uri, storage_options=_options(uri))
@@ -72,7 +72,7 @@ def open_or_make(uri: str, selection: Mapping[str, Any]) -> DeltaTable:
 
     Raises:
         CommandError: the table is another one, has other rows, or columns that this version does not know.
-        UnreachableError: its store does not answer.
+        UnreachableError: the store does not answer.
     """
     text = json.dumps(selection, sort_keys=True)
     made(uri, LAKE_SCHEMA, {**_CONFIGURATION, _SELECTION_KEY: text}, PARTITIONS)
@@ -80,8 +80,8 @@ def open_or_make(uri: str, selection: Mapping[str, Any]) -> DeltaTable:
     had = table.metadata().configuration.get(_SELECTION_KEY, text)
     if had != text:
         raise CommandError(
-            f"the table at {uri} has the rows of {had}, and {text} was asked for: what it covers would be "
-            "true of neither. Give the same --queues and --queue-pattern, or another table"
+            f"the table at {uri} has the rows of {had}, and {text} was requested: its coverage would be "
+            "wrong for both. Give the same --queues and --queue-pattern, or another table"
         )
     _extend(table, uri)
     return table
@@ -94,7 +94,7 @@ def made(
 
     Raises:
         CommandError: there is a secret in the URI.
-        UnreachableError: its store does not answer.
+        UnreachableError: the store does not answer.
     """
     options = _options(uri)
     try:
@@ -125,8 +125,8 @@ def _options(uri: str) -> dict[str, str]:
 
 def _unreachable(uri: str, error: OSError) -> UnreachableError:
     return UnreachableError(
-        f"the table at {uri} can't be reached: {one_line(error)}: look at the URI, and at the environment "
-        "that says where the store is and who asks (docs/operate/capture.md)"
+        f"the table at {uri} can't be reached: {one_line(error)}: check the URI, and the environment "
+        "variables with the store's address and credentials (docs/operate/capture.md)"
     )
 
 
@@ -138,7 +138,7 @@ def _extend(table: DeltaTable, uri: str) -> None:
     if unknown:
         raise CommandError(
             f"the table at {uri} has the columns {', '.join(unknown)}, which this version does not know: "
-            "capture with the version that made them"
+            "capture with the version that created them"
         )
     for field in there:
         if field.type != ours[field.name].type:
@@ -159,7 +159,7 @@ def committed(table: DeltaTable, query: str, batch: int) -> bool:
 
 
 def position(table: DeltaTable, journal: str) -> int | None:
-    """The first record of a journal that the table does not cover; None where it covers nothing of it."""
+    """The first record of a journal that the table does not cover; None if it covers no record."""
     found: int | None = table.transaction_version(JOURNAL_TRANSACTION + journal)
     return found
 
@@ -172,13 +172,13 @@ def follows(table: DeltaTable, bounds: Bounds) -> None:
     """Checks that a batch continues the coverage of the table.
 
     Raises:
-        OrderError: it does not.
+        OrderError: it does not continue the coverage.
     """
     for journal, (first_lsn, next_lsn) in bounds.items():
         ends = position(table, journal)
         if ends is not None and ends != first_lsn:
             raise OrderError(
-                f"the table covers journal {journal} up to before record {ends}, and the batch brings "
+                f"the table covers journal {journal} up to before record {ends}, and the batch has "
                 f"records {first_lsn} to before {next_lsn}"
             )
 
@@ -186,11 +186,11 @@ def follows(table: DeltaTable, bounds: Bounds) -> None:
 def commit_batch(table: DeltaTable, query: str, batch: int, files: Sequence[File], covered: Covered) -> bool:
     """Commits the files, the batch's id, and the new coverage in one transaction.
 
-    Returns: False where the table has the batch already.
+    Returns: False if the table has the batch already.
 
     Raises:
         OrderError: the batch does not continue the coverage.
-        CommandError: others committed again and again before us.
+        CommandError: every attempt conflicted with another commit.
     """
     note = {
         "format": FORMAT,
@@ -222,7 +222,7 @@ def commit_batch(table: DeltaTable, query: str, batch: int, files: Sequence[File
                 ),
             )
         except CommitFailedError:
-            # Another commit of the same batch or journal: the next attempt distinguishes them above.
+            # Another commit of the same batch or journal: the next attempt finds out which.
             continue
         table.update_incremental()
         synced(table)
@@ -233,7 +233,7 @@ def commit_batch(table: DeltaTable, query: str, batch: int, files: Sequence[File
 
 
 def synced(table: DeltaTable) -> None:
-    """Syncs the last commit of a local table, because Spark forgets the batch after this."""
+    """Syncs the last commit of a local table, because Spark will not repeat the batch afterwards."""
     uri = table.table_uri
     if uri.startswith("file://") or "://" not in uri:
         folder = os.path.join(local_path(uri), "_delta_log")

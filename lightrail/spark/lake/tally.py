@@ -1,4 +1,4 @@
-"""Tally: numbers of rows in files by captured range, and the sums of their marks."""
+"""Tally: number of rows in files for each captured range, and the sums of their marks."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -23,13 +23,13 @@ class Tally:
         self.sums = np.zeros(len(rows), np.uint64)
 
     def ranges_of(self, lsn: Any) -> Any:
-        """The range of each record; -1 where there is none."""
+        """The range of each record; -1 if there is none."""
         at = np.searchsorted(self.first, lsn, side="right") - 1
         at[(at >= 0) & (lsn >= self.next[at])] = -1
         return at
 
     def add(self, lsn: Any, mark: Any) -> int:
-        """Counts rows; returns how many are in no range."""
+        """Counts rows; returns the number of rows in no range."""
         at = self.ranges_of(lsn)
         inside = at >= 0
         self.found += np.bincount(at[inside], minlength=len(self.found))
@@ -44,7 +44,7 @@ def tallies(ledger: pa.Table) -> dict[str, Tally]:
 
 
 def by_journal(ledger: pa.Table) -> dict[str, list[dict[str, Any]]]:
-    """Rows of the ledger, of each journal in order."""
+    """Rows of the ledger by journal, in order."""
     ordered = [("journal", "ascending"), ("first_lsn", "ascending"), ("version", "ascending")]
     rows: dict[str, list[dict[str, Any]]] = {}
     for each in ledger.sort_by(ordered).to_pylist():

@@ -1,8 +1,8 @@
 """The completeness check: the table covers every record of every journal, and has all of its rows.
 
-It compares: the ranges of the ledger with one another (they must join), the numbers of records in them (none
-may be missing), the rows of the table with the rows that each range gave (by number and checksum), the files
-of the table with those that are there, and, where it is asked for, the ledger with the journals.
+It checks that the ranges of the ledger join, that no records are missing in them, that the table has the rows
+of each range (by number and checksum), and that its files exist. On request it compares the ledger with the
+journals.
 """
 
 from collections.abc import Iterator, Mapping
@@ -61,13 +61,13 @@ class Verdict:
 
 
 def verify(table: DeltaTable, uri: str, journals: Mapping[str, Journal] | None = None) -> Verdict:
-    """Checks the table as it is at its version.
+    """Checks the table at its opened version.
 
     Args:
         journals: of archives and shards, to be compared with the coverage.
 
     Raises:
-        Failed: the table's log has been cleaned of commits that its ledger does not have.
+        CommandError: the table's log has been cleaned of commits that its ledger does not have.
         SourceError: an archive or gateway does not answer.
     """
     verdict = Verdict(table.version())
@@ -107,7 +107,7 @@ def _joins(journal: str, rows: list[dict[str, Any]], findings: list[Finding]) ->
             covered.unwatched += missing
         elif missing:
             text = (
-                f"{missing} records between {first} and {each['next_lsn']} were gone or damaged when batch "
+                f"{missing} records between {first} and {each['next_lsn']} were lost or damaged when batch "
                 f"{each['batch']} read them with --allow-loss"
             )
             findings.append(Finding("lost", journal, first, each["next_lsn"], text))
@@ -121,7 +121,7 @@ def _joins(journal: str, rows: list[dict[str, Any]], findings: list[Finding]) ->
 def _position(table: DeltaTable, covered: Coverage, findings: list[Finding]) -> None:
     says, ends = position(table, covered.journal), covered.next_lsn
     if says != ends:
-        text = f"the table says that it covers records to before {says}, its ledger to before {ends}"
+        text = f"the table covers records to before {says}, its ledger to before {ends}"
         findings.append(Finding("position", covered.journal, ends, says, text))
 
 
@@ -134,7 +134,7 @@ def _tally(table: DeltaTable, uri: str, ranges: dict[str, Tally], verdict: Verdi
     for each, size in zip(files, sizes, strict=True):
         path = each["path"]
         if size != each["size_bytes"]:
-            what = "is not there" if size is None else f"has {size} bytes, expected {each['size_bytes']}"
+            what = "does not exist" if size is None else f"has {size} bytes, expected {each['size_bytes']}"
             text = f"the file {path} of {each['num_records']} rows {what}"
             verdict.findings.append(Finding("file", None, each["min_lsn"], each["max_lsn"], text))
             continue
@@ -164,7 +164,7 @@ def _compare(journal: str, ranges: Tally, retired: list[dict[str, Any]], finding
 
 
 def _not_captured(journal: Journal, covered: Tally | None) -> Iterator[Finding]:
-    """Existing records in no range."""
+    """Findings of existing records in no range."""
     disk = journal.incarnation.disk
     if journal.earliest is None or journal.latest is None:
         return
@@ -181,5 +181,5 @@ def _not_captured(journal: Journal, covered: Tally | None) -> Iterator[Finding]:
 
 
 def _left(disk: str, first_lsn: int, next_lsn: int) -> Finding:
-    text = f"records {first_lsn} to before {next_lsn} are there and not captured"
+    text = f"records {first_lsn} to before {next_lsn} exist and are not captured"
     return Finding("not_captured", disk, first_lsn, next_lsn, text)

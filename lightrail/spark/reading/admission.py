@@ -1,4 +1,4 @@
-"""Admission: the end of a micro-batch where messages or bytes are limited; the oldest blocks come first."""
+"""Admission: the end of a micro-batch with a limit of messages or bytes; the oldest blocks are read first."""
 
 import heapq
 from collections.abc import Iterator, Mapping
@@ -14,8 +14,8 @@ def admitted(
     """The end of the micro-batch in each journal, for (journal, first lsn, next lsn) each.
 
     Blocks of all journals are admitted in the order of their times, as long as they fit, so that a lagging
-    query catches up with all journals evenly. The first block is always admitted. A block that is read in
-    part counts whole.
+    query catches up with all journals evenly. The first block is always admitted. A block that is read
+    partially counts fully.
 
     Raises:
         SourceError: an archive or gateway does not answer.
@@ -36,7 +36,7 @@ def admitted(
             break
         offsets[disk] = cut.next_lsn
     if not offsets:
-        # Records of the ranges are missing: planning reports which.
+        # Records of the ranges are missing; planning reports them.
         return {disk: next_lsn for disk, (_, _, next_lsn) in ranges.items()}
     return offsets
 

@@ -1,4 +1,4 @@
-"""A batch read: from the starting offsets to the ending offsets, or to the present end."""
+"""A batch read: from the starting offsets to the ending offsets, or to the current end."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -25,10 +25,10 @@ class BatchReader(DataSourceReader):
         self._bounds = Bounds()
 
     def partitions(self) -> list[InputPartition]:
-        """One task for about 64 MiB of journal, or as many as minPartitions says.
+        """One task for each 64 MiB of journal, or at least minPartitions tasks.
 
         Raises:
-            DataLoss: requested records are missing, and losses are not allowed.
+            DataLossError: requested records are missing, and losses are not allowed.
             SourceError: an archive or gateway does not answer.
         """
         options = self._options
@@ -62,10 +62,10 @@ class BatchReader(DataSourceReader):
 
 
 class PushingBatchReader(BatchReader):
-    """The same where Spark pushes filters down; Spark applies the filters to the rows again."""
+    """A BatchReader to which Spark pushes filters down; Spark applies the filters to the rows again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # as Spark names it
-        """Remembers bounds of queue, shard, journal, lsn and event_time; Spark keeps all filters."""
+        """Stores bounds of queue, shard, journal, lsn and event_time; Spark keeps all filters."""
         self._bounds = bounds = bounds_of(filters)
         wanted = self._reading.wanted
         queues = wanted.queues

@@ -1,4 +1,4 @@
-"""Losses: ranges of a journal that can't be read: an error by default, or logged, counted and skipped."""
+"""Losses: ranges of a journal that can't be read. They are an error, or on request logged and skipped."""
 
 import json
 import logging
@@ -32,13 +32,13 @@ class DataLossError(Exception):
     def __init__(self, loss: Loss) -> None:
         super().__init__(
             f"{loss}. Restore them (a copy of the archive, or the journal's own repair), or set "
-            "failOnDataLoss=false (--allow-loss of lightrail-spark) to go on without them"
+            "failOnDataLoss=false (--allow-loss of lightrail-spark) to continue without them"
         )
         self.loss = loss
 
 
 class Losses:
-    """Handling of losses: an error, or a line in the log, and a file where a folder is named."""
+    """Handling of losses: an error, or a log line, and a file if a folder is named."""
 
     def __init__(self, fail: bool, folder: str | None = None) -> None:
         self._fail = fail

@@ -6,7 +6,7 @@ from typing import Final
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""As in Kafka's source, for offsets that are numbers."""
+"""The number for the end of a journal, as in Kafka's source."""
 
 Offsets = dict[str, int]
 """Journal (its disk) → the first record that has not been read. In options also EARLIEST or LATEST."""
@@ -44,5 +44,5 @@ def _is_position(value: object) -> bool:
 
 
 def ordered(offsets: Mapping[str, int]) -> Offsets:
-    """The same, sorted: Spark compares offsets by their text."""
+    """The same offsets, sorted, because Spark compares offsets by their text."""
     return dict(sorted(offsets.items()))

@@ -223,18 +223,18 @@ class _Texts:
         self._given = {name.lower(): text for name, text in given.items()}
 
     def get(self, name: str) -> str | None:
-        """The text; None where it is missing or empty."""
+        """The text of an option; None if it is missing or empty."""
         return self._given.get(name.lower(), "").strip() or None
 
     def list(self, name: str) -> list[str] | None:
-        """Names with commas between them."""
+        """An option with names separated by commas."""
         text = self.get(name)
         if text is None:
             return None
         return [each.strip() for each in text.split(",") if each.strip()]
 
     def truth(self, name: str, default: bool) -> bool:
-        """true or false."""
+        """An option with true or false."""
         text = self.get(name)
         if text is None:
             return default
@@ -243,7 +243,7 @@ class _Texts:
         return text.lower() == "true"
 
     def count(self, name: str) -> int | None:
-        """A number of at least 1."""
+        """An option with a number of at least 1."""
         text = self.get(name)
         if text is None:
             return None
@@ -252,7 +252,7 @@ class _Texts:
         return int(text)
 
     def size(self, name: str) -> int | None:
-        """Bytes, as 1048576 or 64m."""
+        """An option with a number of bytes, such as 1048576 or 64m."""
         text = self.get(name)
         if text is None:
             return None
@@ -262,7 +262,7 @@ class _Texts:
         return int(match[1]) * _FACTORS[match[2].lower()]
 
     def hours(self, name: str) -> float | None:
-        """Hours, also parts of one."""
+        """An option with a number of hours, also fractional."""
         text = self.get(name)
         if text is None:
             return None
@@ -275,7 +275,7 @@ class _Texts:
         return hours
 
     def time_ms(self, name: str) -> int | None:
-        """Milliseconds since 1970-01-01 UTC, or ISO 8601."""
+        """An option with milliseconds since 1970-01-01 UTC, or a time in ISO 8601."""
         text = self.get(name)
         if text is None:
             return None
@@ -291,7 +291,7 @@ class _Texts:
         return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
     def offsets(self, name: str, default: str) -> Wish:
-        """earliest, latest, or JSON."""
+        """An option with earliest, latest, or JSON."""
         try:
             return parse(self.get(name) or default)
         except BadOffsetsError as error:

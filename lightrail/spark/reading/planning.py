@@ -1,4 +1,4 @@
-"""Planning of a read: the blocks of segments with a range of a journal, and the tasks that read them."""
+"""Planning of a read: finds the blocks of segments for a range of a journal, and the tasks that read them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ def pieces(journal: Journal, first_lsn: int, next_lsn: int, lost: SayLoss) -> It
         lost(_loss(journal.incarnation, expected, next_lsn, _DELETED))
 
 
-_DELETED = "no segment with them is there any more (the retention of the archive, or a segment was removed)"
+_DELETED = "no segment has them any longer (the retention of the archive, or a segment was removed)"
 
 
 def _loss(incarnation: Incarnation, first_lsn: int, next_lsn: int, reason: str) -> Loss:
@@ -85,12 +85,12 @@ def _loss(incarnation: Incarnation, first_lsn: int, next_lsn: int, reason: str) 
 
 
 def present(journal: Journal, first_lsn: int, next_lsn: int) -> Iterator[tuple[Held, SegmentIndex]]:
-    """Segments of a range; a segment that is removed meanwhile is left out, which makes a gap."""
+    """Segments of a range; a segment that is removed meanwhile is skipped, which makes a gap."""
     while True:
         try:
             yield from list(journal.covering(first_lsn, next_lsn))
         except SegmentMissingError:
-            # Only the oldest go.
+            # Only the oldest segments are removed.
             del journal.segments[0]
             continue
         return
@@ -99,8 +99,8 @@ def present(journal: Journal, first_lsn: int, next_lsn: int) -> Iterator[tuple[H
 def tasks(found: Iterable[Piece], partitions_min: int | None) -> list[list[Piece]]:
     """The pieces of each task: small segments of a journal are joined, large ones split at blocks.
 
-    Without `partitions_min` a task reads about limits.SPARK_TASK_BYTES; with it, so much less that there are
-    as many tasks, if there are as many blocks.
+    Without `partitions_min` a task reads about limits.SPARK_TASK_BYTES. With it, tasks read less, so that
+    there are that many tasks, as far as there are enough blocks.
     """
     every = list(found)
     total = sum(piece.size for piece in every)
@@ -123,7 +123,7 @@ def tasks(found: Iterable[Piece], partitions_min: int | None) -> list[list[Piece
 
 
 def _split(piece: Piece, size: int) -> Iterator[Piece]:
-    """A piece in parts of about that size, each of one block at least."""
+    """Splits a piece into parts of about `size` bytes, each with at least one block."""
     part = piece.part
     first, gathered, number = part.first_lsn, 0, 1
     # Even parts: three of 30 MiB instead of two of 40 and one of 10.
@@ -146,7 +146,7 @@ def _between(piece: Piece, first_lsn: int, next_lsn: int, size: int) -> Piece:
 
 
 def first_since(journal: Journal, time_ms: int) -> int:
-    """The first record of a journal with that time or a later one; the end of the journal if there is none.
+    """The first record of a journal since `time_ms`; the end of the journal if there is none.
 
     Raises:
         SourceError: an archive or gateway does not answer.
@@ -162,7 +162,7 @@ def first_since(journal: Journal, time_ms: int) -> int:
 
 
 def _since(journal: Journal, time_ms: int) -> Iterator[tuple[Held, SegmentIndex]]:
-    """Segments that may have a record of that time, from the first one on."""
+    """Segments that may have records since `time_ms`, in order."""
     began = False
     for held in journal.segments:
         index = journal.index(held)

@@ -35,7 +35,7 @@ class Bounds:
     before_ms: int | None = None
 
     def may_have(self, part: Part) -> bool:
-        """Whether a part may have rows of that time.
+        """Whether a part may have rows within the bounds of time.
 
         Times of records rise except where a clock was set back, by up to limits.SPARK_CLOCK_MS.
         """
@@ -48,7 +48,7 @@ class Bounds:
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """The bounds of all filters together; unknown filters bound nothing."""
+    """The bounds of all filters together; unknown filters are ignored."""
     bounds = Bounds()
     for each in filters:
         attribute: tuple[str, ...] = getattr(each, "attribute", ())

@@ -8,7 +8,7 @@ from lightrail.spark.reading.offsets import EARLIEST, LATEST, Offsets, Wish, ord
 from lightrail.spark.reading.options import Options
 from lightrail.spark.reading.planning import first_since
 
-NOWHERE = "no archive or gateway knows this journal any more"
+NOWHERE = "no archive or gateway has this journal any longer"
 
 
 def starting(options: Options, journals: Mapping[str, Journal]) -> Offsets:
@@ -27,7 +27,7 @@ def resolve(options: Options, journals: Mapping[str, Journal]) -> tuple[Offsets,
     """Begin and end of a batch in each journal that it reads.
 
     Raises:
-        DataLoss: no archive or gateway has a journal of the offsets, and losses are not allowed.
+        DataLossError: no archive or gateway has a journal of the offsets, and losses are not allowed.
         SourceError: an archive or gateway does not answer.
     """
     start = starting(options, journals)
@@ -50,7 +50,7 @@ def there(journals: Mapping[str, Journal]) -> dict[str, Journal]:
 
 
 def _resolved(wish: Wish, journals: Mapping[str, Journal], others: int | None) -> Offsets:
-    """Positions; `others` for journals that are not named, None to leave them out."""
+    """Positions in journals; `others` is the position in unnamed journals, None to omit them."""
     found: Offsets = {}
     for disk, journal in there(journals).items():
         if isinstance(wish, str):

@@ -1,8 +1,8 @@
 """A stream read: micro-batches between offsets, limits, Trigger.AvailableNow, the pin of a named reader.
 
 Offsets name journals by their disks. A new journal first enters the offsets of a query at its earliest
-record, without rows, which follow in the next micro-batch. So each range has its begin, and reads the same
-rows every time. A removed journal stays in the offsets.
+record, without rows, which follow in the next micro-batch. So each range has a begin, and always has the same
+rows. A removed journal stays in the offsets.
 """
 
 import logging
@@ -50,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets ---------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  # as Spark names it
-        """Begin of a new query, where its pin is set.
+        """Begin of a new query; sets the pin there.
 
         Raises:
             SourceError: an archive or gateway does not answer.
@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The limit of a micro-batch from options; of two limits, latestOffset applies the other one."""
+        """The limit of a micro-batch from the options; latestOffset applies the second one, if any."""
         if self._options.messages_max is not None:
             return ReadMaxRows(self._options.messages_max)
         if self._options.bytes_max is not None:
@@ -68,10 +68,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """End of the next micro-batch; `start` itself where there is nothing new.
+        """End of the next micro-batch; `start` itself if there are no new records.
 
         Raises:
-            DataLoss: a journal was removed before it was read to its end, and losses are not allowed.
+            DataLossError: a journal was removed before it was read to its end, and losses are not allowed.
             SourceError: an archive or gateway does not answer.
         """
         journals = self._listed()
@@ -129,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a micro-batch.
 
         Raises:
-            DataLoss: records of it are missing, and losses are not allowed.
+            DataLossError: records of the micro-batch are missing, and losses are not allowed.
             SourceError: an archive, a gateway, or the shard that has them, does not answer.
         """
         ranges = {
@@ -171,11 +171,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             gateways.move_reader(options.access, options.reader, body)
         except SourceError as error:
-            # No rows are at risk: the pin holds back more than necessary until it moves again.
+            # No rows are lost: more records than necessary are kept until the pin moves again.
             _LOG.warning("the pin of reader %s has not moved: %s", options.reader, error)
 
     def __getstate__(self) -> dict[str, object]:
-        """State for executors, without that of the driver."""
+        """The state for executors, without that of the driver."""
         state = dict(self.__dict__)
         state["_listing"] = None
         state["_known"], state["_target"] = {}, None

@@ -39,7 +39,7 @@ class Task(InputPartition):
 
 @dataclass(frozen=True)
 class Reading:
-    """How tasks read: sent to executors with the reader."""
+    """Settings of tasks, which are sent to executors with the reader."""
 
     wanted: Wanted
     fail_on_loss: bool
@@ -50,7 +50,7 @@ class Reading:
 
         Raises:
             DamageError: a record is damaged, and losses are not allowed.
-            DataLoss: a segment is missing, and losses are not allowed.
+            DataLossError: a segment is missing, and losses are not allowed.
             SourceError: an archive or gateway does not answer.
         """
         if isinstance(partition, Task):
@@ -81,8 +81,8 @@ class Reading:
                 file.close()
             if odd:
                 log.warning(
-                    "segment %d of journal %s has %d messages that could not be decoded, or not all of them: "
-                    "such columns are null, `message` has their bytes",
+                    "segment %d of journal %s has %d messages that could not be decoded, or only in part: "
+                    "the affected columns are null, `message` has the bytes",
                     part.segment,
                     where.disk,
                     odd,
@@ -92,7 +92,7 @@ class Reading:
 
 
 def reading_of(options: Options, columns: tuple[str, ...]) -> Reading:
-    """Settings of the tasks of these options."""
+    """Settings of tasks according to the options."""
     wanted = Wanted(
         queues=options.queues,
         pattern=options.pattern,

@@ -1,4 +1,4 @@
-"""Gaps without capture: such segments are not archived, so their absence is no loss."""
+"""Gaps without capture: segments without a captured queue are not archived, so their absence is no loss."""
 
 from lightrail.journal.index import SegmentIndex
 from lightrail.journal.layout import (
@@ -18,11 +18,11 @@ from lightrail.spark.journals.sources import File, SegmentMissingError
 
 
 def unwatched(journal: Journal, first_lsn: int, next_lsn: int) -> bool:
-    """Whether no queue was captured in missing records.
+    """Whether no queue was captured while the missing records were written.
 
-    That is known from the segments before and after them: no queue was captured at the end of the one, nor at
-    the beginning of the other. A segment with capture in between would have been archived, and retention
-    removes the oldest first.
+    The segments before and after them show it: no queue was captured at the end of the one, nor at the
+    beginning of the other. A segment with capture in between would have been archived, and would still exist,
+    because retention removes the oldest first.
 
     Raises:
         SourceError: an archive or gateway does not answer.
@@ -68,7 +68,7 @@ def _records(file: File, index: SegmentIndex, at_end: bool) -> list[Found]:
     """The Snapshot at the head, and with `at_end` every Queue record.
 
     Raises:
-        SegmentMissingError: they can't be read.
+        SegmentMissingError: the records can't be read.
     """
     header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
     if header is None:

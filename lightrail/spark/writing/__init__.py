@@ -1,1 +1,1 @@
-"""The sink: rows become numbered batches of messages; replay sends old ones again."""
+"""The sink: rows become numbered batches of messages; replay sends archived messages again."""

@@ -1,8 +1,8 @@
 """Chunks: the messages of a task by target, in pieces that depend on the rows alone.
 
-A chunk ends at a number of messages or bytes, so where it ends depends on the rows alone. Its number is its
-position among the chunks of its target. A repeated task with the same rows in the same order makes the same
-chunks, and the broker recognises those that it has stored.
+A chunk ends at a number of messages or bytes, so its end depends on the rows alone. The number of a chunk is
+its position among the chunks of its target. A repeated task with the same rows in the same order makes the
+same chunks, and the broker recognises those that it has stored.
 """
 
 import struct
@@ -29,7 +29,7 @@ class Chunk(NamedTuple):
 
 
 class _Gathering:
-    """Messages of one target that are no chunk yet."""
+    """Messages of one target that do not fill a chunk yet."""
 
     __slots__ = ("bytes", "messages")
 
@@ -39,11 +39,11 @@ class _Gathering:
 
 
 class Chunks:
-    """Gathers messages; for one task.
+    """Gathers the messages of one task.
 
     Args:
-        messages_max: messages of a chunk.
-        bytes_max: bytes of a chunk's messages; a single message may have more.
+        messages_max: maximum number of messages of a chunk.
+        bytes_max: maximum bytes of a chunk's messages; a single message may have more.
     """
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:

@@ -1,7 +1,7 @@
-"""Encoder: rows of Arrow batches become encoded AMQP messages, as the columns of a table say.
+"""Encoder: encodes rows of Arrow batches as AMQP messages, according to their columns.
 
-A row whose `message` is not null is that message to the byte. Any other is made of `body` and the columns of
-header, properties, application properties and message annotations. Nothing here knows Spark.
+If `message` of a row is not null, it is sent unchanged. Otherwise the message is made from `body` and the
+columns of header, properties, application properties and message annotations. Nothing here imports Spark.
 """
 
 import datetime
@@ -31,21 +31,21 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class BadColumnsError(ValueError):
-    """A table that can't be written; the message has the column, its expected and its actual type."""
+    """The table can't be written; the message has the column, its expected and its actual type."""
 
 
 class BadRowError(ValueError):
-    """A row that is no message; the message has the column, what was expected, and its value."""
+    """The row is no message; the text has the column, what was expected, and its value."""
 
 
 class Encoder:
     """Encodes the rows of batches of one schema.
 
     Args:
-        schema: of the batches; columns of the data source that are no fields of a message are allowed.
+        schema: schema of the batches; columns of the data source that are no fields of a message are allowed.
 
     Raises:
-        BadColumnsError: a column that is not known, of another type than expected, or none for the contents.
+        BadColumnsError: a column is unknown or has an unexpected type, or there is none for the contents.
     """
 
     def __init__(self, schema: pa.Schema, *, queues: bool) -> None:
@@ -60,7 +60,7 @@ class Encoder:
         self._queues = queues
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
-        """(queue, encoded message) of each row, in order; the queue is empty where there is no such column.
+        """(queue, encoded message) of each row, in order; the queue is empty if there is no such column.
 
         Raises BadRowError.
         """
@@ -126,13 +126,13 @@ class Encoder:
 
 
 def check(schema: pa.Schema, *, queues: bool) -> None:
-    """Whether rows of this schema can be written.
+    """Checks that rows of this schema can be written.
 
     Args:
-        queues: the column `queue` says where each row goes.
+        queues: whether the column `queue` has the target of each row.
 
     Raises:
-        BadColumnsError: a column that is not known, of another type than expected, or none for the contents.
+        BadColumnsError: a column is unknown or has an unexpected type, or there is none for the contents.
     """
     names = schema.names
     unknown = [name for name in names if name not in WRITTEN and name not in PASSED_OVER]
@@ -144,7 +144,7 @@ def check(schema: pa.Schema, *, queues: bool) -> None:
     if "message" not in names and "body" not in names:
         raise BadColumnsError("expected a column message (encoded), or body; the table has neither")
     if queues and "queue" not in names:
-        raise BadColumnsError("expected the option target, or a column queue that says where each row goes")
+        raise BadColumnsError("expected the option target, or a column queue with the target of each row")
     for name in sorted(WRITTEN.intersection(names)):
         expected, is_good = _EXPECTED[name]
         found = schema.field(name).type
@@ -184,7 +184,7 @@ def _as_timestamp(value: datetime.datetime) -> Timestamp:
 
 
 def _value_of(type: pa.DataType) -> Callable[[Any], Any] | None:
-    """How a value of a type of Arrow becomes one of AMQP; None for what is no simple value."""
+    """The conversion of values of an Arrow type to AMQP; None if the type has no simple values."""
     if _is_text(type) or _is_bytes(type) or pa.types.is_boolean(type) or pa.types.is_float64(type):
         return _as_it_is
     if pa.types.is_timestamp(type):
@@ -198,10 +198,10 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _converter(type: pa.DataType) -> Callable[[Any], dict[str, Any]]:
-    """A dict of Arrow's value of a map (pairs) or a struct (a dict), without nulls."""
+    """The conversion of Arrow's maps (pairs) or structs (dicts) to a dict without nulls."""
     if pa.types.is_map(type):
         convert = _value_of(type.item_type)
-        assert convert is not None, "the schema was checked"
+        assert convert is not None, "check() refuses such a schema"
         return lambda pairs: {key: convert(value) for key, value in pairs if value is not None}
     converters = {field.name: _value_of(field.type) for field in type}
     return lambda fields: {

@@ -1,4 +1,4 @@
-"""Marking: message annotations that mark a replayed message; all other bytes stay."""
+"""Marking: message annotations that mark a replayed message; its other bytes are unchanged."""
 
 from collections.abc import Iterator
 from typing import Final

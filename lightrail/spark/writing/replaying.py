@@ -1,8 +1,8 @@
-"""Replaying: archived messages are sent again, in the order of each queue, marked as replayed.
+"""Replaying: sends archived messages again, in the order of each queue, marked as replayed.
 
-The source is pinned before anything is sent: offsets of journals, or the version of a table. So a run that
-was killed reads the same rows when it continues, its tasks make the same numbers, and the broker stores
-nothing twice. The pin is a small file, which must outlive the driver.
+Before anything is sent, the position of the source is stored: offsets of journals, or the version of a table.
+So a run that was killed reads the same rows when it continues, its tasks make the same numbers, and the
+broker stores nothing twice. This pin is a small file, which must outlive the driver.
 """
 
 import json
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 ORDER: Final = ("queue", "epoch", "sequence", "journal", "lsn")
-"""Sequences of a queue rise through all its moves. A queue that was deleted and created again starts anew."""
+"""Sequences of a queue rise across moves. They begin anew if a queue is deleted and created again."""
 COLUMNS: Final = (*ORDER, "event", "event_time", "message")
-"""Columns that are read without a condition."""
+"""Columns that are read if there is no --where."""
 
 
 @dataclass
 class Run:
-    """What one replay is about, from its first start to its end.
+    """The parameters of one replay, unchanged from its first start to its end.
 
     Attributes:
         asked: options of the command; a run continues only with the same ones.
-        pin: of the source: options of the data source, or the version of a table.
+        pin: position of the source: options of the data source, or the version of a table.
         tasks: number of concurrent tasks; rows are assigned to them by queue.
-        began_ms: milliseconds since 1970.
+        began_ms: time of the first start, in milliseconds since 1970.
     """
 
     id: str
@@ -73,7 +73,7 @@ def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
     """The run that began under this name, or None.
 
     Raises:
-        UsageError: the run has other options. Failed: the file can't be read.
+        UsageError: the run has other options. CommandError: the file can't be read.
     """
     try:
         fields = json.loads(path.read_text())
@@ -81,7 +81,7 @@ def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
         return None
     except (OSError, ValueError) as error:
         raise CommandError(
-            f"{path} can't be read: {error}; without it a run can't go on. Use another --id"
+            f"{path} can't be read: {error}; without it a run can't continue. Use another --id"
         ) from None
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise CommandError(f"{path}: expected a replay of format {FORMAT}; it was written by another version")
@@ -90,7 +90,7 @@ def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
         if run.asked.get(name) != value:
             raise UsageError(
                 f"--id {run.id} began with {name} {run.asked.get(name)!r}, now it is {value!r}: give the "
-                "same options to go on, or another --id"
+                "same options to continue, or another --id"
             )
     return run
 
@@ -105,11 +105,11 @@ def save(path: Path, run: Run) -> None:
             os.fsync(file.fileno())
         os.replace(fresh, path)
     except OSError as error:
-        raise CommandError(f"{path} can't be written: {error}; name a folder that lasts by --state") from None
+        raise CommandError(f"{path} can't be written: {error}; name a permanent folder by --state") from None
 
 
 def pinned_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of the data source, with the present offsets.
+    """The options of the data source, with the current offsets.
 
     Raises SourceError, DataLoss.
     """
@@ -140,8 +140,8 @@ def of_table(spark: "SparkSession", uri: str, version: int) -> "DataFrame":
         table.load_as_version(version)
     except Exception as error:  # the library raises various classes
         raise CommandError(
-            f"version {version} of {uri} is not there any more: {error}. What was sent stays; begin anew "
-            "with another --id and a --where that leaves it out"
+            f"version {version} of {uri} no longer exists: {error}. Sent messages stay; begin again with "
+            "another --id and a --where that excludes them"
         ) from None
     return frame(spark, table, uri, SCHEMA.names)
 
@@ -155,7 +155,7 @@ def selected(
     queues: list[str] | None = None,
     pattern: str | None = None,
 ) -> "DataFrame":
-    """The selected messages, as enqueued. Raises UsageError for an invalid condition."""
+    """The selected messages in their original form. Raises UsageError for an invalid condition."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
 
@@ -171,7 +171,7 @@ def selected(
     if where:
         try:
             found = found.where(where)
-            found.schema  # noqa: B018 - analysed now, and not in the middle of a run
+            found.schema  # noqa: B018 - finds an invalid condition before the run begins
         except (AnalysisException, ParseException) as error:
             reason = str(error).strip().splitlines()[0]
             raise UsageError(f"--where {where!a} is no condition on these columns: {reason}") from None
@@ -179,7 +179,7 @@ def selected(
 
 
 def counts(found: "DataFrame") -> list[dict[str, Any]]:
-    """Messages, bytes and times by queue, in the order of names."""
+    """Number of messages, bytes, and times by queue, in the order of names."""
     from pyspark.sql import functions as F  # noqa: N812
 
     table = found.groupBy("queue").agg(
@@ -192,10 +192,10 @@ def counts(found: "DataFrame") -> list[dict[str, Any]]:
 
 
 def send(found: "DataFrame", run: Run, options: Mapping[str, str], rate: float) -> None:
-    """Sends the selected messages: each queue's in order, all tasks together at the rate.
+    """Sends the selected messages, those of each queue in order, with a common rate of all tasks.
 
     Args:
-        options: of the sink: gateway, credentials, and target unless messages return to their queues.
+        options: options of the sink: gateway, credentials, and target unless messages return to their queues.
     """
     dealt = found.select(*ORDER, "message").repartition(run.tasks, "queue").sortWithinPartitions(*ORDER)
     writer = dealt.write.format("lightrail").options(**options)

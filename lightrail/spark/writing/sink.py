@@ -2,8 +2,8 @@
 
 A task is a producer named (id, partition), where the id is that of the streaming query, or drawn once when a
 batch write is planned. Its batches are numbered by their position in the task, and in a stream by the
-micro-batch. A shard stores each number once (POST /NAME/!batch), so a task that is tried again, or runs twice
-at a time, stores nothing twice, as long as its rows have the same order again.
+micro-batch. A shard stores each number once (POST /NAME/!batch), so a task that is retried, or runs twice at
+the same time, stores nothing twice, as long as its rows have the same order.
 """
 
 import time
@@ -26,7 +26,7 @@ from lightrail.spark.writing.marking import marked_rows
 
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
-"""Local properties of each task of a micro-batch, from which alone a writer of pyspark gets them."""
+"""Local property of each task of a micro-batch; a writer of pyspark can get the id in no other way."""
 CHUNK_BITS: Final = 20
 """Bits of the chunk in a number of a stream: micro-batch << CHUNK_BITS | position of the chunk."""
 OPTIONS: Final = (
@@ -46,7 +46,7 @@ OPTIONS: Final = (
 
 
 class SinkError(Exception):
-    """A write that can't be planned, or a failed task; the message says what to do."""
+    """A write can't be planned, or a task failed; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,20 @@ class SinkOptions:
 
     access: Access
     target: str
-    """A queue or router for all rows; empty: the column `queue` has it."""
+    """A queue or router for all rows; if empty, the column `queue` has the target of each row."""
     id: str
-    """Id of the producers; empty: that of the query."""
+    """Id of the producers; if empty, that of the query."""
     batch_messages: int
     batch_bytes: int
     rate: float
-    """Messages per second of one task; 0: as fast as possible."""
+    """Messages per second of one task; 0 for no limit."""
     replayed_ms: int
-    """Time with which rows of a journal are marked as replayed, in milliseconds since 1970; 0: unmarked."""
+    """Time with which rows of a journal are marked as replayed, in milliseconds since 1970; 0 for no mark."""
     retry_ms: int
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """Raises SinkError for an option that is not as expected."""
+        """Reads the options. Raises SinkError for an invalid one."""
         given = {name.lower(): value for name, value in options.items()}
         try:
             access = Access.of_options(options)
@@ -93,7 +93,7 @@ class SinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The last messages of a task for one target, less than a chunk."""
+    """The last messages of a task for one target, fewer than a chunk."""
 
     producer: str
     number: int
@@ -102,23 +102,24 @@ class Rest:
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """Result of a task: chunks that are sent and stored, and the rest, which is sent by the commit.
+    """Result of a task: chunks that are sent and stored, and the rest, which the commit sends.
 
-    A Python worker whose JVM dies sees the end of its input as the end of its rows. Its whole chunks are
-    right, but the rest may be incomplete. So the driver sends the rests, once every task has ended.
+    If the JVM of a Python worker dies, the worker takes the end of its input for the end of its rows. Its
+    whole chunks are correct, but the rest may be incomplete. So the driver sends the rests, once every task
+    has ended.
     """
 
     messages: int = 0
     stored: int = 0
-    """Messages that the answers report as stored by this attempt, and not by an earlier one."""
+    """Number of messages that this attempt stored, according to the answers, and not an earlier one."""
     batches: int = 0
     duplicates: int = 0
-    """Batches that were stored completely before."""
+    """Number of batches that had been stored completely before."""
     rests: list[Rest] = field(default_factory=list)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a table. The driver creates one, and all tasks of the write have copies."""
+    """Writes a table. The driver creates one writer, and all tasks of the write have copies."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
@@ -126,12 +127,12 @@ class BatchWriter(DataSourceArrowWriter):
         _check(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """One task: sends its rows, and returns when all whole chunks are stored."""
+        """Runs in a task: sends its rows, and returns when all whole chunks are stored."""
         context = _context()
         return send(self._options, iterator, producer_name(self._id, context.partitionId()), batch_number)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Every task has had all of its rows: sends what is left of each."""
+        """Called when every task has ended: sends the rests of all tasks."""
         send_rests(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -146,12 +147,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _check(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """One task of a micro-batch: sends its rows, and returns when all whole chunks are stored."""
+        """Runs in a task of a micro-batch: sends its rows, and returns when all whole chunks are stored."""
         context = _context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
             raise SinkError(
-                f"this Spark does not tell its tasks the query and the micro-batch ({QUERY_ID}, {BATCH_ID}); "
+                f"this Spark does not send tasks the ids of query and micro-batch ({QUERY_ID}, {BATCH_ID}); "
                 "use foreachBatch, and in it a batch write with the option id"
             )
         name = producer_name(self._options.id or query, context.partitionId())
@@ -159,7 +160,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return send(self._options, iterator, name, lambda position: stream_number(first, position))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Every task has had all of its rows: sends what is left of each."""
+        """Called when every task has ended: sends the rests of all tasks."""
         send_rests(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -199,7 +200,7 @@ def send(
     """Sends the whole chunks of a task, each when the one before it is stored; returns the rest.
 
     Args:
-        number: of a chunk, by its position among those of its target.
+        number: returns the number of a chunk from its position among those of its target.
 
     Raises:
         SinkError: a row is no message, or the broker refused a chunk; stored messages stay.
@@ -222,7 +223,7 @@ def send(
 def send_rests(
     options: SinkOptions, sent: Iterable[WriterCommitMessage | None], *, client: GatewayClient | None = None
 ) -> None:
-    """Sends the rests of all tasks, which have ended.
+    """Sends the rests of all tasks after their end.
 
     Raises:
         SinkError: the broker refused a chunk; stored messages stay.
@@ -265,7 +266,7 @@ def _post(client: GatewayClient, chunk: Chunk, producer: str, number: int, sent:
     except GatewayError as error:
         raise SinkError(
             f"batch {number} of {producer} with {len(chunk.messages)} messages for {chunk.target}: {error}. "
-            "What was stored before it stays, and is not stored again when this is tried again with the same "
+            "Batches stored before stay, and are not stored again when the write is repeated with the same "
             "id"
         ) from None
     sent.batches += 1
@@ -295,7 +296,7 @@ def _check(options: SinkOptions, schema: StructType) -> None:
 
 def _only_append(overwrite: bool) -> None:
     if overwrite:
-        raise SinkError("queues are not overwritten; expected mode append (outputMode append)")
+        raise SinkError("queues can't be overwritten; expected mode append (outputMode append)")
 
 
 def _context() -> Any:

@@ -341,4 +341,4 @@ def test_a_disk_that_refuses_the_file_holds_nobody_up(
         marks.close({})
 
     asyncio.run(main())
-    assert len([each for each in caplog.records if "is not marked" in each.message]) == 1
+    assert len([each for each in caplog.records if "are not marked" in each.message]) == 1

@@ -68,7 +68,7 @@ def test_only_what_the_directory_calls_a_queue_is_served(kind: Kind) -> None:
         (5, conditions.NOT_FOUND),
     ]
     assert "has role router" in peer.refusals[0][2].description
-    assert "nobody has given it a role" in peer.refusals[1][2].description
+    assert "it has no role" in peer.refusals[1][2].description
 
 
 def test_a_name_given_by_another_process_is_seen_at_the_next_open() -> None:

@@ -188,7 +188,7 @@ def test_without_a_java_that_is_new_enough_one_line_says_what_to_do(
     assert done.returncode == 2
     assert done.stderr == (
         f"lightrail-spark analyse: {said.format(folder=tmp_path)}Spark needs Java 17 or newer. On Debian: "
-        "apt-get install openjdk-17-jre-headless; or set JAVA_HOME to the folder of one\n"
+        "apt-get install openjdk-17-jre-headless; or set JAVA_HOME to the folder of a Java\n"
     )
 
 

@@ -59,7 +59,7 @@ def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, text: str) -> None
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = state_file(str(tmp_path / "none"), "friday")
-    with pytest.raises(CommandError, match="name a folder that lasts by --state"):
+    with pytest.raises(CommandError, match="name a permanent folder by --state"):
         save(path, new_run("friday", ASKED, {}, 2, 500, 1_000))
 
 

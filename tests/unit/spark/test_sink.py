@@ -131,7 +131,7 @@ def test_a_refusal_says_which_batch_and_what_stays() -> None:
             (413, {}, {"detail": "message 0 has 70 bytes"}),
         ]
         with pytest.raises(
-            SinkError, match=r"batch 1 of spark/j/0 .*message 0 has 70 bytes.*is not stored again"
+            SinkError, match=r"batch 1 of spark/j/0 .*message 0 has 70 bytes.*are not stored again"
         ):
             send(options(gateway.url), bodies(4), producer_name("j", 0), batch_number)
 

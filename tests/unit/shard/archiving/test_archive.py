@@ -92,7 +92,7 @@ def test_what_is_not_committed_or_not_synced_never_leaves(scene: Scene) -> None:
     assert scene.own()[-1] == before, "written and synced, but the loop has not heard of it"
     disk = scene.journal.incarnation.disk
     with pytest.raises(
-        BeyondCommittedError, match=f"up to byte {before.end}, asked for was byte {before.end + 1}"
+        BeyondCommittedError, match=f"up to byte {before.end}, expected byte {before.end + 1}"
     ):
         scene.journals.read(disk, before.segment, 0, before.end + 1)
     scene.journal.end_commit(commit)

@@ -210,7 +210,7 @@ def test_a_reader_keeps_a_dropped_segment_open() -> None:
     assert segment.file.read(location.offset, 4) != b""
     segment.unpin()
     assert not segment.pin()
-    with pytest.raises(StoreError, match="not there"):
+    with pytest.raises(StoreError, match="found it removed"):
         journal.read(location, 1, 0, 1)
 
 

@@ -95,7 +95,7 @@ def test_a_key_has_one_consumer_and_the_next_one_goes_on_behind_its_deliveries()
     bench.dispatch()
     (refused,) = bench.do(Attach(2, ConsumerOptions(lock_key="key", first=1)))
     assert isinstance(refused, Refused)
-    assert "found a consumer attached with the same one" in refused.description
+    assert "found an attached consumer with the same one" in refused.description
     bench.do(Detach(1))
     (refused,) = bench.do(Attach(3, ConsumerOptions(lock_key="key")))
     assert isinstance(refused, Refused)

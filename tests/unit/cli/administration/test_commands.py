@@ -298,7 +298,7 @@ def test_a_redrive_is_followed_to_its_end(gateway: FakeGateway, capsys: Output) 
     assert run(gateway, "dlq", "redrive", "q") == 0
     asked = json.loads(gateway.asked[0][2])
     assert (asked["from"], asked["to"], asked["mode"]) == ("q/$dlq", None, "redrive")
-    assert "5 messages from q/$dlq to the queues they came from: done" in capsys.readouterr().out
+    assert "5 messages from q/$dlq to the queues that they come from: done" in capsys.readouterr().out
 
 
 def test_a_transfer_that_fails_says_why(gateway: FakeGateway, capsys: Output) -> None:
@@ -412,7 +412,7 @@ def test_the_doctor_names_a_disk_that_hangs_and_one_without_room(
     )
     assert status == 1
     out = capsys.readouterr().out
-    assert "error: not ready: shard-0: the disk has not answered for 34 s\n    look at the disk" in out
+    assert "error: not ready: shard-0: the disk has not answered for 34 s\n    check the disk" in out
     assert "error: shard 1 refuses messages: its disk has no room" in out
     assert "could not write" not in out
 

@@ -268,7 +268,7 @@ def test_cancel_and_verify_ask_for_just_that(gateway: FakeGateway, capsys: Outpu
     found = {"queues": 5, "served": 5, "problems": []}
     gateway.answers["GET", "/!verify"] = (200, {}, found)
     assert run(gateway, "rebalance", "--verify") == 0
-    assert "each is where it should be, once" in capsys.readouterr().out
+    assert "each is served once, by its owner" in capsys.readouterr().out
     gateway.answers["GET", "/!verify"] = (200, {}, found | {"problems": ["a is placed twice"]})
     assert run(gateway, "rebalance", "--verify") == 1
     assert "a is placed twice" in capsys.readouterr().out

@@ -46,9 +46,7 @@ def envelope_of(message: Message) -> Envelope:
         try:
             body = json.dumps(body).encode()
         except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"expected a body of bytes, text or a JSON value, found {body!r:.80}"
-            ) from error
+            raise ValueError(f"expected a body of bytes, text or a JSON value, found {body!r:.80}") from error
         content_type = content_type or "application/json"
     id, correlation_id = message.id, message.correlation_id
     return Envelope(

@@ -64,7 +64,7 @@ class Received(Protocol):
         ...
 
     async def fail(self, delay: float = 0.0) -> None:
-        """The attempt failed: the message is delivered again after `delay` seconds, and the failure counts."""
+        """The attempt failed: the message is delivered again after `delay` seconds, and that is counted."""
         ...
 
     async def dead_letter(

@@ -68,9 +68,7 @@ class Watching:
         if not self._terminal:
             if running and time.monotonic() - self._said_s >= PLAIN_EVERY_S:
                 self._said_s = time.monotonic()
-                print(
-                    f"{done:,} of {total:,} queues moved, {len(active)} active", file=self._out, flush=True
-                )
+                print(f"{done:,} of {total:,} queues moved, {len(active)} active", file=self._out, flush=True)
                 for move in [move for move in running if move.get("error")][:1]:
                     print(printable(f"{move['queue']} waits: {move['error']}"), file=self._out, flush=True)
             return

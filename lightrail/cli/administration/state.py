@@ -128,8 +128,7 @@ def _about_coordinator(coordinator: dict[str, Any]) -> Iterable[Finding]:
             f"etcd was set back to revision {set_back['revision']}, and revision "
             f"{set_back['known_at']} was known: "
             f"{set_back['reason']}. The known state is used, and nothing can be changed",
-            "start the etcd that has it, or write the lost entries: "
-            "lightrail-admin coordinator put-back",
+            "start the etcd that has it, or write the lost entries: lightrail-admin coordinator put-back",
         )
     full = coordinator.get("full")
     if full:

@@ -120,5 +120,5 @@ def test_who_knows_the_public_half_alone_is_refused_by_name(
             ours.term()
 
     asyncio.run(run())
-    assert "127.0.0.1 has shown another wire key and is not let in (1 so far)" in caplog.text
+    assert "127.0.0.1 has shown another wire key and is refused (1 so far)" in caplog.text
     assert key.secret.decode() not in caplog.text

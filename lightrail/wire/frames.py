@@ -1,8 +1,8 @@
 """The frames between frontends and shards: one fixed header, then columns; drawn in docs/formats/wire.md.
 
 A ZeroMQ message is a list of parts and each part is one frame, so that all frames for a peer in one turn of
-the loop are sent as one message. All integers are little-endian: both ends of an `ipc://` or `tcp://` connection
-are LightRail processes, and the columns are used in place (memoryview, no conversion).
+the loop are sent as one message. All integers are little-endian: both ends of an `ipc://` or `tcp://`
+connection are LightRail processes, and the columns are used in place (memoryview, no conversion).
 
 Header, 24 bytes: kind u8, flags u8, reserved u16, epoch u32, link u32, count u32, number u64.
 """

@@ -126,9 +126,7 @@ class Admission:
             self.refused += 1
             if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th: attempts are unlimited
                 where = parts[3].decode(errors="replace") if len(parts) > 3 else "?"
-                log.warning(
-                    "%s has shown another wire key and is refused (%d so far)", where, self.refused
-                )
+                log.warning("%s has shown another wire key and is refused (%d so far)", where, self.refused)
         status = (b"200", b"OK") if known else (b"400", b"another key")
         self._asked.send([ZAP_VERSION, number, *status, b"", b""])
 

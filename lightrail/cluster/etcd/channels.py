@@ -233,7 +233,7 @@ def _full(error: Any) -> str:
     if "space" not in details:
         return f"etcd can't accept more requests now: {details}"
     return (
-        f"etcd has no space left and refuses writes ({details}): compact and defragment it, or raise its "
+        f"etcd has no space left and takes no writes ({details}): compact and defragment it, or raise its "
         "--quota-backend-bytes, then `etcdctl alarm disarm`"
     )
 

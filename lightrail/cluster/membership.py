@@ -125,7 +125,7 @@ async def until_free(
 
 def _held(key: str, found: Member) -> str:
     return (
-        f"{key} is registered by a living process on host {found.host!a} (boot {found.boot:08x}, at "
+        f"{key} is held by a living process on host {found.host!a} (boot {found.boot:08x}, at "
         f"{found.address or '?'}, version {found.version or '?'}): stop that one, or start this one under "
         "another number"
     )

@@ -27,7 +27,7 @@ def test_a_key_is_its_owners_alone_and_is_never_overwritten(tmp_path: Path) -> N
     key = made(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert key.secret.decode() not in repr(key)
-    with pytest.raises(WireKeyError, match="is there already"):
+    with pytest.raises(WireKeyError, match="exists already"):
         keys.write(str(path))
     assert keys.read(str(path)) == key
     assert keys.read(None) is None

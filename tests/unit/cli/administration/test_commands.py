@@ -138,7 +138,7 @@ def test_what_goes_with_a_name_is_asked_about(gateway: FakeGateway, capsys: Outp
     gateway.answers["GET", "/!routers"] = (200, {}, {"routers": [feeding]})
     assert run(gateway, "names", "delete", "q") == 1
     said = capsys.readouterr().err
-    assert "q has 1,203 messages, 1 dead letter, 1 subscription to it, which would go with it" in said
+    assert "q has 1,203 messages, 1 dead letter, 1 subscription to it, which would be deleted with it" in said
     assert "--yes" in said
     assert deletions(gateway) == []
     gateway.answers["GET", "/r/!policy"] = (200, {}, {"role": "router"})
@@ -200,7 +200,7 @@ def test_commands_that_ask_no_gateway_refuse_its_options(
 ) -> None:
     assert run(gateway, *words) == 2
     said = capsys.readouterr().err
-    assert f"`{words[0]} {words[1]}` asks no gateway" in said
+    assert f"`{words[0]} {words[1]}` uses no gateway" in said
     assert "--url" in said
     assert admin.main(["--ca", "x", "--user", "y", *words]) == 2
     assert "--user, --ca" in capsys.readouterr().err
@@ -352,7 +352,7 @@ def doctor(gateway: FakeGateway, status: dict[str, Any], *queues: dict[str, Any]
 
 def test_a_healthy_broker_has_nothing_wrong(gateway: FakeGateway, capsys: Output) -> None:
     assert doctor(gateway, {}, QUEUE) == 0
-    assert capsys.readouterr().out == "nothing is wrong\n"
+    assert capsys.readouterr().out == "no problem found\n"
 
 
 def test_the_doctor_says_what_is_wrong_and_what_to_do(gateway: FakeGateway, capsys: Output) -> None:

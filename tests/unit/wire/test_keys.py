@@ -47,7 +47,7 @@ def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "wire.key"
     with pytest.raises(WireKeyError, match="can't be read: No such file"):
         keys.read(str(path))
-    with pytest.raises(WireKeyError, match="can't be made"):
+    with pytest.raises(WireKeyError, match="can't be created"):
         keys.write(str(tmp_path / "absent" / "wire.key"))
     for text in ("", "a key", "lightrail-wire-key 2\nA\nB\n"):
         path.write_text(text)

@@ -162,7 +162,7 @@ def test_a_push_with_messages_on_their_way_is_asked_about(gateway: FakeGateway, 
     gateway.answers["GET", "/r/$subscriptions/s/!figures"] = (200, {}, {"ready": 2})
     gateway.answers["DELETE", path] = (204, {}, b"")
     assert run(gateway, "subscriptions", "remove", "r", "s") == 1
-    assert "2 messages on the way to its URL" in capsys.readouterr().err
+    assert "2 messages for its URL" in capsys.readouterr().err
     assert deletions(gateway) == []
     assert run(gateway, "subscriptions", "remove", "r", "s", "--yes") == 0
     gateway.answers["GET", path] = (200, {}, {"id": "s", "target": "q"})

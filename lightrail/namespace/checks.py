@@ -101,7 +101,7 @@ def check_target(directory: Directory, caller: Caller, router: str, target: str)
     path = _path(directory, target, router)
     if path is not None:
         raise ServiceError(
-            f"{router} can't feed {target}: messages would circulate: " + " -> ".join([router, *path])
+            f"{router} can't feed {target}: messages would return in a cycle: " + " -> ".join([router, *path])
         )
 
 

@@ -307,6 +307,4 @@ def test_without_a_terminal_a_line_comes_now_and_then_and_says_what_is_waited_fo
     state = {"moves": [under_way() | {"queue": "q1", "error": "shard 0 is not there now"}], "ended": []}
     for now[0] in (0.5, 1.9, 2.1, 3.0):
         watching.look(state)
-    assert out.getvalue() == (
-        "1,199 of 1,200 queues moved, 1 active\nq1 waits: shard 0 is not there now\n"
-    )
+    assert out.getvalue() == ("1,199 of 1,200 queues moved, 1 active\nq1 waits: shard 0 is not there now\n")

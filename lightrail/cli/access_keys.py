@@ -8,7 +8,7 @@ from lightrail.cluster.coordinator import Coordinator, UnknownUserError
 
 
 async def make(coordinator: Coordinator, name: str) -> bool:
-    """Stores a new key; True where the user is new as well. Raises AccessKeyError, CoordinatorError."""
+    """Stores a new key; returns whether the user is new, too. Raises AccessKeyError, CoordinatorError."""
     record = await coordinator.user(name)
     if record is None:
         await coordinator.add_user(user_for_keys(name))
@@ -23,7 +23,7 @@ async def delete(coordinator: Coordinator, name: str, id: str) -> None:
     if record is None:
         raise UnknownUserError(f"there is no user {name!a}")
     await coordinator.replace_user(without_key(record, id))
-    print(f"key {id} of user {name} is deleted; connections go on until their present token ends")
+    print(f"key {id} of user {name} is deleted; connections continue until their present token expires")
 
 
 async def show(coordinator: Coordinator, parsed: argparse.Namespace, *, newest: bool = False) -> None:
@@ -41,7 +41,7 @@ async def show(coordinator: Coordinator, parsed: argparse.Namespace, *, newest: 
 
 
 async def show_all(coordinator: Coordinator, parsed: argparse.Namespace) -> None:
-    """Prints who has keys, without the keys."""
+    """Prints the users that have keys, without the keys."""
     secret = await coordinator.secret()
     rows = []
     for name in await coordinator.users():

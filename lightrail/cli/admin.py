@@ -1,7 +1,7 @@
 """The command ``lightrail-admin``.
 
-Users, their keys and rights are changed in the data directory or in etcd, journals are repaired in their
-directory, here; everything else talks to a running broker through its gateway (cli/administration/).
+Commands for users, keys and rights change the data directory or etcd, and the repair of a journal changes its
+directory, without a gateway. All other commands use the gateway of a running broker (cli/administration/).
 """
 
 import argparse
@@ -18,7 +18,7 @@ from lightrail.cli.administration.commands import Subparsers, group
 from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, descriptions
 
 EXAMPLES: Final = f"""examples, by the files of a data directory, or by etcd:
-  lightrail-admin user add alice                       asks for the password
+  lightrail-admin user add alice                       prompts for the password
   lightrail-admin user add alice < password.txt        reads its first line
   lightrail-admin --data /var/lib/lightrail user password alice --password-file /run/secrets/alice
   lightrail-admin user add bob --rights send,listen --prefix myapp
@@ -37,7 +37,7 @@ their right are detached.
 
 examples, by the gateway of a running broker:
 {entry.EXAMPLES}
-Exit status: 0 done, 1 refused or failed, 2 wrong use, 3 nobody answers, 4 no message came.
+Exit status: 0 done, 1 refused or failed, 2 wrong use, 3 no gateway answers, 4 no message arrived.
 """
 
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     what = " ".join(filter(None, (parsed.thing, getattr(parsed, "action", None))))
     if flags := entry.given(parsed):
         print(
-            f"lightrail-admin: `{what}` asks no gateway, and {', '.join(flags)} is for those that do: it "
+            f"lightrail-admin: `{what}` uses no gateway, so {', '.join(flags)} is not allowed: it "
             "works on a data directory (--data, on the broker's machine) or on etcd (--etcd)",
             file=sys.stderr,
         )
@@ -139,8 +139,8 @@ def _add_users(things: Subparsers) -> None:
 def _add_keys(things: Subparsers) -> None:
     key = things.add_parser("key", help="shared access keys, for clients of Azure Service Bus")
     actions = key.add_subparsers(dest="action", required=True, metavar="ACTION")
-    command = actions.add_parser("make", help="make a key of a user, and the user where there is none")
-    command.add_argument("name", metavar="NAME", help="of the user, which is SharedAccessKeyName")
+    command = actions.add_parser("make", help="make a key of a user, and the user if it does not exist")
+    command.add_argument("name", metavar="NAME", help="name of the user, which is SharedAccessKeyName")
     command.add_argument(
         "--rights", metavar="RIGHTS", help="of a new user: manage, send, listen (default: all three)"
     )
@@ -151,9 +151,9 @@ def _add_keys(things: Subparsers) -> None:
     command = actions.add_parser("show", help="print the keys of a user")
     command.add_argument("name", metavar="NAME")
     command.add_argument("--json", action="store_true")
-    command = actions.add_parser("list", help="list users with keys, and the ids of these")
+    command = actions.add_parser("list", help="list users with keys, and the ids of the keys")
     command.add_argument("--json", action="store_true")
-    command = actions.add_parser("delete", help="delete a key: it signs no new connection")
+    command = actions.add_parser("delete", help="delete a key: new connections can't use it")
     command.add_argument("name", metavar="NAME")
     command.add_argument("id", metavar="ID", help="as `key list` shows it")
 
@@ -171,7 +171,7 @@ def _add_permissions(things: Subparsers) -> None:
         "prefix", metavar="PREFIX", nargs="?", help="prefix of one `set`; default: all of them"
     )
     command = actions.add_parser("list", help="list rights")
-    command.add_argument("name", metavar="USER", nargs="?", help="of this user alone")
+    command.add_argument("name", metavar="USER", nargs="?", help="only permissions of this user")
     command.add_argument("--json", action="store_true")
 
 

@@ -1,6 +1,6 @@
-"""``lightrail frontend``, ``shard`` and ``gateway``: one process of a broker, started by hand.
+"""``lightrail frontend``, ``shard`` and ``gateway``: one process of a broker, started separately.
 
-Processes that share a data directory, or a cluster in etcd, are one broker, however they are started.
+Processes that share a data directory, or a cluster in etcd, form one broker, however they are started.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from lightrail.telemetry import directories, process
 
 
 def run(role: str, id: int | None, settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; the exit status: 0 in order, 1 when it could not serve.
+    """Run until SIGTERM or SIGINT; returns the exit status: 0 after an orderly end, 1 if it could not serve.
 
     ``id`` None: the process chooses its number.
     """

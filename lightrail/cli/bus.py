@@ -1,6 +1,6 @@
 """The command `lightrail bus`: runs services, and manages their dead letters and outboxes.
 
-It needs the client alone: an installation without the broker's packages has it.
+It needs only the client, so an installation without the broker's packages has it.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lightrail bus",
-        description="Services on the bus: run them, and look after their errors and outboxes.",
+        description="Services on the bus: run them, and manage their dead letters and outboxes.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -108,7 +108,7 @@ def _add_errors(commands: Any) -> None:
     ):
         action = actions.add_parser(name, help=help)
         action.add_argument(
-            "queue", metavar="QUEUE", nargs="?" if name == "list" else None, help="whose dead letters"
+            "queue", metavar="QUEUE", nargs="?" if name == "list" else None, help="the original queue"
         )
         if name == "show":
             action.add_argument("id", metavar="ID", help="of the message, or its beginning")
@@ -142,7 +142,7 @@ def _positive(text: str) -> int:
 
 
 def load_bus(name: str) -> Bus:
-    """The bus that MODULE:BUS names. Raises BusError where there is none."""
+    """The bus that MODULE:BUS names. Raises BusError if there is none."""
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise BusError(f"expected MODULE:BUS, as shop.billing:bus, found {name!r}")

@@ -21,12 +21,12 @@ WRONG_USE: Final = 2
 
 
 def missing() -> list[str]:
-    """Modules of the extra that this Python does not find, without importing them."""
+    """Modules of the extra that are not installed; none of them is imported."""
     return [name for name in MODULES if find_spec(name) is None]
 
 
 def refuse(command: str) -> int | None:
-    """Where the extra is missing: prints one line on stderr and returns the exit status; else None."""
+    """Without the extra, prints one line on stderr and returns the exit status; otherwise returns None."""
     lacking = missing()
     if not lacking:
         return None

@@ -33,13 +33,13 @@ from lightrail.shard.journal.store import StoreError
 from lightrail.telemetry.directories import DirectoryRefusedError, make_data_directory
 
 NOBODY: Final = -1
-"""Stands for the boot of a process where there is none."""
+"""Replaces the boot of a process in commands that run without one."""
 OPERATOR: Final = Caller("operator", everything=True)
 """The caller has all rights, because it can write the data directory or etcd."""
 
 
 class FileCommandError(Exception):
-    """The command can't be executed; the message says why."""
+    """The command can't be executed; the message has the reason."""
 
 
 REFUSALS: Final = (
@@ -86,8 +86,8 @@ async def _open(parsed: argparse.Namespace) -> int:
     elif (parsed.thing, parsed.action) in (("user", "add"), ("key", "make")):
         make_data_directory(settings.data)
     elif not os.path.exists(path):  # noqa: ASYNC240 - nothing else runs on this loop
-        none = "no shard has served" if parsed.thing == "shard" else "no user is defined"
-        raise FileCommandError(f"{path} is not there: no broker has used --data {parsed.data}, and {none}")
+        none = "no shard has run" if parsed.thing == "shard" else "no user is defined"
+        raise FileCommandError(f"{path} does not exist: no broker has used --data {parsed.data}, and {none}")
     coordinator = await open_coordinator(settings)
     try:
         if parsed.thing == "permission":
@@ -102,7 +102,7 @@ async def _open(parsed: argparse.Namespace) -> int:
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:
-    """Settings of the coordinator, from flags or else variables. Raises SettingsError."""
+    """Settings of the coordinator, from flags, or from variables without flags. Raises SettingsError."""
     names = ("data", *COORDINATOR_SETTINGS)
     given = {name: getattr(parsed, name, None) for name in names}
     variables = (VARIABLE_PREFIX + name.upper() for name in names)
@@ -127,8 +127,8 @@ async def _accept_disks(coordinator: Coordinator, ids: Sequence[int], *, leases:
             )
         accepted = await accept_disk(coordinator, id)
         print(
-            f"shard {id}: the next start with disk {accepted.disk} serves what its directory has; what "
-            f"generation {accepted.number} had beyond that is given up"
+            f"shard {id}: the next start with disk {accepted.disk} serves the messages of its directory; "
+            f"messages that only generation {accepted.number} has are given up"
         )
     return 0
 
@@ -147,14 +147,14 @@ async def _user(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
             former = await coordinator.user(parsed.name)
             keys = () if former is None else former.access_keys
             await coordinator.replace_user(replace(record, access_keys=keys))
-            print(f"user {parsed.name} has another password")
+            print(f"user {parsed.name} has a new password")
         case "remove":
             await coordinator.remove_user(parsed.name)
             await _clear(_service(coordinator), parsed.name, None)
             print(f"user {parsed.name} is removed")
             if not await coordinator.has_users():
                 print(
-                    "no user is left: the broker accepts everybody on loopback, and nobody from outside",
+                    "no user is left: the broker accepts every client on loopback, and no other clients",
                     file=sys.stderr,
                 )
         case "list":
@@ -173,7 +173,7 @@ async def _key(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
                 await _service(coordinator).permit(OPERATOR, parsed.name, prefix, rights)
                 print(f"user {parsed.name} is defined and may {_may(rights, prefix)}", file=sys.stderr)
             elif parsed.rights is not None or parsed.prefix is not None:
-                what = "the user is there already, and keeps the rights that it has; see `permission set`"
+                what = "the user exists already, and keeps its rights; see `permission set`"
                 print(what, file=sys.stderr)
             await access_keys.show(coordinator, parsed, newest=True)
         case "show":
@@ -193,8 +193,8 @@ async def _permission(coordinator: Coordinator, parsed: argparse.Namespace) -> i
             print(f"user {parsed.name} may {_may(parsed.rights, parsed.prefix)}")
             if await coordinator.user(parsed.name) is None:
                 print(
-                    f"no user {parsed.name} is defined; this holds for a client certificate of that name, or "
-                    "once the user is added",
+                    f"no user {parsed.name} is defined; the rights apply to a client certificate of that "
+                    "name, or once the user is added",
                     file=sys.stderr,
                 )
         case "clear":
@@ -218,14 +218,14 @@ async def _permission(coordinator: Coordinator, parsed: argparse.Namespace) -> i
 
 
 def _service(coordinator: Coordinator) -> Service:
-    """The namespace as of now."""
+    """The present namespace."""
     directory = Directory(coordinator)
     directory.refresh()
     return Service(coordinator, directory)
 
 
 async def _clear(service: Service, user: str, prefix: str | None) -> int:
-    """Revokes rights at one prefix or at all of them; how many there were."""
+    """Revokes rights at one prefix or at all prefixes; returns the number of revoked permissions."""
     found = [each for each in service.directory.permissions(user) if prefix in (None, each.prefix)]
     for each in found:
         await service.permit(OPERATOR, user, each.prefix, frozenset())
@@ -233,7 +233,7 @@ async def _clear(service: Service, user: str, prefix: str | None) -> int:
 
 
 def _prefix(text: str) -> str:
-    """A name; `/` is everything. Raises InvalidNameError."""
+    """A name; `/` means all names. Raises InvalidNameError."""
     if text == "/":
         return ""
     prefix = text.removeprefix("/")
@@ -259,7 +259,7 @@ def _may(rights: frozenset[Right], prefix: str) -> str:
 
 
 def _password(parsed: argparse.Namespace) -> str:
-    """The password: from the file, a terminal (asked twice), or the first line of stdin."""
+    """The password: from the file, a terminal (two prompts), or the first line of stdin."""
     if parsed.password_file:
         try:
             with open(parsed.password_file, encoding="utf-8") as file:

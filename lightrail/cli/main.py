@@ -45,11 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["bench"]:
         if (refused := extra.refuse("lightrail bench")) is not None:
             return refused
-        # bench has flags of its own, and needs a client library that no server process should load.
+        # bench has other flags, and needs a client library that no server process should load.
         status: int = importlib.import_module("lightrail.bench.main").main(arguments[1:])
         return status
     if arguments[:1] == ["bus"]:
-        # bus needs the client alone.
+        # bus needs only the client.
         ended: int = importlib.import_module("lightrail.cli.bus").main(arguments[1:])
         return ended
     parsed = _parser().parse_args(arguments)
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
             metavar="N|auto",
             default=os.environ.get(VARIABLE_PREFIX + "ID"),
             help="its number, from 0; auto, the default with --etcd: a shard has the number of its directory "
-            "below --data, others get the smallest free number",
+            "below --data, other processes get the smallest free number",
         )
         add_settings(command)
     command = commands.add_parser(
@@ -109,12 +109,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("file", metavar="FILE", help="a new file; only its owner may read it")
     commands.add_parser("bench", help="send and receive at full speed, against any AMQP 1.0 broker")
-    commands.add_parser("bus", help="run services on the bus; their errors and outboxes")
+    commands.add_parser("bus", help="run services on the bus; manage their dead letters and outboxes")
     return parser
 
 
 def _number(text: str | None, settings: Settings) -> int | None:
-    """The number of a process; None where the process chooses it. Raises SettingsError."""
+    """The number of a process; None if the process chooses it. Raises SettingsError."""
     if text is None:
         return None if settings.etcd else 0
     if text == "auto":
@@ -158,7 +158,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _help(name: str, metavar: str, help: str, default: Any) -> str:
-    """The help of a setting, with its default as for the flag."""
+    """The help of a setting, with its default in the form of the flag."""
     match default:
         case None | False | ():
             return help

@@ -22,7 +22,7 @@ STOP_S: Final = 40.0
 
 
 class Worker:
-    """One process, and when it may be started again."""
+    """One process, and the time from which it may be started again."""
 
     def __init__(self, command: Sequence[str], number: int) -> None:
         self._command = command
@@ -38,7 +38,7 @@ class Worker:
         self._began_s = time.monotonic()
 
     def look(self) -> None:
-        """Restarts a process that has died, after a pause that grows while it dies soon."""
+        """Restarts a process that has ended, after a pause that grows while the process ends soon."""
         now_s = time.monotonic()
         if self._process is not None:
             status = self._process.poll()
@@ -48,12 +48,12 @@ class Worker:
             self._failures = 0 if now_s - self._began_s > STABLE_S else self._failures + 1
             pause_s = min(PAUSE_LONGEST_S, PAUSE_FIRST_S * 2.0 ** max(0, self._failures - 1))
             self._due_s = now_s + (0.0 if self._failures == 0 else pause_s)
-            say(f"worker {self._number} ended with status {status}, and is started again")
+            say(f"worker {self._number} ended with status {status} and is restarted")
         if now_s >= self._due_s:
             self.start()
 
     def stop(self) -> None:
-        """Asks the process to end."""
+        """Requests the process to end."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
@@ -74,7 +74,7 @@ def supervise(command: Sequence[str], count: int, watched: Path | None) -> int:
     """Keeps `count` processes of a command running until SIGINT or SIGTERM.
 
     Args:
-        watched: folder whose Python files start the processes anew when they change; None: nothing does.
+        watched: folder of Python files whose changes restart the processes; None: no changes do.
     """
     ended = threading.Event()
 

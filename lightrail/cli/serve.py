@@ -32,14 +32,14 @@ MODULES: Final[Mapping[str, str]] = {
     "gateway": "lightrail.gateway.main",
 }
 ORPHANS_TIME_MAX_S: Final = 30.0
-"""How long a start waits for the children of a killed instance, which end by themselves."""
+"""How long a start waits until the children of a killed instance have ended."""
 ORPHANS_POLL_S: Final = 0.1
 
 log = logging.getLogger(__name__)
 
 
 class ServeError(Exception):
-    """Why the broker does not start: what was expected, what was found, what to do."""
+    """The broker can't start; the message has what was expected, what was found and what to do."""
 
 
 def serve(
@@ -49,7 +49,7 @@ def serve(
     modules: Mapping[str, str] = MODULES,
     limits: Limits | None = None,
 ) -> int:
-    """Run until SIGTERM or SIGINT; the exit status: 0 in order, 1 when it could not serve."""
+    """Run until SIGTERM or SIGINT; returns the exit status: 0 after an orderly end, otherwise 1."""
     logs.configure("serve", settings.log_level, settings.log_format)
     try:
         directories.make_data_directory(settings.data)
@@ -81,7 +81,7 @@ async def _serve(
 
         def on_ready(processes: list[Message]) -> None:
             text = as_line(settings, processes) if as_json else greeting(settings, has_users)
-            with suppress(BrokenPipeError):  # the parent does not read our output; serve all the same
+            with suppress(BrokenPipeError):  # the parent does not read the output; serve all the same
                 print(text, flush=True)
 
         await supervisor.run(on_ready)
@@ -117,7 +117,7 @@ def of_this_machine(settings: Settings) -> Settings:
     shards = data_directory.known(settings.data)
     if 0 < settings.shards < len(shards):
         raise ServeError(
-            f"{settings.shards} shards were asked for, but {settings.data} holds the directories of "
+            f"{settings.shards} shards were requested, but {settings.data} has the directories of "
             f"{len(shards)} (shards {', '.join(map(str, shards))}): start with --shards {len(shards)}, or "
             "drain and remove a shard first, and then remove its directory"
         )
@@ -125,7 +125,7 @@ def of_this_machine(settings: Settings) -> Settings:
 
 
 async def _when_there(settings: Settings) -> Coordinator:
-    """Waits for etcd to be reachable; its refusals are final."""
+    """Waits until etcd is reachable; a refusal by etcd is final."""
     pause_s = COORDINATOR_PAUSE_MS / 1000
     logged = False
     while True:
@@ -176,12 +176,12 @@ def lock_data_directory(data: str) -> int:
             running = _is_running(holder)
             if running or time.monotonic() > deadline:
                 os.close(lock)
-                what = f"another instance (pid {holder})" if running else "processes of an instance that died"
+                what = f"another instance (pid {holder})" if running else "processes of an ended instance"
                 raise ServeError(
                     f"the data directory {data} is in use by {what}: end it, or choose another with --data"
                 ) from None
             if not waited:
-                log.warning("waiting for the processes of an instance that died (pid %s)", holder)
+                log.warning("waiting for the processes of an instance that ended (pid %s)", holder)
                 waited = True
             time.sleep(ORPHANS_POLL_S)
     os.ftruncate(lock, 0)
@@ -191,7 +191,7 @@ def lock_data_directory(data: str) -> int:
 
 def _is_running(pid: str) -> bool:
     if not pid.isascii() or not pid.isdigit() or int(pid) == os.getpid():
-        return False  # our own pid is that of a container's first process before its restart
+        return False  # in a restarted container this process has the pid of the first process before
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
@@ -202,7 +202,7 @@ def _is_running(pid: str) -> bool:
 
 
 def refuse_without_users(settings: Settings, has_users: bool) -> None:
-    """Raise Refused when anybody in the network could send and receive, unless insecure_no_users is set."""
+    """Raise ServeError if any host of the network could send and receive, unless insecure_no_users is set."""
     reason = open_to_strangers(settings, has_users)
     if reason is not None:
         raise ServeError(reason)
@@ -211,7 +211,7 @@ def refuse_without_users(settings: Settings, has_users: bool) -> None:
     outside = [each for name in OUTSIDE if (each := getattr(settings, name)) and not each.loopback]
     if outside:
         log.warning(
-            "no user is defined and %s can be reached from outside: everybody has all rights", outside[0]
+            "no user is defined and %s can be reached from outside: every client has all rights", outside[0]
         )
     else:
         log.info("no user is defined: ANONYMOUS is allowed, on loopback only")
@@ -244,7 +244,8 @@ def reserve(endpoint: Endpoint, name: str) -> tuple[socket.socket, Endpoint]:
             endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         if endpoint.port:
-            # Without SO_REUSEPORT first: with it, another broker of the same user would share its clients.
+            # First without SO_REUSEPORT, with which this broker would share clients with another broker of
+            # the same user.
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
@@ -265,7 +266,7 @@ def _bind_failed(endpoint: Endpoint, name: str, error: OSError) -> str:
 
 
 def as_line(settings: Settings, processes: list[Message]) -> str:
-    """What ``--json`` prints, in one line, once everything serves."""
+    """The line that ``--json`` prints once all processes serve."""
     return json.dumps(
         {
             "ready": True,

@@ -2,9 +2,9 @@
 
 Shards come first, frontends when all shards serve, the gateway last. A process that dies, or is not ready in
 time, is started again after a pause that doubles from RESTART_PAUSE_MIN_S to RESTART_PAUSE_MAX_S. At the end
-frontends and the gateway stop first: they close their clients' connections and leave the shards; then the
-shards sync and stop. Each child holds one end of a socket pair: when the supervisor dies, for whatever
-reason, they end by themselves.
+frontends and the gateway stop first: they close their clients' connections and disconnect from the shards;
+then the shards sync and stop. Each child has one end of a socket pair: when the supervisor ends, for whatever
+reason, the children end, too.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class ChildError(Exception):
-    """A child can't be started; the message says which. Its own log says why."""
+    """A child can't be started; the message names the child, whose log has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Plan:
     id: int
     command: Sequence[str]
     auto: bool = False
-    """Whether the process looks for its number by itself; `id` only tells the plans apart then."""
+    """Whether the process chooses its number; then `id` only distinguishes the plans."""
 
     @property
     def name(self) -> str:
@@ -72,15 +72,15 @@ class Child:
     def __init__(self, plan: Plan, supervisor: "Supervisor") -> None:
         self.plan = plan
         self.details: Message | None = None
-        """Its report when it became ready; None while it does not serve."""
+        """Report that the process sent when it became ready; None while it does not serve."""
         self.restarts = 0
         self.pid = 0
         self.number: int | None = None if plan.auto else plan.id
-        """The number of the process, as it last reported."""
+        """The number that the process reported last."""
         self.boot: int | None = None
-        """Report of the process that was last ready."""
+        """Report of the last process that was ready."""
         self.waiting = False
-        """Whether it reported that it waits for something it needs, such as etcd."""
+        """Whether the process reported that it waits for a service, such as etcd."""
         self._supervisor = supervisor
         self._channel: Channel | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -141,11 +141,11 @@ class Child:
     def send(self, message: Message) -> None:
         """Send the process a message, if it runs."""
         if self._channel is not None and self.details is not None:
-            with suppress(ChannelClosedError):  # it just died, or does not read: keep() handles its exit
+            with suppress(ChannelClosedError):  # it has just ended, or does not read: keep() handles its exit
                 self._channel.send(message)
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL after the time."""
+        """SIGTERM, and SIGKILL after `Limits.stop`."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -177,12 +177,12 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is the supervisor's, for its report to the caller
                 pass_fds=(theirs.fileno(), *self._supervisor.inherited),
-                process_group=0,  # a signal to our whole group, as of timeout(1), must not undo the order
+                process_group=0,  # a signal to the whole group, as of timeout(1), must not undo the order
             )
         finally:
             theirs.close()
         self.pid = process.pid
-        with suppress(ChannelClosedError):  # it has died already, and keep() handles its exit
+        with suppress(ChannelClosedError):  # it has ended already, and keep() handles its exit
             channel.send(self._supervisor.first_message(self))
         ours.setblocking(False)
         asyncio.get_running_loop().add_reader(ours, self._from_child, channel)
@@ -205,14 +205,14 @@ class Child:
             asyncio.get_running_loop().remove_reader(channel.socket)
 
     async def _until_ready(self) -> bool:
-        """True when it serves; False when it ended first, or was killed after the time."""
+        """Returns True when the process serves, False if it ended before, or was killed after the time."""
         assert self._process is not None
         limit = self._supervisor.limits.ready or READY_TIME_MAX_S.get(self.plan.role, 30.0)
         tasks = [asyncio.ensure_future(self._process.wait()), asyncio.ensure_future(self.until_serving())]
         try:
             done, _ = await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             while not done and self.waiting:
-                # After a restart it would only wait again.
+                # A waiting process is not restarted: it would only wait again.
                 self.waiting = False
                 done, _ = await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -248,7 +248,7 @@ class Child:
 
 
 class Supervisor:
-    """All children of one machine. ``run`` returns after ``stop`` when every one of them has ended."""
+    """All children of one machine. ``run`` returns after ``stop``, when all children have ended."""
 
     def __init__(
         self,
@@ -266,13 +266,13 @@ class Supervisor:
         self.limits = limits or Limits()
         self.stopping = asyncio.Event()
         self.served = False
-        """Whether all children have ever been ready together."""
+        """Whether all children have been ready at the same time."""
         self.children = [Child(plan, self) for plan in plans]
 
     async def run(self, on_ready: Callable[[list[Message]], None]) -> None:
         """Start, call ``on_ready`` once with every child's description, keep them running, stop them.
 
-        Raises ChildError when a child can't be started at all; the others have ended by then.
+        Raises ChildError if a child can't be started at all; then the others have ended.
         """
         keepers: list[asyncio.Task[None]] = []
         stopping = asyncio.create_task(self.stopping.wait())
@@ -321,7 +321,7 @@ class Supervisor:
     def first_message(self, child: Child) -> Message:
         return {
             "role": child.plan.role,
-            # A shard has the number of its directory; others continue with the number of the one that died.
+            # A shard has the number of its directory; other roles keep the number of the former process.
             "id": None if child.plan.auto and child.plan.role == "shard" else child.number,
             "replaces": child.boot,
             "settings": self.settings.to_json(),
@@ -329,7 +329,7 @@ class Supervisor:
         }
 
     async def _first(self, *futures: "asyncio.Future[Any]") -> None:
-        """Wait until the first of these is done, and raise what it raised."""
+        """Wait until the first of these is done, and raise its exception."""
         done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
         for future in done:
             future.result()

@@ -2,7 +2,7 @@
 
 A key is derived from the installation's secret, the user's name and a random salt, and only the salt is
 stored (ADR 39). So every process can compute a key to check a signature, and no key is stored. As in Azure's
-clients, the text of a key signs: base64 of 32 bytes, not decoded.
+clients, signatures use the text of a key, base64 of 32 bytes, without decoding it.
 """
 
 import base64
@@ -21,7 +21,7 @@ PASSWORD_BYTES: Final = 48
 
 
 class AccessKeyError(ValueError):
-    """A key can't be made or deleted; the message says why."""
+    """A key can't be made or deleted; the message has the reason."""
 
 
 class AccessKey(NamedTuple):

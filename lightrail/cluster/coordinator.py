@@ -5,7 +5,7 @@ method is one transaction; its result survives the death of any process.
 
 Everything is an entry: a text under a key, with the revision that made the key and the one that last changed
 it, as in etcd (docs/formats/coordinator.md lists the keys). Revisions rise with each transaction that
-writes. A deletion is remembered for a while, so that followers get it.
+writes. A deletion is stored for a while, so that followers see it.
 
 `map.py` is a process's view of placements and members, `namespace/directory.py` its view of names.
 """
@@ -58,7 +58,7 @@ class ConflictError(CoordinatorError):
     """An entry is not at the revision that the writer had read; read it again and decide again."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"{key} was changed by somebody else in the meantime; read it again")
+        super().__init__(f"{key} was changed by another process in the meantime; read it again")
         self.key = key
 
 
@@ -79,7 +79,7 @@ class SetBack(NamedTuple):
     revision: int
     """The coordinator's newest revision."""
     reason: str
-    """The evidence, for people."""
+    """The evidence, as text."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class PutBack:
     """Keys that this process does not know: they were deleted before, or created since."""
 
     def shown(self) -> dict[str, object]:
-        """As HTTP shows it."""
+        """The result as JSON for HTTP."""
         return {
             "written": sorted(each.key for each in self.writes),
             "kept": sorted(self.kept),
@@ -118,15 +118,15 @@ class KeySpace(Protocol):
     async def write(self, writes: Sequence[Write]) -> int:
         """Carries out all of these writes or none.
 
-        At most WRITES_MAX writes, each of another key. `news` of this process has them when this returns,
-        or soon after if etcd can't be followed meanwhile.
+        At most WRITES_MAX writes, each of a different key. `news` of this process has the writes when this
+        returns, or soon after if etcd can't be followed meanwhile.
 
         Returns:
             The revision of this transaction.
 
         Raises:
             ConflictError: a guard does not hold; nothing was written.
-            ValueError: too many at once, or two of one key.
+            ValueError: too many writes, or two of one key.
             CoordinatorError: nothing was written, or the message says that the result is unknown.
         """
 
@@ -152,30 +152,30 @@ class KeySpace(Protocol):
         """
 
     async def unregister(self, key: str) -> None:
-        """Deletes a registration, if it still is this process's."""
+        """Deletes a registration, if it still belongs to this process."""
 
     def news(self, since: int) -> News | None:
         """Changes after revision `since`; None if there are none.
 
         Does not wait for other processes, costs microseconds when nothing changed, and is called on the loop.
-        With `since` 0, or so old that deletions after it are forgotten, returns all entries (`whole`).
+        With `since` 0, or so old that later deletions are no longer stored, returns all entries (`whole`).
         """
 
     def on_news(self, call: Callable[[], None]) -> None:
-        """Has `call` called, on the loop, soon after there is news.
+        """Registers `call`, which is called on the loop soon after there is news.
 
-        With a file only this process's own writes cause a call; poll `news` for those of other processes.
+        With a file only writes of this process cause a call; poll `news` for those of other processes.
         """
 
     @property
     def full(self) -> str | None:
-        """Why writes are refused, from the first refusal for want of space until a write succeeds; else
+        """Why writes are refused, from the first refusal for lack of space until a write succeeds; otherwise
         None."""
 
     @property
     def set_back(self) -> SetBack | None:
         """Evidence that the coordinator was set back, as by a restored snapshot; then the known state is used
-        and nothing is written. Else None.
+        and nothing is written. Otherwise None.
         """
 
     async def put_back(self) -> PutBack:
@@ -211,8 +211,8 @@ class Placements(Protocol):
         """The placement of a queue; a queue without one is placed, in an epoch above all its former ones: see
         `placement.choose`.
 
-        ``NAME/$dlq`` has no placement of its own: it is always at the shard of NAME. Raises CoordinatorError
-        if no shard accepts queues.
+        ``NAME/$dlq`` has no separate placement: it is always on the shard of NAME. Raises CoordinatorError if
+        no shard accepts queues.
         """
 
     async def placement(self, queue: str) -> Placement | None:

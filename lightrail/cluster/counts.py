@@ -36,14 +36,14 @@ class CoordinatorCounts:
         self.heard_s = time.monotonic()
         """Time of the last successful call or change, by the monotonic clock."""
         self.full = 0
-        """1 from the first write that is refused for want of space until a write succeeds."""
+        """1 from the first write that is refused for lack of space until a write succeeds."""
         self.set_back = 0
         """1 while the coordinator lacks revisions that this process knows, and is not used."""
         self.watch_restarts = 0
         self.write_seconds = Histogram(CALL_SECONDS)
 
     def heard(self) -> None:
-        """A call was answered, or the watch reported a change, or that nothing has changed."""
+        """A call was answered, or the watch reported a change or the absence of changes."""
         self.answers = True
         self.heard_s = time.monotonic()
 

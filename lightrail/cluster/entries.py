@@ -19,7 +19,7 @@ class News(NamedTuple):
     """Entries that changed, in order of their revisions."""
 
     revision: int
-    """The newest revision; the next call asks for changes after it."""
+    """The newest revision; the next call requests the changes after it."""
     entries: list[Entry]
     whole: bool
-    """These are all entries: a key that is not among them was deleted."""
+    """Whether these are all entries: then a key that is not among them was deleted."""

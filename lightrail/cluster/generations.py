@@ -1,13 +1,13 @@
 """Generations: how the directory of a shard is distinguished from its copies.
 
 Every start of a shard is a generation: a rising number and a random token. The directory has the generation
-of its last start (`Mark`, in ``generation.json``), the coordinator that of the last completed start
+of its last start (`Mark`, in ``generation.json``), the coordinator has that of the last completed start
 (`Generation`, ``generations/ID``). The directory is written first, so that a directory whose process died in
 between still has the former token:
 
     directory  {5, token e, previous [d]}      about to begin 5, or serving
     coordinator {5, token e}                   serving, or served last: a directory without e is another one
-    coordinator {4, token d}                   died between the two; no other process has started meanwhile
+    coordinator {4, token d}                   died between the writes; no other process has started meanwhile
 
 A copy that was made before the owner's last start has an older token. A later copy has the same token, and
 differs in the inode of the directory and, after a while, in the length of its journal. After an
@@ -25,7 +25,7 @@ from lightrail.cluster.membership import MemberRefusedError
 
 GENERATIONS: Final = "generations/"
 PREVIOUS_MAX: Final = 8
-"""Tokens that are remembered of consecutive starts that died between directory and coordinator."""
+"""Tokens that are kept of consecutive starts that died between the writes to directory and coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Generation:
     next_lsn: int = 0
     """Number of the next record at that time: all records before it are on its disk."""
     closed: bool = False
-    """Whether the process ended in order; then `next_lsn` is the end of the journal."""
+    """Whether the process ended in an orderly way; then `next_lsn` is the end of the journal."""
     accepted: bool = False
     """Whether an operator accepts the next directory that is started with this disk, whatever its state."""
 
@@ -136,7 +136,7 @@ def check_extent(
 
 
 def _concerns(last: Generation | None, disk: str | None) -> bool:
-    """Whether the entry is about this disk, and not about a former one that was given up."""
+    """Whether the entry belongs to this disk, and not to a former one that was given up."""
     return last is not None and last.disk == disk and not last.accepted
 
 
@@ -167,7 +167,7 @@ async def accept_disk(coordinator: KeySpace, shard: int) -> Generation:
         except ConflictError:
             continue
         return accepted
-    raise CoordinatorError(f"{key_of(shard)} is being changed by others all the time: try again")
+    raise CoordinatorError(f"{key_of(shard)} is constantly changed by other processes: try again")
 
 
 def next_mark(last: Generation | None, mark: Mark | None, token: str) -> Mark:

@@ -1,4 +1,4 @@
-"""History: whether the entries that a coordinator lists continue those that a process knows.
+"""History: decides whether the entries that a coordinator lists continue those that a process knows.
 
 A restored etcd has fewer revisions than the processes that follow it, or different ones under the same
 numbers. Entries that it lacks were not deleted. `doubt` compares; `restoring` plans the writes that restore
@@ -21,7 +21,7 @@ from lightrail.cluster.map import FRONTENDS, GATEWAYS, PLACEMENT, SHARDS, Placed
 
 HISTORY: Final = "history"
 REGISTRATIONS: Final = (SHARDS, FRONTENDS, GATEWAYS)
-"""Prefixes of registrations, which living processes write again themselves."""
+"""Prefixes of registrations, which living processes write again."""
 _ORDER: Final = ("shardsets/", "users/", "permissions/", "readers/", "names/", "subscriptions/")
 """Prefixes that are written before the rest: a placement must not be known before its name."""
 Version = tuple[str, int, int]
@@ -56,7 +56,7 @@ class History:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
 
     def continues(self, known: "History") -> bool:
-        """Whether a process of the history `known` may continue with this one, which is another."""
+        """Whether a process of the history `known` may continue with this different history."""
         return self.accepted and self.follows == known.id and self.id != known.id
 
 
@@ -83,12 +83,12 @@ def doubt(
         if versions == mine:
             return ""
         key = min(versions ^ mine)[0]
-        return f"at revision {known_at} it had another {key} than was seen before"
+        return f"at revision {known_at} it had a different {key} than before"
     there = {each.key: each for each in entries}
     for each in entries:
         if each.revision <= known_at and known.get(each.key) != each:
             return (
-                f"it has {each.key} of revision {each.revision}, which was not there at revision {known_at}"
+                f"it has {each.key} of revision {each.revision}, which did not exist at revision {known_at}"
             )
     proven = max((each.revision for key, each in known.items() if there.get(key) == each), default=0)
     for key, each in known.items():

@@ -1,7 +1,7 @@
 """Joining: how a process of any role opens the coordinator, gets its number, and registers.
 
     joining = await Joining.begin(process)              # waits for etcd without a time limit
-    await joining.take_number(FRONTENDS)                # or a shard's own way, by its disk
+    await joining.take_number(FRONTENDS)                # a shard chooses its number by its disk instead
     await joining.register(address="tcp://10.0.0.1:5680")
     ...
     await joining.leave()
@@ -43,7 +43,7 @@ FIRST_OPENINGS_S: Final = (2.0, 5.0, 10.0)
 """Time-outs of the first attempts to open etcd: the first one fails soon, so that the reason can be shown,
 and later ones have time to read a large key space."""
 LEAVE_TIME_MAX_S: Final = 2.0
-"""How long the end waits until the registration is deleted; without etcd the lease runs out."""
+"""How long the end waits until the registration is deleted; without etcd the lease expires."""
 
 
 class Joining:
@@ -78,10 +78,13 @@ class Joining:
                     f"the wire {settings.wire} can be reached from other machines and has no key: "
                     "every program in the network could send, settle and export all messages. Make a key "
                     "with `lightrail wire-key FILE`, and start all "
-                    "processes with --wire-key FILE, or set --insecure-wire if nobody else is in "
+                    "processes with --wire-key FILE, or set --insecure-wire if no other program is in "
                     "that network"
                 )
-            log.warning("the wire %s has no key (insecure_wire): all who reach it have access", settings.wire)
+            log.warning(
+                "the wire %s has no key (insecure_wire): every program that reaches it has access",
+                settings.wire,
+            )
         process.waiting = f"waiting for {where(settings)}"
         wait_s = itertools.chain(FIRST_OPENINGS_S, itertools.repeat(limits.ETCD_OPEN_MS_MAX / 1000))
         coordinator = await patiently(process, lambda: open_coordinator(settings, next(wait_s)))
@@ -167,7 +170,7 @@ class Joining:
                 return membership.holder(found, self.own, self.process.replaces)
 
             if await patiently(self.process, holder) is not None:
-                raise MemberRefusedError("another process has the number by now")
+                raise MemberRefusedError("another process has the number now")
         await self.until_free(key)
         self._entry = key
         await self.register()
@@ -187,11 +190,11 @@ class Joining:
         self.own = replace(self.own, id=id)
 
     async def register(self, key: str | None = None, **fields: Any) -> None:
-        """Makes the process known, with these fields of a Member. Raises CannotServeError, StoppedError."""
+        """Registers the process with these fields of a Member. Raises CannotServeError, StoppedError."""
         self._entry = key or self._entry
         self.own = replace(self.own, **fields)
         entry, value = self._entry, self.own.encode()
-        assert entry is not None, "the process got its number before"
+        assert entry is not None, "the process has its number already"
         await patiently(self.process, lambda: self.coordinator.register(entry, value, self._displaced))
 
     def _displaced(self, value: str) -> None:
@@ -210,7 +213,7 @@ class Joining:
         await self.coordinator.close()
 
     def refuse_strangers(self, has_users: bool) -> None:
-        """Raises CannotServeError if everybody in the network had access, unless the settings allow it.
+        """Raises CannotServeError if every client in the network had access, unless the settings allow it.
 
         A supervisor has checked this already.
         """
@@ -229,7 +232,7 @@ def advertised(settings: Settings) -> str:
 
 
 def reachable_metrics(settings: Settings, bound: Endpoint) -> str:
-    """``HOST:PORT`` of a process's own /metrics for other machines; loopback is for this machine alone."""
+    """``HOST:PORT`` of this process's /metrics for other machines; loopback works only on this machine."""
     if not settings.etcd:
         return str(bound.reachable)
     if bound.reachable != bound:  # the wildcard address
@@ -239,7 +242,7 @@ def reachable_metrics(settings: Settings, bound: Endpoint) -> str:
 
 
 async def patiently(process: Process, work: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Repeats `work` until the coordinator has answered; shows at /readyz that the process waits for it.
+    """Repeats `work` until the coordinator has answered; meanwhile /readyz has the reason of the wait.
 
     Raises:
         CannotServeError: the coordinator refuses; without etcd any error, because waiting does not repair

@@ -3,9 +3,9 @@
 Its stores (memory, SQLite, etcd) only store entries: `_commit`, `entry`, `entries`, `_changes`. The
 keys and their JSON are in docs/formats/coordinator.md.
 
-The stores are subclasses, not arguments: most of the port's methods are the store's own (`entry`,
-`close`, `set_back`, …), so each of them would be written three times, in a port of stores, in the store, and
-in a method here that forwards the call.
+The stores are subclasses, not arguments: most of the port's methods are methods of the store (`entry`,
+`close`, `set_back`, …). With an argument each method would be written three times: in a port of stores, in
+the store, and in a method here that forwards the call.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from lightrail.model.placement import Placement
 
 
 class KeyedCoordinator(ABC):
-    """See the port (coordinator.py) for what its methods promise."""
+    """See the port (coordinator.py) for its methods."""
 
     def __init__(self) -> None:
         self.counts = CoordinatorCounts()
@@ -32,7 +32,7 @@ class KeyedCoordinator(ABC):
         self._registrations = Registrations(self)
         self._on_news: list[Callable[[], None]] = []
 
-    # --- what a key space is ----------------------------------------------------------------------------
+    # --- the key space ----------------------------------------------------------------------------------
 
     @abstractmethod
     async def _commit(self, writes: Sequence[Write]) -> int:
@@ -71,7 +71,7 @@ class KeyedCoordinator(ABC):
         return None
 
     async def put_back(self) -> PutBack:
-        raise NotSetBackError("nothing has to be put back: this coordinator has lost no entry")
+        raise NotSetBackError("no entry has to be written again: this coordinator has lost none")
 
     async def remaining_ms(self, key: str) -> int | None:
         return None
@@ -94,7 +94,7 @@ class KeyedCoordinator(ABC):
         self._on_news.append(call)
 
     def _tell_news(self) -> None:
-        # Called later, not within the write or refresh that has found the news.
+        # Called later, not within the write or refresh that found the news.
         for call in self._on_news:
             asyncio.get_running_loop().call_soon(call)
 

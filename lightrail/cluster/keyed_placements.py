@@ -31,7 +31,7 @@ NO_TAKERS: Final = (
 
 
 class KeyedPlacements:
-    """See Placements (coordinator.py) for what its methods promise."""
+    """See Placements (coordinator.py) for its methods."""
 
     def __init__(self, space: KeySpace) -> None:
         self._space = space
@@ -51,7 +51,7 @@ class KeyedPlacements:
             used = 1 + max((shard for shard, load in self._map.loads.items() if load), default=-1)
             if count < used:
                 raise ShardsInUseError(
-                    f"{count} shards were asked for, but shard {used - 1} holds queues: "
+                    f"{count} shards were requested, but shard {used - 1} has queues: "
                     f"start with --shards {used} or more"
                 )
             writes = [
@@ -103,7 +103,7 @@ class KeyedPlacements:
                 return False
             self._fail(owners, conflict)
         except Exception as error:
-            # The calls that wait get any error.
+            # Every error is raised by the waiting calls.
             self._fail(owners, error)
         else:
             for owner in owners:

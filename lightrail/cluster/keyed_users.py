@@ -17,7 +17,7 @@ USERS: Final = "users/"
 
 
 class KeyedUsers:
-    """See Users (coordinator.py) for what its methods promise."""
+    """See Users (coordinator.py) for its methods."""
 
     def __init__(self, space: KeySpace) -> None:
         self._space = space

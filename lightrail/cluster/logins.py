@@ -115,8 +115,8 @@ class Logins:
 
     Args:
         clock: monotonic seconds.
-        sleep: waits for so many seconds.
-        later: calls back after so many seconds.
+        sleep: waits for a number of seconds.
+        later: makes a call after a number of seconds.
     """
 
     def __init__(
@@ -136,10 +136,10 @@ class Logins:
         self._sources: OrderedDict[str, _Wrong] = OrderedDict()
         self._users: OrderedDict[str, _Wrong] = OrderedDict()
         self._next_s: dict[str, float] = {}
-        """When the next log-in of a slow source may be checked."""
+        """Time from which the next log-in of a slow source may be checked."""
         self._waiting: dict[str, int] = {}
         self._good: OrderedDict[bytes, bytes] = OrderedDict()
-        """By digest of user and password: the stored key that they matched."""
+        """Stored keys that were matched, by digest of user and password."""
         self._proven: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Sources that users have logged in from."""
         self._counted: dict[tuple[str, str], int] = {}
@@ -157,7 +157,7 @@ class Logins:
         """Passwords that were hashed."""
 
     async def refresh(self) -> bool:
-        """Reads the users again; whether any is defined."""
+        """Reads the users again; returns whether any is defined."""
         if not self.secret:
             self.secret = await self._coordinator.secret()
         names = await self._coordinator.users()
@@ -177,7 +177,7 @@ class Logins:
             self.rounds_512 = tuple(record.sha512.iterations for record in records)
         return bool(names)
 
-    # --- who has to wait -----------------------------------------------------------------------------------
+    # --- delays --------------------------------------------------------------------------------------------
 
     async def admit(self, source: str, user: str) -> None:
         """Waits for the delay of this source and of this user's log-ins. Raises TooManyLoginsError."""
@@ -222,11 +222,11 @@ class Logins:
     async def verify(
         self, source: str, user: str, password: str, is_awaited: Callable[[], bool] = lambda: True
     ) -> UserRecord | None:
-        """The record of the user if the password is correct, else None. Raises TooManyLoginsError,
+        """The record of the user if the password is correct, otherwise None. Raises TooManyLoginsError,
         CoordinatorError.
 
         Args:
-            is_awaited: whether the client still waits; nothing is hashed for a client that has left.
+            is_awaited: whether the client still waits; nothing is hashed for a client that has disconnected.
         """
         record = await self._coordinator.user(user)
         digest = blake2b(f"{user}\0{password}".encode(errors="surrogateescape"), key=self._key).digest()

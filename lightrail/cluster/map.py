@@ -81,7 +81,7 @@ class Move:
     epoch: int
     """Epoch of the placement at its start."""
     phase: str = "waiting"
-    """``waiting`` and copying, or ``frozen``: the destination has asked the source to freeze."""
+    """``waiting`` and copying, or ``frozen``: the destination has requested the source to freeze."""
     throttle: int = 0
     """Bytes per second of the copy; 0 for no limit."""
     asked_ms: int = 0
@@ -110,7 +110,7 @@ class ShardRecord:
     disk: str = ""
     """Disk id of its data directory; empty until the first process has registered."""
     state: str = "active"
-    """``active``, or ``draining``: it gets no new queues, and its queues are to be moved away."""
+    """``active``, or ``draining``: it receives no new queues, and its queues are to be moved away."""
     revision: int = 0
 
     def encode(self) -> str:
@@ -127,7 +127,7 @@ class Member:
     address: str = ""
     """ZeroMQ address: a shard's for frontends, or a frontend's control socket."""
     metrics: str = ""
-    """``HOST:PORT`` of its own /metrics."""
+    """``HOST:PORT`` of the /metrics of this process."""
     http: str = ""
     """``HOST:PORT`` of a gateway."""
     disk: str = ""
@@ -148,11 +148,11 @@ class MapChanges:
     """The changes that a refresh found."""
 
     placements: set[str] = field(default_factory=set)
-    """Queues with another shard or epoch, with their first placement, or without one from now on."""
+    """Queues with a new shard or epoch, with their first placement, or whose placement was deleted."""
     moves: set[str] = field(default_factory=set)
     """Queues whose move began, changed or ended."""
     shards: set[int] = field(default_factory=set)
-    """Shards that were added, removed or registered, have ended, or have another address or state."""
+    """Shards that were added, removed or registered, have ended, or have a new address or state."""
     members: bool = False
     """Frontends or gateways were registered, or have ended."""
     readers: set[str] = field(default_factory=set)
@@ -181,7 +181,7 @@ class Map:
         """Readers of journals, by name."""
 
     def listen(self, listener: Listener) -> None:
-        """Has `listener` called with later changes."""
+        """Registers `listener`, which is called with later changes."""
         self._follower.listen(listener)
 
     def refresh(self) -> None:
@@ -210,11 +210,11 @@ class Map:
         return self._siblings.get(queue.rpartition("/")[0], {})
 
     def takers(self) -> list[int]:
-        """Shards that may get new queues: active ones that serve, or all active ones if none serves."""
+        """Shards that may own new queues: active ones that serve, or all active ones if none serves."""
         active = [each.id for each in self.shard_records.values() if each.state == "active"]
         return [id for id in active if id in self.shards] or active
 
-    # --- taking in changes -----------------------------------------------------------------------------
+    # --- applying changes ------------------------------------------------------------------------------
 
     def _keys(self) -> Iterator[str]:
         yield from (PLACEMENT + queue for queue in self._placements)
@@ -255,7 +255,7 @@ class Map:
         if key.startswith(READERS):
             name = key.removeprefix(READERS)
             if value is not None:
-                # A new reader whose entry can't be read has everything kept for it within the usual bounds.
+                # For a new reader whose entry can't be read, all segments within the usual bounds are kept.
                 self.readers.setdefault(name, Reader(revision=revision))
                 self.readers[name] = Reader.decode(value, revision)
             else:

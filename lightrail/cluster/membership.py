@@ -25,12 +25,12 @@ LOOK_S: Final = 0.2
 LOOK_AT_LEASE_S: Final = 1.0
 """Pause between two checks of its lease's remaining time, which etcd reports in whole seconds."""
 REFRESHES_MIN: Final = 3
-"""Number of refreshes of a lease, within its time and the margin, that prove that its process is alive."""
+"""Refreshes of a lease, within its time and the margin, that prove that its process is alive."""
 
 
 class MemberRefusedError(Exception):
-    """A process may not serve under this number; the message says what was expected, found, and what to
-    do."""
+    """A process may not serve under this number; the message has what was expected, what was found, and the
+    remedy."""
 
 
 def free_number(taken: Iterable[int]) -> int:
@@ -46,7 +46,7 @@ def check_disk(shard: int, known: ShardRecord | None, disk: str | None, director
     """
     if known is None or known.disk in ("", disk):
         return
-    found = f"holds disk {disk}" if disk else "is empty"
+    found = f"has disk {disk}" if disk else "is empty"
     raise MemberRefusedError(
         f"{SHARD_SETS}{shard} was made by disk {known.disk}, this directory ({directory}) {found}: "
         f"an empty disk under an old name, without the messages of shard {shard}. Give it the old directory, "
@@ -64,7 +64,7 @@ def holder(found: Member | None, own: Member, replaces: int | None = None) -> Me
 
 
 def member_of(entry: Entry | None) -> Member | None:
-    """The process in a registration. Raises CoordinatorError where it can't be read."""
+    """The process in a registration. Raises CoordinatorError if it can't be read."""
     if entry is None or entry.value is None:
         return None
     id = entry.key.rpartition("/")[2]
@@ -88,7 +88,7 @@ async def until_free(
     """Wait until no other living process is registered under `key`.
 
     An entry whose lease is refreshed repeatedly belongs to a living process. Time alone is no proof: etcd
-    extends every lease by its whole time when it is restarted or gets another leader.
+    extends every lease by its whole time when it is restarted or elects a new leader.
 
     Args:
         lease_ms: how long the entry of a dead process stays, unless etcd is restarted meanwhile.
@@ -176,7 +176,7 @@ async def pin_disk(coordinator: KeySpace, shard: int, disk: str, *, lasting: boo
         except ConflictError:
             continue
         return
-    raise CoordinatorError(f"{key} is being changed by others all the time: try again")
+    raise CoordinatorError(f"{key} is constantly changed by other processes: try again")
 
 
 async def shard_records(coordinator: KeySpace) -> dict[int, ShardRecord]:
@@ -216,12 +216,12 @@ async def take_number(
 
 
 def displaced_by(key: str, value: str, own: Member) -> str | None:
-    """Why a process has to end after another value was written under its key; None for its own value."""
+    """Why a process has to end after another value was written under its key; None for its value."""
     try:
         found = member_of(Entry(key, value, 0, 0))
     except CoordinatorError as error:
         return str(error)
     if found is None or found.boot == own.boot:
         return None
-    again = " It has our disk, so it is this shard's owner now." if key.startswith(SHARDS) else ""
+    again = " It has the same disk, so it owns this shard now." if key.startswith(SHARDS) else ""
     return f"{key} was taken by another process, on host {found.host!a} (boot {found.boot:08x}).{again}"

@@ -9,13 +9,13 @@ from lightrail.cluster.keyed import KeyedCoordinator
 
 
 class MemoryCoordinator(KeyedCoordinator):
-    """See the port for what its methods promise."""
+    """See the port for its methods."""
 
     def __init__(self) -> None:
         super().__init__()
         self._cluster_id = secrets.token_hex(16)
         self._secret = secrets.token_bytes(32)
-        # In the order of their revisions: an entry that changes goes to the end.
+        # In the order of their revisions: an entry that changes is moved to the end.
         self._entries: dict[str, Entry] = {}
         self._revision = 0
 

@@ -45,7 +45,7 @@ async def _begin(coordinator: KeySpace, moves: list[Move]) -> list[Move]:
 
 
 async def freeze(coordinator: KeySpace, move: Move) -> Move:
-    """The destination is about to ask the source to freeze the queue.
+    """Records that the destination is about to request the source to freeze the queue.
 
     Raises:
         ConflictError: the move was cancelled.
@@ -56,10 +56,10 @@ async def freeze(coordinator: KeySpace, move: Move) -> Move:
 
 
 async def commit(coordinator: KeySpace, move: Move, placed: Placed) -> None:
-    """The destination owns the queue in epoch + 1, and the move ends.
+    """Makes the destination the owner, in epoch + 1, and ends the move.
 
     Raises:
-        ConflictError: the source took its queue back, or the queue was deleted.
+        ConflictError: the source gave the move up, or the queue was deleted.
     """
     await coordinator.write(
         [
@@ -72,7 +72,7 @@ async def commit(coordinator: KeySpace, move: Move, placed: Placed) -> None:
 
 
 async def give_up(coordinator: KeySpace, move: Move, placed: Placed) -> None:
-    """The source keeps the queue, in epoch + 2 if it may have frozen it, and the move ends.
+    """Leaves the queue to the source, in epoch + 2 if the queue may be frozen, and ends the move.
 
     Raises:
         ConflictError: the destination committed, the move changed, or another process gave it up.

@@ -12,7 +12,7 @@ from lightrail.model import limits
 from lightrail.model.settings import Settings
 
 OUTSIDE: Final = ("amqp", "amqps", "http", "https")
-"""Listeners that strangers may reach."""
+"""Settings of listeners that other machines may reach."""
 
 
 async def open_coordinator(settings: Settings, wait_s: float = limits.ETCD_OPEN_MS / 1000) -> Coordinator:
@@ -52,7 +52,7 @@ def _password(path: str | None) -> str:
 
 
 def where(settings: Settings) -> str:
-    """The coordinator's name in messages for people."""
+    """The coordinator's name in messages."""
     if not settings.etcd:
         return os.path.join(settings.data, FILE_NAME)
     return f"etcd at {','.join(map(str, settings.etcd))}, cluster {settings.cluster}"
@@ -65,8 +65,8 @@ async def listing_key(coordinator: Coordinator) -> str:
 
 
 async def may_list(coordinator: Coordinator, shown: str) -> bool:
-    """Whether a request with this header may see names of queues: gateways, and everybody while there are no
-    users.
+    """Whether a request with this header may see names of queues: gateways, and all callers while no user is
+    defined.
     """
     if not await coordinator.has_users():
         return True

@@ -1,4 +1,4 @@
-"""Placement: which shard a new queue goes to, as a pure function of the shards and their loads."""
+"""Placement: chooses the shard of a new queue, as a pure function of the shards and their loads."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ NOWHERE: Final[Near] = MappingProxyType({})
 def choose(queue: str, loads: Mapping[int, int], near: Near = NOWHERE) -> int:
     """The shard for a new queue: least loaded, then fewest siblings near it, then by rendezvous hashing.
 
-    ``loads`` maps every shard that may get the queue to its load (its number of queues), ``near`` a shard to
-    the numbers of siblings in its zone and on its host, if these are known. Raises ValueError when there is
-    no shard.
+    ``loads`` maps every shard that may own the queue to its load (its number of queues), ``near`` a shard to
+    the numbers of siblings in its zone and on its host, if these are known. Raises ValueError if there is no
+    shard.
     """
     if not loads:
         raise ValueError("expected at least one shard to place a queue on")

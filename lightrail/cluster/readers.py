@@ -2,7 +2,7 @@
 read.
 
 A reader is the entry ``readers/NAME``. Shards keep segments in their archives for it, up to the reader's own
-bounds; beyond these they remove them anyway (docs/operate/readers.md).
+bounds; beyond the bounds, shards remove segments anyway (docs/operate/readers.md).
 """
 
 import json
@@ -25,7 +25,7 @@ class ReaderGoesBackError(Exception):
 
     def __init__(self, disk: str, before: int, after: int) -> None:
         super().__init__(
-            f"the reader is at {before} in journal {disk} already, and {after} is behind that: the records "
+            f"the reader is at {before} in journal {disk} already, and {after} is before that: the records "
             "between them may have been removed"
         )
         self.disk = disk
@@ -35,7 +35,7 @@ class ReaderGoesBackError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Positions of one reader, and the bounds of what is kept for it."""
+    """Positions of one reader, and the bounds of the segments that are kept for it."""
 
     positions: dict[str, int] = field(default_factory=dict)
     """Next lsn to read, by the disk of the journal. A missing journal is read from its earliest record."""
@@ -70,10 +70,10 @@ class Reader:
         """The reader with these positions; those of other journals stay.
 
         Args:
-            back: whether positions may go back.
+            back: whether positions may decrease.
 
         Raises:
-            ReaderGoesBackError: a position goes back, and `back` is False.
+            ReaderGoesBackError: a position decreases, and `back` is False.
             InvalidReaderError: too many journals.
         """
         for disk, lsn in positions.items():
@@ -96,13 +96,13 @@ class Reader:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidReaderError unless a reader may have this name: any name but those of the system."""
+    """Raise InvalidReaderError unless a reader may have this name: any name but system names."""
     try:
         names.check(name)
     except names.InvalidNameError as error:
         raise InvalidReaderError(str(error)) from None
     if names.is_system(name) or name.startswith(names.SYSTEM_MARKS):
-        raise InvalidReaderError(f"the name {name[:80]!a} is of those that the system gives; choose another")
+        raise InvalidReaderError(f"the name {name[:80]!a} is reserved for the system; choose another")
 
 
 def is_disk(text: str) -> bool:

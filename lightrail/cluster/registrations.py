@@ -29,7 +29,8 @@ class Registrations:
         self, key: str, value: str, displaced: Callable[[str], None], guard: int | None = None
     ) -> None:
         """See the port."""
-        # News of the new value may arrive before its revision is known here: it is not checked meanwhile.
+        # News of the new value may arrive before its revision is known here: the entry is not checked
+        # meanwhile.
         before = self.held.pop(key, None)
         try:
             revision = await self._write(key, value, guard)
@@ -56,7 +57,7 @@ class Registrations:
             await self._space.write([Write(key, None, found.revision)])
 
     def look_for_another(self, entry: Entry) -> None:
-        """An entry has changed: reports it if another process has overwritten the entry of this one."""
+        """Checks a changed entry: reports it if another process has overwritten the entry of this process."""
         registration = self.held.get(entry.key)
         if (
             registration is not None
@@ -65,5 +66,5 @@ class Registrations:
             and entry.revision > registration.revision
         ):
             del self.held[entry.key]
-            # Later: the caller is in the middle of a refresh.
+            # Called later, since the caller is in the middle of a refresh.
             asyncio.get_running_loop().call_soon(registration.displaced, entry.value)

@@ -24,7 +24,7 @@ from lightrail.wire.shards import ShardPeer, State
 log = logging.getLogger("lightrail.cluster.shard_connections")
 
 START_WAIT_S: Final = 10.0
-"""How long a start waits for registered shards; while one of them is down the process serves what it can."""
+"""How long a start waits for registered shards; after that the process serves with the connected ones."""
 
 
 class ShardConnections:
@@ -34,8 +34,8 @@ class ShardConnections:
         name: of this process, unique in the installation.
         boot: random number of this process.
         now_ms: wall clock, in milliseconds since 1970.
-        schedule_flush: asks for `flush` at the end of this turn.
-        shard_wait_ms: how long senders wait for a shard that does not serve; 0: for ever.
+        schedule_flush: requests a call of `flush` at the end of this turn.
+        shard_wait_ms: how long senders wait for a shard that does not serve; 0: no limit.
         key: of the wire.
     """
 
@@ -102,7 +102,7 @@ class ShardConnections:
         self.owners.joined(peer)
 
     def _follow(self, shard: int) -> None:
-        """A shard was registered, has ended, or is at another address."""
+        """Handles a shard that was registered, has ended, or has a new address."""
         member = self.map.shards.get(shard)
         peer = self.peers.get(shard)
         if member is not None and member.address:
@@ -111,8 +111,8 @@ class ShardConnections:
                 self.add(shard, member.address)
             elif peer.address != member.address or (
                 self._boots.get(shard, member.boot) != member.boot
-                # It may have answered our greeting before its registration arrived here; a new connection
-                # would repeat all unsettled deliveries.
+                # The shard may have answered the greeting before its registration arrived here; a new
+                # connection would repeat all unsettled deliveries.
                 and peer.serving_boot != member.boot
             ):
                 log.info("shard %d is at %s now", shard, member.address)
@@ -152,7 +152,7 @@ class ShardConnections:
         while self.not_ready():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
-    # --- where queues are ------------------------------------------------------------------------------
+    # --- placements ------------------------------------------------------------------------------------
 
     def peer(self, shard: int) -> ShardPeer | None:
         """The connection to a shard, or None."""
@@ -216,7 +216,7 @@ class ShardConnections:
             self.forget(queue)
         for queue in changes.placements:
             placed = self.map.placed(queue)
-            # Nothing is under way to a queue that was placed for the first time.
+            # No frames are in transit to a queue that was placed for the first time.
             if placed is not None and placed.moved:
                 self.moved += 1
                 break

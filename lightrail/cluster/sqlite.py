@@ -1,9 +1,9 @@
 """The coordinator in one SQLite file, shared by all processes of one machine; drawn in docs/formats/.
 
-Calls run in one thread of their own, so that a sync of the disk never stops the loop. Writers take the
-file's lock before they read, so what they decide on can't change under them. `news` reads on the loop, with a
-connection of its own: in SQLite's write-ahead mode readers never wait, and `PRAGMA data_version` shows
-without reading the file whether another connection has written.
+Calls run in one separate thread, so that a sync of the disk never stops the loop. Writers lock the file
+before they read, so that their reads stay valid until the write. `news` reads on the loop, with a separate
+connection: in SQLite's write-ahead mode readers never wait, and `PRAGMA data_version` shows without reading
+the file whether another connection has written.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ VERSION: Final = 3
 BUSY_TIME_S: Final = 5.0
 """How long a call waits for another process's write."""
 DELETED_KEPT_MS: Final = 3_600_000
-"""How long a deletion is remembered; a process that has not read since then reads all entries again."""
+"""How long a deletion is stored; a process that has not read since then reads all entries again."""
 DELETED_PRUNED_EVERY: Final = 1_024
 """Transactions between two removals of old deletions."""
 
@@ -57,9 +57,9 @@ INSERT INTO entries
     SELECT 'names/' || queue, '{"policy":{"role":"queue"}}', 1, 1, 0 FROM placements
     WHERE queue NOT LIKE '%/$dlq';
 """
-"""Before names had policies every placed name was a queue."""
+"""In version 1, without policies, every placed name was a queue."""
 EVERY_RIGHT: Final = '{"rights":["listen","manage","send"]}'
-"""Before there were rights every user could do everything."""
+"""In version 1, without rights, every user had all rights."""
 TO_VERSION_3: Final = """
 UPDATE revisions SET newest = newest + 1;
 INSERT OR REPLACE INTO entries
@@ -70,12 +70,12 @@ INSERT OR REPLACE INTO entries
 DROP TABLE placements;
 DROP TABLE shards
 """
-"""Shards and placements become entries; a dead-letter queue is where its queue is."""
+"""Shards and placements become entries; a dead-letter queue is on the shard of its queue."""
 Answer = TypeVar("Answer")
 
 
 class SqliteCoordinator(KeyedCoordinator):
-    """See the port for what its methods promise. Make one by ``await SqliteCoordinator.open(path)``."""
+    """See the port for its methods. Create it with ``await SqliteCoordinator.open(path)``."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class SqliteCoordinator(KeyedCoordinator):
 
     @classmethod
     async def open(cls, path: str) -> "SqliteCoordinator":
-        """Open the file; it is made when absent, for its owner only. Raises CoordinatorError."""
+        """Open the file, or create it, readable only by its owner. Raises CoordinatorError."""
         coordinator = cls(path)
         try:
             await coordinator._call(coordinator._open)
@@ -148,7 +148,7 @@ class SqliteCoordinator(KeyedCoordinator):
 
     def _changes(self, since: int) -> News | None:
         if self._reader is None:
-            # Autocommit: each query sees the newest state; an open transaction would see an old one.
+            # Autocommit: each query sees the newest state, which an open transaction would not.
             self._reader = sqlite3.connect(self._path, timeout=BUSY_TIME_S, isolation_level=None)
         reader = self._reader
         try:
@@ -207,7 +207,7 @@ class SqliteCoordinator(KeyedCoordinator):
         file.execute("COMMIT")
 
     def _open(self) -> None:
-        # Made by hand, because SQLite would make it readable for everybody under the usual umask.
+        # Created here, because SQLite would make it readable for all users under the usual umask.
         try:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError as error:

@@ -19,7 +19,7 @@ by an operator."""
 
 
 class InvalidUserError(ValueError):
-    """A name or password that can't be used; the message says what is allowed, never the password."""
+    """A name or password that can't be used; the message has what is allowed, never the password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class UserRecord:
             raise InvalidUserError(f"the password can't be used: {error}") from None
 
     def encode(self) -> str:
-        """The value of the entry ``users/NAME``: both hashes, what is bytes in base64."""
+        """The value of the entry ``users/NAME``: both hashes, with bytes in base64."""
         fields: dict[str, object] = {"sha256": _to_json(self.sha256), "sha512": _to_json(self.sha512)}
         if self.tokens_of:
             fields["tokens_of"] = base64.b64encode(self.tokens_of).decode()
@@ -88,7 +88,7 @@ def stronger(record: UserRecord, password: str) -> UserRecord:
 
 
 def user_name(name: str) -> str:
-    """The name as it is stored: names from clients went through SASLprep, too (RFC 5802, 5.1).
+    """The stored form of a name: SASLprep is applied, as to names from clients (RFC 5802, 5.1).
 
     Raises InvalidUserError unless a user may have this name.
     """

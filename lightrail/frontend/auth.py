@@ -1,7 +1,7 @@
-"""Authentication of clients: the SASL mechanisms that are offered, and the check of credentials.
+"""Authentication of clients: the offered SASL mechanisms, and the check of credentials.
 
-Passwords are checked where all log-ins of the process are (cluster/logins.py): slow by design, a few at a
-time, and slower after many wrong ones from one address or user.
+The log-ins of the process (cluster/logins.py) check passwords: slow by design, a few at a time, and slower
+after many wrong ones from one address or user.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ class Step:
     """Sent with the outcome ok (additional-data, security 5.3.3.5): SCRAM's proof of the server."""
     reason: str = ""
     is_logged: bool = False
-    """The reason is logged already, with others of its kind."""
+    """Whether the reason is logged already, with others of its kind."""
 
 
 class Authenticator:
-    """What all connections share: users, settings, and the secret behind the salts of unknown users."""
+    """Shared state of all connections: users, settings, and the secret for the salts of unknown users."""
 
     def __init__(self, coordinator: Coordinator, settings: Settings) -> None:
         self.coordinator = coordinator
@@ -47,7 +47,7 @@ class Authenticator:
 
     @property
     def secret(self) -> bytes:
-        """The coordinator's, from the first refresh on."""
+        """The coordinator's secret, from the first refresh on."""
         return self.logins.secret
 
     async def refresh(self) -> None:
@@ -62,7 +62,7 @@ class Authenticator:
         return self.begin_for(host, _subject(tls), tls=tls is not None)
 
     def begin_for(self, host: str | None, certificate: str | None = None, *, tls: bool) -> "Authentication":
-        """The same for a client at `host`; None: at a socket that has no address.
+        """The same for a client at `host`; None: for a socket without an address.
 
         Args:
             certificate: subject of the client's certificate.
@@ -110,7 +110,7 @@ class Authentication:
         self.chosen = ""
         """The mechanism that the client chose."""
         self.is_abandoned = False
-        """The connection has closed: no more work is done for it."""
+        """Whether the connection has closed, so that no more work is done for it."""
 
     @property
     def anonymous(self) -> bool:
@@ -118,10 +118,10 @@ class Authentication:
         return "ANONYMOUS" in self.mechanisms
 
     def caller(self, user: str | None, directory: Directory) -> Caller:
-        """The caller for the rights of an authenticated user; `anonymous` without SASL.
+        """The caller with the rights of an authenticated user; `anonymous` without SASL.
 
-        Where no user is defined, every client has all rights; but a certificate whose name has permissions
-        has just those.
+        If no user is defined, every client has all rights; but a certificate whose name has permissions has
+        only these.
         """
         name = user or "anonymous"
         everything = not self._users_defined
@@ -130,7 +130,7 @@ class Authentication:
         return Caller(name, everything=everything, tls=self._tls)
 
     async def answer(self, event: events.SaslInit | events.SaslResponse) -> Step:
-        """The answer to a frame; where users can't be read, it is a refusal."""
+        """The answer to a frame; a refusal if users can't be read."""
         try:
             if isinstance(event, events.SaslInit):
                 self.chosen = str(event.mechanism)
@@ -161,7 +161,7 @@ class Authentication:
         """The client answered the challenge of SCRAM."""
         exchange = self._exchange
         if exchange is None:
-            return Step(reason="a response came where no challenge was open")
+            return Step(reason="expected a response to an open challenge, found none open")
         self._exchange = None
         try:
             signature = exchange.final(response or b"")

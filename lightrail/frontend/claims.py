@@ -1,4 +1,4 @@
-"""Claims: the tokens that a connection has put at $cbs, and who acts at which names because of them."""
+"""Claims: the tokens that a connection has put at $cbs, and the callers that they grant at names."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from lightrail.namespace.rights import Caller
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one token grants: who acts, and until when, in milliseconds since 1970."""
+    """The grant of one token: the caller, and its expiry in milliseconds since 1970."""
 
     caller: Caller
     expires_ms: int
@@ -28,7 +28,7 @@ class Clock(Protocol):
         """Wall clock, in milliseconds since 1970."""
 
     def timer(self, wait_ms: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Calls back after a while; the handle cancels it."""
+        """Makes a call after `wait_ms`; the handle cancels it."""
 
 
 class Claims:
@@ -47,7 +47,7 @@ class Claims:
         self._timer: asyncio.TimerHandle | None = None
 
     def caller_for(self, name: str) -> Caller | None:
-        """Who acts on a name by the token of the nearest audience; None where no token is for the name."""
+        """The caller at a name by the token of the nearest audience; None if no token is for the name."""
         now_ms = self._clock.now_ms()
         for audience in (name, *names.above(name), ""):
             claim = self._by_audience.get(audience)
@@ -64,7 +64,7 @@ class Claims:
         self._changed()
 
     def delete(self, audience: str) -> bool:
-        """Deletes a token; False when there is none."""
+        """Deletes a token; returns False if there is none."""
         there = self._by_audience.pop(audience, None) is not None
         if there:
             self._arm()
@@ -72,13 +72,13 @@ class Claims:
         return there
 
     def close(self) -> None:
-        """The connection has closed. Its tokens stay: they hold for what it had sent."""
+        """The connection has closed. Its tokens stay valid for messages that it had sent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _arm(self) -> None:
-        """One timer for the token that expires next."""
+        """Sets one timer for the token that expires next."""
         self.close()
         if self._by_audience:
             next_ms = min(claim.expires_ms for claim in self._by_audience.values())
@@ -89,7 +89,7 @@ class Claims:
         expired = [audience for audience, claim in self._by_audience.items() if claim.expires_ms <= now_ms]
         for audience in expired:
             del self._by_audience[audience]
-        # Without any, the clock was set back, or the timer fired a moment early.
+        # If none has expired, the clock was set back, or the timer fired too early.
         self._arm()
         if expired:
             self._changed()

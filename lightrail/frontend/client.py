@@ -1,4 +1,4 @@
-"""The client at the other end of a connection: its address, user, rights, and the owner ids of its names."""
+"""The client of a connection: its address, user, rights, and the owner ids of its names."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ UNKNOWN = Caller("")
 
 
 class Client:
-    """Known in part when the socket is accepted, and completely after the client's open."""
+    """The client; some fields are known when the socket is accepted, the others after the client's open."""
 
     __slots__ = ("caller", "claims", "forwarded", "loopback", "owner", "peer", "tls", "user", "websocket")
 
@@ -22,26 +22,26 @@ class Client:
         self.peer = ""
         """Address of the client's socket."""
         self.websocket = False
-        """Whether AMQP comes in the messages of a WebSocket."""
+        """Whether the client uses AMQP over WebSocket."""
         self.forwarded = False
-        """Whether a gateway passes the client on; `peer`, `loopback` and `tls` are those at the gateway."""
+        """Whether a gateway forwards the client; `peer`, `loopback` and `tls` are those at the gateway."""
         self.loopback = True
         """Whether the client is on this machine."""
         self.tls = False
         self.user: str | None = None
-        """Who has authenticated; None without SASL."""
+        """The authenticated user; None without SASL."""
         self.caller = UNKNOWN
-        """Whose rights the client has at names without a token."""
+        """The caller at names without a token."""
         self.claims: Claims | None = None
-        """Tokens that the client has put, once it has put one."""
+        """Tokens that the client has put; None before the first."""
 
     @property
     def user_name(self) -> str:
-        """The user for people; `anonymous` without one."""
+        """The user for display; `anonymous` without one."""
         return self.user or "anonymous"
 
     def caller_for(self, name: str) -> Caller:
-        """Whose rights hold at a name: those of the token for that name, else those of the user."""
+        """The caller at a name: that of the token for that name, or the user without a token."""
         found = None if self.claims is None else self.claims.caller_for(name)
         return self.caller if found is None else found
 

@@ -1,4 +1,4 @@
-"""A client's socket: reading that can be held, and writing whose waiting bytes are bounded (outflow.py)."""
+"""A client's socket: reading that can be stopped, and writing with bounded waiting bytes (outflow.py)."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ log = logging.getLogger("lightrail.frontend.connection")
 
 
 class ClientSocket(asyncio.Protocol):
-    """The half of a connection that knows bytes and nothing of AMQP."""
+    """The part of a connection that handles bytes, independent of AMQP."""
 
     __slots__ = (
         "_unread",
@@ -41,29 +41,29 @@ class ClientSocket(asyncio.Protocol):
         self.client = client
         self.transport: asyncio.Transport | None = None
         self.consumers = 0
-        """Receiving links that are bound to a queue."""
+        """Number of receiving links that are bound to a queue."""
         self.unanswered_bytes = 0
-        """Of messages that the client sent; kept by the intake."""
+        """Bytes of messages that the client sent; set by the intake."""
         self.refusing = False
-        """The messages that the client sends are refused; kept by the intake."""
+        """Whether the messages that the client sends are refused; set by the intake."""
         self.has_more = False
-        """The socket is not read, since the input is more than one turn may cost: the next turns go on."""
+        """Whether the socket is not read since the input is too much for one turn: the next ones continue."""
         self.paused = False
-        """The socket's buffer is full."""
+        """Whether the socket's buffer is full."""
         self.room = limits.WRITE_ROOM_MIN
-        """Bytes that may wait for the socket before its receivers get no more; kept by the outflow."""
+        """Bytes that may wait for the socket before its receivers get no more; set by the outflow."""
         self.window_bytes = _window(limits.WRITE_ROOM_MIN)
-        """Bytes that shards may send ahead of what the client reads, over all receiving links."""
+        """Bytes that shards may send before the client has read them, over all receiving links."""
         self.lent_bytes = 0
-        """Bytes of answers that may wait beyond the room; kept by the outflow."""
+        """Bytes of answers that may wait beyond the room; set by the outflow."""
         self.has_read_large = False
-        """The client has read a message that was larger than its links may be sent ahead."""
+        """Whether the client has read a message that was larger than the window of its link."""
         self._written_bytes = 0
-        """Bytes written to the socket, those that wait for it included."""
+        """Bytes written to the socket, including those that wait for it."""
         self._unread_max = 0
-        """Bytes that may wait for the socket while `paused`, before it is not read either."""
+        """Bytes that may wait for the socket while `paused`, before the socket is no longer read."""
         self._unread = False
-        """The socket is not read since its peer does not read."""
+        """Whether the socket is not read because its peer does not read."""
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class ClientSocket(asyncio.Protocol):
             self.transport.pause_reading()
 
     def go_on_reading(self) -> None:
-        """Reads the socket again, unless something else forbids it."""
+        """Reads the socket again, unless there is another reason not to."""
         if self.transport is None or self.transport.is_closing():
             return
         if not (self.has_more or self._unread):
@@ -89,14 +89,14 @@ class ClientSocket(asyncio.Protocol):
     # --- writing ---------------------------------------------------------------------------------------
 
     def _write(self, amqp: "Connection", transport: asyncio.Transport) -> None:
-        """Writes the engine's output in one piece; large messages as the pieces that were received."""
+        """Writes the engine's output in one piece; large messages in the pieces that were received."""
         output = amqp.output
         if amqp.has_large_output and not self.client.tls:
             pieces = gathered(output)
             size = sum(map(len, pieces))
             transport.writelines(pieces)
         else:
-            # TLS would make a record of each piece, and copies what it encrypts.
+            # TLS would make a record of each piece, and copies the bytes that it encrypts.
             data = b"".join(output)
             size = len(data)
             transport.write(data)
@@ -108,14 +108,14 @@ class ClientSocket(asyncio.Protocol):
             self._stop_reading_unread(transport)
 
     def _stop_reading_unread(self, transport: asyncio.Transport) -> None:
-        """The peer does not read: it is not read either when no more bytes may wait for it."""
+        """Stops reading a peer that does not read, when no more bytes may wait for it."""
         before = self.lent_bytes
         while self.frontend.outflow.lend(self):
             self._unread_max += self.lent_bytes - before
             before = self.lent_bytes
             if transport.get_write_buffer_size() <= self._unread_max:
                 return
-        # The peer's messages are answered, and it reads no answers: its idle time-out goes on.
+        # The peer's messages are answered, and it reads no answers: its idle time-out continues.
         self._unread = True
         self.hold_reading()
 
@@ -146,15 +146,15 @@ class ClientSocket(asyncio.Protocol):
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def taken_bytes(self) -> int:
-        """Bytes that the socket has accepted, over the life of the connection."""
+        """Bytes that the socket has accepted over the lifetime of the connection."""
         return self._written_bytes - self.waiting_bytes()
 
     def delivered(self) -> int:
-        """Messages that the client's links were sent from queues: rises as long as they get any."""
+        """Messages that were sent from queues over the client's links."""
         raise NotImplementedError
 
     def narrow(self) -> None:
-        """Takes credit back from shards, after the room has shrunk."""
+        """Withdraws credit from shards after the room has shrunk."""
         raise NotImplementedError
 
     # --- the end ---------------------------------------------------------------------------------------
@@ -166,11 +166,11 @@ class ClientSocket(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Ends the socket at once; what was not written is lost."""
+        """Ends the socket at once; unwritten bytes are lost."""
         if self.transport is not None:
             self.transport.abort()
 
 
 def _window(room: int) -> int:
-    """Bytes that shards may send ahead for a connection with so much room."""
+    """Bytes that shards may send ahead for a connection with this room."""
     return limits.DELIVERY_WINDOW_BYTES * room // limits.WRITE_HIGH_WATER

@@ -1,7 +1,7 @@
-"""One client's socket: bytes to the engine, the engine's events to links, output once per turn.
+"""One client's connection: passes bytes to the engine, the engine's events to links, output once per turn.
 
-Nothing here waits: what needs the coordinator (an attach) or a worker thread (a password's hash) runs as a
-task, and the connection may have ended when the task returns.
+No function here waits: work that needs the coordinator (an attach) or a worker thread (a password's hash)
+runs as a task, and the connection may have ended when the task returns.
 """
 
 import asyncio
@@ -57,41 +57,41 @@ class ClientConnection(WebSocketConnection):
 
     def __init__(self, frontend: ConnectionFrontend) -> None:
         self.number = frontend.connections.next_number()
-        """Unique over the life of this process, rising."""
+        """Rising number, unique in the lifetime of this process."""
         super().__init__(frontend, Client(frontend.lifetimes.connection(self.number)))
         self.links = BoundLinks(self)
         self.node_links: NodeLinks | None = None
-        """Links to nodes of the frontend itself, once there are any."""
+        """Links to nodes of the frontend; None before the first."""
         self.transactions: Transactions | None = None
-        """Made with the first link to the coordinator, or for what names a transaction that is not there."""
+        """Created with the first link to the coordinator, or for a frame with an unknown transaction."""
         self.amqp: Connection | None = None
         """The engine; None when the socket is closed."""
         self.since_ms = 0
-        """When the socket was accepted, in milliseconds since 1970."""
+        """Time at which the socket was accepted, in milliseconds since 1970."""
         self.deadline_ms: int | None = None
         self.opened = False
         self.closing = False
         self.starved: dict[Bound, None] = {}
-        """Links that get nothing until the client opens its session window or settles."""
+        """Links that receive no messages until the client opens its session window or settles."""
         self.unsettled_bytes = 0
-        """Of messages that the client received and has not settled, and of the slices that they came in."""
+        """Bytes of messages that the client received and has not settled, including those of their slices."""
         self.unfinished_bytes = 0
-        """Of messages whose last frame has not come, as last reported to the intake."""
+        """Bytes of messages whose last frame has not arrived, as last reported to the intake."""
         self._sasl_exchange: SaslExchange | None = None
         self.websocket: WebSocket | None = None
-        """Between the socket and this connection, where the client began with a request of HTTP."""
+        """The protocol between the socket and this connection if the client began with an HTTP request."""
         self._dirty = False
         self._phase = -1
         self._sessions = 0
 
     @property
     def id(self) -> str:
-        """Identifies this connection, among those of all frontends and of their former processes."""
+        """The id of this connection, unique among those of all frontends and of their former processes."""
         return f"{self.frontend.name}.{self.frontend.boot:08x}.{self.number}"
 
     @property
     def is_open(self) -> bool:
-        """Whether the socket is there."""
+        """Whether the socket is open."""
         return self.amqp is not None
 
     # --- the socket ------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class ClientConnection(WebSocketConnection):
         if amqp is None:
             return
         if data[:1] == b"G" and amqp.phase == HEADER and self.websocket is None:
-            # No header of a protocol of AMQP begins so.
+            # No protocol header of AMQP begins like this.
             self._begin_websocket(data)
             return
         self.frontend.counts.frame_bytes_received += len(data)
@@ -142,7 +142,7 @@ class ClientConnection(WebSocketConnection):
         self.websocket.data_received(data)
 
     def forward(self, forwarded: Forwarded) -> bool:
-        """A gateway passes its client on; returns whether that client may log in somehow."""
+        """Sets the client that a gateway forwards; returns whether that client may log in."""
         client = self.client
         client.forwarded = True
         client.peer = f"{forwarded.host}:{forwarded.port}"
@@ -152,7 +152,7 @@ class ClientConnection(WebSocketConnection):
         if not authentication.mechanisms:
             return False
         self._sasl_exchange = SaslExchange(self, authentication)
-        # No byte of AMQP has come: an engine that offers this client's mechanisms replaces the first one.
+        # No AMQP bytes have arrived: an engine that offers this client's mechanisms replaces the first one.
         self.amqp = self.frontend.new_amqp(authentication.mechanisms, authentication.anonymous)
         return True
 
@@ -195,14 +195,14 @@ class ClientConnection(WebSocketConnection):
             self.frontend.soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Goes on with input that was left for another turn."""
+        """Continues with input that was left for another turn."""
         self.has_more = False
         self.data_received(b"")
         if not self.has_more and not self.frontend.intake.holds(self):
             self.go_on_reading()
 
     def go_on_accepting(self) -> None:
-        """Messages are no longer refused; credit that refused messages used up is granted anew."""
+        """Messages are no longer refused: grants the credit again that refused messages used up."""
         self.refusing = False
         for link in self.links:
             link.relieved()
@@ -230,7 +230,7 @@ class ClientConnection(WebSocketConnection):
     # --- output ----------------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """Output is written at the end of this turn of the loop."""
+        """Schedules the output to be written at the end of this turn of the loop."""
         if not self._dirty:
             self._dirty = True
             self.frontend.dirty.append(self)
@@ -244,7 +244,7 @@ class ClientConnection(WebSocketConnection):
         if amqp is None or transport is None:
             return
         if amqp.events:
-            # A command to one link may end others as well: an attach that fits into no frame.
+            # A command to one link may end others as well, such as an attach that is too large for a frame.
             self._feed(amqp, b"", self.frontend.now_ms())
         if amqp.output:
             self._write(amqp, transport)
@@ -258,7 +258,7 @@ class ClientConnection(WebSocketConnection):
             self.frontend.deadlines.schedule(self)
 
     def has_too_much_unsettled(self) -> bool:
-        """Whether the client has to settle first: by bytes of messages, and of what surrounds their runs."""
+        """Whether the client has to settle first, by the bytes of messages and the overhead of their runs."""
         if self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES:
             return True
         sessions = () if self.amqp is None else self.amqp.sessions.values()
@@ -266,24 +266,24 @@ class ClientConnection(WebSocketConnection):
         return self.unsettled_bytes + runs * limits.UNSETTLED_RUN_BYTES > limits.CONNECTION_UNSETTLED_BYTES
 
     def delivered(self) -> int:
-        """Messages that its links were sent from queues: rises as long as they get any."""
+        """Messages that were sent from queues over its links."""
         return self.links.delivered()
 
     def narrow(self) -> None:
-        """Takes credit back from its shards, after the room has shrunk."""
+        """Withdraws credit from its shards after the room has shrunk."""
         for link in self.links:
             link.narrow()
 
     # --- deadlines, see deadlines.py -------------------------------------------------------------------
 
     def next_tick(self, now_ms: int) -> int | None:
-        """Acts on what is due, and returns the next deadline: None for none."""
+        """Executes due deadlines, and returns the next one, or None."""
         if self.closing:
             return now_ms + limits.CLOSING_TIME_MS
         return None if self.amqp is None else self._tick_engine(self.amqp, now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """A deadline has come: of an idle client, a half-open connection, or last bytes that are unread."""
+        """A deadline has passed: of an idle client, a half-open connection, or last bytes that are unread."""
         amqp, self.deadline_ms = self.amqp, None
         if amqp is None:
             return
@@ -291,28 +291,28 @@ class ClientConnection(WebSocketConnection):
             self.abort()
             return
         if self.has_more or self.frontend.intake.holds(self):
-            # The socket is not read: the client is perhaps not idle.
+            # The socket is not read, so the client may not be idle.
             amqp.excuse_silence(now_ms)
         self.deadline_ms = self._tick_engine(amqp, now_ms)
-        # Events of the tick come with the next feed.
+        # Events of the tick are returned by the next feed.
         self._feed(amqp, b"", now_ms)
         self.touch()
 
     def _tick_engine(self, amqp: Connection, now_ms: int) -> int | None:
-        """See Connection.tick. The time to open does not run while the client waits for the broker."""
+        """See Connection.tick. The time to open is suspended while the client waits for the broker."""
         if self._sasl_exchange is not None and self._sasl_exchange.is_checking:
             amqp.excuse(now_ms)
         return amqp.tick(now_ms)
 
     def excuse(self, until_ms: int) -> None:
-        """The client's silence up to then is not its own."""
+        """Ignores the client's silence up to `until_ms`, which the broker caused."""
         if self.amqp is not None:
             self.amqp.excuse(until_ms)
 
     # --- the end ---------------------------------------------------------------------------------------
 
     def close(self, condition: str, description: str, info: dict[Symbol, Any] | None = None) -> None:
-        """Ends the connection in order, with a condition that gives the client the reason."""
+        """Ends the connection with a close that has a condition and the reason."""
         if self.amqp is not None and not self.amqp.closed:
             self.amqp.close(condition, description, info)
             self.touch()
@@ -374,7 +374,7 @@ class ClientConnection(WebSocketConnection):
         self.frontend.strangers.heard(event.found, self.client.peer, self.frontend.now_ms())
 
     def _closed(self, event: events.Closed) -> None:
-        # Before the client has the answer: it may come back under its container-id at once.
+        # Before the client has the answer: it may reconnect with its container-id at once.
         self.frontend.sole_connections.ended(self)
         if event.error is not None:
             self.frontend.counts.connections_failed += not event.by_peer

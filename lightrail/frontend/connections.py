@@ -1,4 +1,4 @@
-"""All connections of a frontend, and what a connection uses of its frontend."""
+"""All connections of a frontend, and the interface of the frontend for its connections."""
 
 import asyncio
 import itertools
@@ -25,25 +25,25 @@ class Accepted(Ticking, Protocol):
 
     number: int
     since_ms: int
-    """When the socket was accepted, in milliseconds since 1970."""
+    """Time at which the socket was accepted, in milliseconds since 1970."""
     opened: bool
-    """The client's open has come."""
+    """Whether the client's open has arrived."""
     client: Client
     amqp: "Connection | None"
 
     @property
     def id(self) -> str:
-        """Names the connection to people."""
+        """The id of the connection."""
 
     def flush(self) -> None:
         """Writes output."""
 
     def close(self, condition: str, description: str) -> None:
-        """Ends the connection in order."""
+        """Ends the connection with a close."""
 
 
 class Connections:
-    """The open connections, in the order in which they were accepted; bounds how many there are."""
+    """The open connections, in the order in which they were accepted; bounds their number."""
 
     def __init__(self, counts: FrontendCounts) -> None:
         self._counts = counts
@@ -62,11 +62,11 @@ class Connections:
         return self.by_number.get(getattr(connection, "number", 0)) is connection
 
     def next_number(self) -> int:
-        """A number for a connection, rising, unique over the life of this process."""
+        """A rising number for a connection, unique in the lifetime of this process."""
         return next(self._numbers)
 
     def add(self, connection: Accepted) -> None:
-        """A socket was accepted; it is closed where there are too many."""
+        """Adds a connection whose socket was accepted, or closes it if there are too many."""
         self.by_number[connection.number] = connection
         self.half_open += 1
         self._counts.connections_opened += 1
@@ -76,11 +76,11 @@ class Connections:
             connection.abort()
 
     def opened(self) -> None:
-        """A client's open has come."""
+        """Counts a connection whose client's open has arrived."""
         self.half_open -= 1
 
     def remove(self, connection: Accepted) -> None:
-        """A socket is closed."""
+        """Removes a connection whose socket is closed."""
         if connection in self:
             del self.by_number[connection.number]
             self._counts.connections -= 1
@@ -89,7 +89,7 @@ class Connections:
 
 
 class ConnectionFrontend(LinkFrontend, Protocol):
-    """The frontend, as its connections use it."""
+    """The interface of the frontend for its connections."""
 
     name: str
     connections: Connections
@@ -100,22 +100,22 @@ class ConnectionFrontend(LinkFrontend, Protocol):
     dirty: list[Accepted]
     """Connections with output, flushed at the end of this turn."""
     websocket_origins: tuple[str, ...]
-    """Of pages that may connect by WebSocket."""
+    """Origins of pages that may connect by WebSocket."""
 
     def authentication(self, transport: asyncio.Transport) -> Authentication:
         """The authentication of a new connection."""
 
     def forwarded_authentication(self, client: Forwarded) -> Authentication:
-        """The authentication of a client that a gateway passes on."""
+        """The authentication of a client that a gateway forwards."""
 
     def forwarded(self, value: str, nonce: bytes) -> Forwarded:
-        """Reads the field by which a gateway passes a client on. Raises ValueError: no gateway wrote it."""
+        """Reads the header field of a forwarded client. Raises ValueError: no gateway wrote it."""
 
     def new_amqp(self, mechanisms: tuple[str, ...], anonymous: bool) -> "Connection":
         """The engine of a new connection."""
 
     def schedule_flush(self) -> None:
-        """Asks for a flush at the end of this turn."""
+        """Requests a flush at the end of this turn."""
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Calls back in the next turn of the loop, after other sockets were read."""
+        """Makes a call in the next turn of the loop, after other sockets were read."""

@@ -1,7 +1,7 @@
 """Requests of gateways at a frontend's control socket: to show connections, and to close one.
 
-Everything shown is read from the engine on request: a connection costs nothing more for being shown. Answers
-are bounded (limits.CONTROL_*), and name the next page.
+All shown values are read from the engine on request, so that they cost a connection nothing otherwise.
+Answers are bounded (limits.CONTROL_*), and contain the id of the next page.
 """
 
 from bisect import bisect_right
@@ -54,7 +54,7 @@ def operations(frontend: ShownFrontend) -> Mapping[str, Operation]:
 
 
 def connections(frontend: ShownFrontend, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A page of the connections in the order in which they came.
+    """A page of the connections in the order in which they were accepted.
 
     Fields: `after` (number of the connection before the page, 0 for the first one), `count`, and as filters
     `user` and `container`. The answer's `next` is the `after` of the next page, or None where it ends. A page
@@ -95,7 +95,7 @@ def close(frontend: ShownFrontend, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown(connection: Accepted, links_max: int) -> dict[str, Any]:
-    """One connection as JSON; `links_left_out` counts what `links_max` left no room for."""
+    """One connection as JSON; `links_left_out` counts the links beyond `links_max`."""
     amqp = connection.amqp
     sessions: list[dict[str, Any]] = []
     total = 0
@@ -128,7 +128,7 @@ def shown(connection: Accepted, links_max: int) -> dict[str, Any]:
 
 
 def _link(link: Link, unsettled: Mapping[Link, int]) -> dict[str, Any]:
-    """A link; its role is the client's: a sender is what the client sends on."""
+    """A link as JSON; its role is that of the client: on a sender the client sends."""
     terminus = link.source if link.is_sender else link.target
     moved = link.transmitted if isinstance(link, SendingLink) else link.delivery_count - link.initial_count
     return {

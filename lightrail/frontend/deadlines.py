@@ -16,20 +16,20 @@ class Ticking(Protocol):
     """A connection with a deadline."""
 
     deadline_ms: int | None
-    """Its deadline; None where it has none, or it may have become sooner."""
+    """The deadline; None without one, or if it may have become sooner."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the socket is there."""
+        """Whether the socket is open."""
 
     def next_tick(self, now_ms: int) -> int | None:
-        """Acts on what is due, and returns the next deadline: None for none."""
+        """Executes due deadlines, and returns the next one, or None."""
 
     def tick(self, now_ms: int) -> None:
-        """The deadline has come."""
+        """The deadline has passed."""
 
     def excuse(self, until_ms: int) -> None:
-        """The client's silence up to then is not its own."""
+        """Ignores the client's silence up to `until_ms`, which the broker caused."""
 
     def abort(self) -> None:
         """Ends the socket at once."""
@@ -38,11 +38,11 @@ class Ticking(Protocol):
 class Deadlines:
     """Keeps one valid entry per connection in a heap: that of its `deadline_ms`.
 
-    A deadline that becomes later is noticed when the earlier one comes; before one may become sooner,
-    `deadline_ms` is set to None.
+    A deadline that becomes later is noticed when the earlier one has passed; before a deadline may become
 
+    sooner, `deadline_ms` is set to None.
     Args:
-        connections: those that are open.
+        connections: the open connections.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Deadlines:
         now_ms = self._now_ms()
         late_ms = now_ms - self._timer_ms
         if late_ms > limits.STANDSTILL_MS:
-            # This process stood still, not its clients. What they sent waits in their sockets, or in their
-            # systems: TCP tries again after about as long as it has tried in vain.
+            # This process was stopped, not its clients. The bytes that they sent wait in their sockets, or in
+            # their systems: TCP retransmits after a time about as long as it has failed before.
             for connection in self._connections:
                 connection.excuse(now_ms + late_ms)
         heap = self._heap

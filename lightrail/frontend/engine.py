@@ -60,7 +60,7 @@ IDENTITY: Final = {Symbol("product"): "LightRail", Symbol("version"): version("l
 
 
 class Frontend:
-    """Everything one frontend process owns; no durable state."""
+    """The state of one frontend process, none of which is durable."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Frontend:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _start_bounds(self) -> None:
-        """Connections, and what bounds them."""
+        """Sets up connections and their bounds."""
         self.counts = FrontendCounts()
         self.connections = Connections(self.counts)
         self.deadlines = Deadlines(self._loop, lambda: self.now_ms(), self.connections)
@@ -123,7 +123,7 @@ class Frontend:
         self._flush_scheduled = False
 
     def _start_namespace(self, coordinator: Coordinator) -> None:
-        """Names, and what follows their changes."""
+        """Sets up names and the followers of their changes."""
         self.directory = Directory(
             coordinator, auto_create=self.settings.auto_create, now_ms=lambda: self.now_ms()
         )
@@ -146,7 +146,7 @@ class Frontend:
 
     @staticmethod
     def now_ms() -> int:
-        """Wall clock: expiry times of messages, also in the shard's journal, are given in it."""
+        """Wall clock in milliseconds, the unit of messages' expiry times, also in the shard's journal."""
         return wall_ms()
 
     # --- shards ----------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Frontend:
         return self.shard_connections.owners.at(queue, await self.find(queue))
 
     async def find(self, queue: str) -> Placement:
-        """Where a queue is; a new queue is placed by the coordinator."""
+        """The placement of a queue; a new queue is placed by the coordinator."""
         known = self.shard_connections.placement(queue)
         if known is None:
             # One look-up per name: many links of one queue are often attached together.
@@ -187,7 +187,7 @@ class Frontend:
         return known
 
     def placed(self, queue: str) -> ShardPeer | None:
-        """The shard of a queue if both are known here, else None."""
+        """The shard of a queue if both are known here, otherwise None."""
         known = self.shard_connections.placement(queue)
         return None if known is None else self.shard_connections.peer(known.shard)
 
@@ -198,7 +198,7 @@ class Frontend:
     # --- names -----------------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Applies changes of names, rights and placements; links that lost their name or right end."""
+        """Applies changes of names, rights and placements; ends links whose name or right was lost."""
         self.shard_connections.refresh()
         try:
             self.sole_connections.poll()
@@ -211,7 +211,7 @@ class Frontend:
             self._unreadable = False
 
     async def first_use(self, name: str, client: str, role: Role) -> Name:
-        """What a name is that is used for the first time; see `Service.first_use`."""
+        """The record of a name that is used for the first time; see `Service.first_use`."""
         owner = names.owner(name)
         pending = self._using.get(owner)
         if pending is None:
@@ -223,7 +223,7 @@ class Frontend:
         return self.directory.get(name)
 
     def forget_route(self, name: str) -> None:
-        """Discards what is known of a name's placement."""
+        """Discards the known placement of a name."""
         self.shard_connections.forget(name)
 
     def _names_changed(self, changes: Changes) -> None:
@@ -231,7 +231,7 @@ class Frontend:
             self.forget_route(name)
 
     async def _usage(self, queue: str) -> Usage | None:
-        """Links and messages of a queue; None where its shard does not answer."""
+        """Links and messages of a queue; None if its shard does not answer."""
         try:
             found = (await self.ask_shard(queue, "queue", {})).fields
         except (CoordinatorError, ShardDownError, ShardRefusedError):
@@ -277,23 +277,23 @@ class Frontend:
         return Connection(settings, self.now_ms())
 
     def next_link(self) -> int:
-        """A number for a link, unique over the life of this process."""
+        """A number for a link, unique in the lifetime of this process."""
         return next(self._links)
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Calls back in the next turn of the loop, after other sockets were read."""
+        """Makes a call in the next turn of the loop, after other sockets were read."""
         self._loop.call_soon(call)
 
     def later(self, wait_ms: int, call: Callable[[], None]) -> None:
-        """Calls back after a while."""
+        """Makes a call after `wait_ms`."""
         self.timer(wait_ms, call)
 
     def timer(self, wait_ms: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """The same for a call that can be cancelled, by the handle."""
+        """The same for a call that can be cancelled through the handle."""
         return self._loop.call_later(wait_ms / 1000, call)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work that has to wait; its errors are logged and end nothing else."""
+        """Runs a coroutine in the background; its errors are only logged."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned)
@@ -306,7 +306,7 @@ class Frontend:
     # --- the turn --------------------------------------------------------------------------------------
 
     def schedule_flush(self) -> None:
-        """Asks for a flush at the end of this turn."""
+        """Requests a flush at the end of this turn."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -325,9 +325,9 @@ class Frontend:
     # --- the end ---------------------------------------------------------------------------------------
 
     async def stop(self, wait_s: float) -> None:
-        """Ends in order: no new credit, answers to what came, and a close with a condition.
+        """Shuts down: grants no new credit, answers received messages, and sends a close with a condition.
 
-        The caller has closed the listeners before. Waiting for a shard that does not answer does not shorten
+        The caller has closed the listeners before. The wait for a shard that does not answer does not reduce
         the time that clients have to read the condition and to answer.
         """
         self.stopping = True

@@ -1,4 +1,4 @@
-"""The error that a client gets with an AMQP condition."""
+"""The error that is sent to a client with an AMQP condition."""
 
 from typing import Any
 

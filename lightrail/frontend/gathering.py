@@ -8,7 +8,7 @@ Piece = bytes | memoryview
 
 
 def gathered(output: Sequence[Piece]) -> list[Piece]:
-    """The same bytes in as few pieces as possible, without copying any of LARGE_PIECE_BYTES or more."""
+    """The same bytes in as few pieces as possible, without copying pieces of LARGE_PIECE_BYTES or more."""
     pieces: list[Piece] = []
     small: list[Piece] = []
     for piece in output:

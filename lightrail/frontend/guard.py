@@ -1,7 +1,7 @@
-"""The guard: which open links use which names, and which links are detached when names or rights change.
+"""The guard: the names that open links use, and the detach of links when names or rights change.
 
 Rights are checked at the attach, and again whenever the directory reports that a name, a policy or the rights
-of a user changed: a link that lost its right is detached, and so is one whose name was deleted.
+of a user changed: links without their right and links whose name was deleted are detached.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ Revoke = Callable[[str, str], None]
 
 
 class Hold:
-    """One use of a name by a link: by which client, with which right, and how to end it."""
+    """One use of a name by a link: the client, the right, and the function that ends it."""
 
     __slots__ = ("client", "name", "record", "revoke", "right")
 
@@ -48,9 +48,9 @@ class Guard:
     def demand(self, client: Client, right: Right, record: Name) -> None:
         """Raises ConditionError unless the client has this right at a name.
 
-        Whoever knows the name of a temporary queue or router may send to it, as reply-to requires. Only the
-        connection that made it may receive from it, not others of its user, unless its lifetime depends on
-        links or messages (messaging 3.5.11 to 3.5.13).
+        Every client with the name of a temporary queue or router may send to it, as reply-to requires. Only
+        the connection that created it may receive from it, not others of its user, unless its lifetime
+        depends on links or messages (messaging 3.5.11 to 3.5.13).
         """
         if names.is_temporary(record.name):
             made = self._directory.find(names.owner(record.name))
@@ -72,7 +72,7 @@ class Guard:
         return hold
 
     def release(self, hold: Hold) -> None:
-        """The link no longer uses the name; releasing a hold again does nothing."""
+        """The link no longer uses the name; releasing a hold twice has no effect."""
         group = self._by_name.get(hold.name)
         if group is None or hold not in group:
             return
@@ -115,5 +115,5 @@ class Guard:
 
 
 def _is_open(made: Name) -> bool:
-    """Whether a dynamic node is for others than the connection that made it, too."""
+    """Whether other connections than the one that created a dynamic node may receive from it, too."""
     return made.role is Role.QUEUE and made.policy["lifetime"] == "connection"

@@ -1,13 +1,12 @@
 """The intake: bounds the bytes that clients have sent and shards have not answered, by not reading sockets.
 
-Credit bounds the messages of a sender that respects it. The intake bounds bytes, whatever clients do: credit
-that was granted for small messages and is used for large ones, many links, a sender that ignores a lower
-credit. While a socket is not read, TCP slows its client down; nothing else of the connection changes.
-
-The unread bytes may hold what everybody waits for: a full queue that blocks its senders has room again when
-its consumer settles, and that may be the same connection. So a connection that also receives is read again
-after limits.INTAKE_STALL_MS without an answer, any other one after `shard_wait`. Until half of its bytes are
-answered, the messages that it sends are refused.
+Credit bounds the messages of a sender that respects it. The intake bounds bytes in all cases: credit that was
+granted for small messages and is used for large ones, many links, a sender that ignores a lower credit. While
+a socket is not read, TCP slows its client down; the connection is not changed otherwise.
+The unread bytes may contain the frames for which the others wait: a full queue that blocks its senders has
+room again when its consumer settles, perhaps on the same connection. So a connection that also receives is
+read again after limits.INTAKE_STALL_MS without an answer, any other connection after `shard_wait`. Until half
+of its bytes are answered, the messages that it sends are refused.
 """
 
 from collections.abc import Callable
@@ -24,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class Sender(Protocol):
-    """A connection, as the intake reads it."""
+    """The interface of a connection for the intake."""
 
     unanswered_bytes: int
-    """Of messages that it sent, with what surrounds their batches; kept by the intake."""
+    """Bytes of messages that it sent, with the overhead of their batches; set by the intake."""
     refusing: bool
-    """The messages that it sends are refused; kept by the intake."""
+    """Whether the messages that it sends are refused; set by the intake."""
     consumers: int
-    """Receiving links that are bound to a queue."""
+    """Number of receiving links that are bound to a queue."""
 
     def hold_reading(self) -> None:
         """Stops reading the socket."""
 
     def go_on_reading(self) -> None:
-        """Reads the socket again, unless something else forbids it."""
+        """Reads the socket again, unless there is another reason not to."""
 
     def go_on_accepting(self) -> None:
         """Messages are no longer refused."""
@@ -47,7 +46,7 @@ class Intake:
     """One per frontend; `counts.unanswered_bytes` is its sum.
 
     Args:
-        shard_wait_ms: how long senders wait for a shard that is away; 0: for ever.
+        shard_wait_ms: how long senders wait for a shard that does not serve; 0: no limit.
     """
 
     __slots__ = (
@@ -76,12 +75,12 @@ class Intake:
         self._held: dict[Sender, int] = {}
         """Connections whose sockets are not read, with the number of answers since then."""
         self._refusing: dict[Sender, None] = {}
-        """Connections that are read again though nothing was answered."""
+        """Connections that are read again although no batch was answered."""
         self._unfinished: dict[Sender, int] = {}
         self._unfinished_bytes = 0
 
     def received(self, sender: Sender, size: int) -> None:
-        """A batch with so many bytes of messages came and is on its way to a shard."""
+        """Counts the bytes of a received batch that is sent to a shard."""
         size += limits.UNANSWERED_BATCH_BYTES
         self._counts.unanswered_bytes += size
         sender.unanswered_bytes += size
@@ -98,7 +97,7 @@ class Intake:
         return sender in self._held
 
     def answered(self, sender: Sender, size: int, batches: int = 1) -> None:
-        """Batches of so many bytes have their answer, or will get none."""
+        """Subtracts the bytes of batches that are answered, or will not be answered."""
         size += batches * limits.UNANSWERED_BATCH_BYTES
         self._counts.unanswered_bytes -= size
         sender.unanswered_bytes -= size
@@ -117,7 +116,7 @@ class Intake:
                     refusing.go_on_accepting()
 
     def _watch(self, sender: Sender, answers: int, since_ms: int) -> None:
-        """Looks in a while whether anything has been answered."""
+        """Checks after a time whether any batch was answered."""
         self._later(limits.INTAKE_STALL_MS, lambda: self._look(sender, answers, since_ms))
 
     def _look(self, sender: Sender, answers: int, since_ms: int) -> None:
@@ -138,11 +137,11 @@ class Intake:
         sender.go_on_reading()
 
     def unfinished(self, sender: Sender, size: int) -> bool:
-        """A connection has so many bytes of messages whose last frame has not come.
+        """Sets the bytes of a connection's messages whose last frame has not arrived.
 
         Returns:
-            False when all connections together have too many, and this one more than its share: it has to be
-            closed. Not reading it would not help, since only its own last frames free the bytes.
+            False if all connections together have too many, and this one more than its share: it has to be
+            closed. Not reading it would not help, since only its last frames free the bytes.
         """
         self._unfinished_bytes += size - self._unfinished.pop(sender, 0)
         if not size:
@@ -163,7 +162,7 @@ class Intake:
         """Refuses messages of a connection that is read only for its other frames.
 
         Args:
-            detach: ends a link whose messages came settled, so that no outcome can refuse them.
+            detach: ends a link whose messages were sent settled, so that no outcome can refuse them.
         """
         link, count = event.link, event.count
         self._counts.messages_refused += count

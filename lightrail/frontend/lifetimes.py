@@ -2,12 +2,12 @@
 
 Such a name has an owner id, `FRONTEND/BOOT/CONNECTION[/SESSION[/LINK]]`. When the owner ends, the name is
 deleted. Names of a process that was killed are deleted when its successor starts, which has another boot
-number. While the coordinator is away, deletions are tried again until they are done.
+number. While the coordinator does not answer, deletions are tried again.
 
 A dynamic node whose lifetime depends on links or messages (messaging 3.5.11 to 3.5.13) may outlive the
-connection that made it, as long as others use it. From the end of the link that made it, its shard is asked
-whether it is over: when a link of this process ends, and at intervals, as links of other frontends and
-messages end without a word to this one.
+connection that created it, as long as others use it. From the end of the link that created it, its shard is
+asked for its usage: when a link of this process ends, and at intervals, since this process is not notified of
+the end of messages and of links of other frontends.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Usage(NamedTuple):
-    """What is at a queue, over all frontends."""
+    """Links and messages of a queue, over all frontends."""
 
     links: int
     messages: int
@@ -43,13 +43,13 @@ class Usage(NamedTuple):
 
 @dataclass(slots=True)
 class Node:
-    """A dynamic node that may end before or after the connection that made it."""
+    """A dynamic node that may end before or after the connection that created it."""
 
     policy: Policy
     creator: str
-    """Owner id of the link that made it."""
+    """Owner id of the link that created it."""
     is_left: bool = False
-    """That link has ended."""
+    """Whether that link has ended."""
 
     def is_over(self, usage: Usage) -> bool:
         if isinstance(self.policy, DeleteOnNoLinks):
@@ -60,10 +60,10 @@ class Node:
 
 
 class Lifetimes:
-    """The names whose owners live in this process.
+    """The names whose owners are in this process.
 
     Args:
-        usage: of a queue; None where that can't be known.
+        usage: of a queue; None if it is not known.
     """
 
     def __init__(
@@ -80,16 +80,16 @@ class Lifetimes:
         self._spawn = spawn
         self._usage = usage
         self._owned: dict[str, dict[str, None]] = {}
-        """By connection: names that the connection, its sessions or its links own."""
+        """Names that a connection, its sessions or its links own, by connection."""
         self._nodes: dict[str, Node] = {}
         """Dynamic queues whose lifetime depends on links or messages."""
         self._watched: dict[str, None] = {}
-        """Those whose link has ended."""
+        """Dynamic queues whose link has ended."""
         self._watching = False
         self._orphans: dict[str, None] = {}
-        """Those whose connection has ended, the oldest first."""
+        """Dynamic queues whose connection has ended, the oldest first."""
         self._due: dict[str, int] = {}
-        """Names to delete, and the revision that made them."""
+        """Names to delete, and the revision that created them."""
         self._working = False
         service.directory.listen(self._changed)
 
@@ -102,7 +102,7 @@ class Lifetimes:
         return sum(map(names.is_dynamic_node, self._owned.get(owner, ())))
 
     def follow(self, name: str, policy: Policy, creator: str) -> None:
-        """A dynamic queue was made by the link with the owner id `creator`."""
+        """Follows a dynamic queue that was created by the link with the owner id `creator`."""
         if not isinstance(policy, DeleteOnClose):
             self._nodes[name] = Node(policy, creator)
 
@@ -126,7 +126,7 @@ class Lifetimes:
             self._spawn(self._check(name))
 
     def _leave(self, name: str, node: Node, is_orphan: bool) -> None:
-        """The link that made a dynamic node has ended, or the connection with it."""
+        """The link that created a dynamic node has ended, or its connection."""
         if is_orphan:
             self._orphans[name] = None
             if len(self._orphans) > limits.ORPHANED_NODES_MAX:
@@ -143,7 +143,7 @@ class Lifetimes:
             self._spawn(self._watch())
 
     async def _watch(self) -> None:
-        """Asks at intervals whether nodes without the link that made them are over."""
+        """Checks nodes whose creating link has ended, at intervals."""
         try:
             while self._watched:
                 await asyncio.sleep(limits.DYNAMIC_NODES_CHECK_MS / 1000)
@@ -161,7 +161,7 @@ class Lifetimes:
             self.expire(record)
 
     def expire_all(self) -> None:
-        """The process ends in order: it leaves no name whose owner is in it."""
+        """The process shuts down: deletes all names whose owner is in it."""
         for owned in list(self._owned.values()):
             for name in list(owned):
                 record = self._service.directory.find(name)

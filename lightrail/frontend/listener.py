@@ -20,7 +20,7 @@ HANDSHAKE_S: Final = limits.OPENING_TIME_MS / 1000
 ACCEPTS_AT_ONCE: Final = 64
 """TLS clients that are accepted before other sockets are read."""
 ACCEPT_PAUSE_S: Final = 0.1
-"""Before the next attempt where the system has no descriptor or memory for a connection."""
+"""Pause before the next attempt if the system has no descriptor or memory for a connection."""
 
 BACKLOG = 4_096
 """Connections that wait to be accepted; the system's own limit (net.core.somaxconn) is often 4096, too."""
@@ -37,7 +37,7 @@ def bound(endpoint: Endpoint) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # Accepted sockets have it from here: for clients that need no frames in time (transport 2.4.5).
+        # Accepted sockets inherit it: for clients without an idle time-out (transport 2.4.5).
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         made.bind((endpoint.host, endpoint.port))
         made.setblocking(False)
@@ -68,7 +68,7 @@ class Listener(Protocol):
 
 
 class TlsListener:
-    """Accepts clients of TLS, and logs others: they never reach a ClientConnection."""
+    """Accepts clients of TLS, and logs others, which get no ClientConnection."""
 
     def __init__(self, frontend: Frontend, listening: socket.socket, tls: ssl.SSLContext) -> None:
         self.sockets = [listening]
@@ -102,7 +102,7 @@ class TlsListener:
             except ConnectionError:
                 continue  # the client closed while it waited
             except OSError as error:
-                # No descriptor (EMFILE, ENFILE) or memory (ENOBUFS, ENOMEM): it is tried again.
+                # No descriptor (EMFILE, ENFILE) or memory (ENOBUFS, ENOMEM): tries again.
                 log.warning("a connection can't be accepted now: %s", error.strerror)
                 self._loop.remove_reader(self.sockets[0])
                 self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
@@ -133,6 +133,6 @@ class TlsListener:
             served = not found
         except (OSError, asyncio.CancelledError) as error:
             served = False
-            log.debug("%s did not come to an end with TLS: %s", peer, error or type(error).__name__)
+            log.debug("%s did not complete the TLS handshake: %s", peer, error or type(error).__name__)
         if not served:
             client.close()

@@ -27,7 +27,7 @@ from lightrail.wire.control import address as control_address
 log = logging.getLogger("lightrail.frontend")
 
 USERS_REFRESH_S = 1.0
-"""How long new connections may not see that the first user was defined."""
+"""How long new connections may be accepted without a user after the first user was defined."""
 STOP_WAIT_S = 5.0
 """How long a stop waits for shards to answer, and for clients to close."""
 
@@ -72,7 +72,9 @@ async def _authenticator(process: Process, joining: Joining) -> Authenticator:
     await patiently(process, authenticator.refresh)
     joining.refuse_strangers(authenticator.has_users)
     if not authenticator.has_users:
-        log.warning("no user is defined: everybody on this machine gets in; see `lightrail-admin user add`")
+        log.warning(
+            "no user is defined: every client on this machine is accepted; see `lightrail-admin user add`"
+        )
     return authenticator
 
 
@@ -110,7 +112,7 @@ async def _listeners(process: Process, frontend: Frontend) -> list[tuple[str, Li
     if settings.amqps is not None and settings.tls_certificate is not None:
         process.running.serves_with(settings.tls_certificate)
     tls = tls_context(settings) if settings.amqps is not None else None
-    # Batches and events die by reference counting; full collections would only walk idle connections.
+    # Batches and events are freed by reference counting; full collections would only walk idle connections.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     listeners = [(settings.amqp.host, await listen(frontend, settings.amqp, None))]
@@ -134,7 +136,7 @@ async def _refresh(authenticator: Authenticator) -> None:
             failed = False
         except Exception as error:
             if not failed:
-                log.warning("the users can't be read, tried again from now on: %s", error)
+                log.warning("the users can't be read; this is tried again: %s", error)
             failed = True
 
 

@@ -1,14 +1,14 @@
-"""Reservations: room for single messages that are larger than what their link may be sent ahead.
+"""Reservations: room for single messages that are larger than the window of their link.
 
 A shard reports such a message instead of sending it (LARGER), and its link gets credit for the message when
-there is room. The links of a connection share one room for that. A message that finds no room there is
-charged to what the outflow has left: one at a time for each connection. It may be half of that, and of any
-size while no other is charged, or none of a connection that has read such a message and this one has.
-Connections wait in line, each with its links in line; those that have read such a message go first.
+there is room. The links of a connection share one room for that. A message that does not fit there is charged
+to the remaining bytes of the outflow: one at a time for each connection. It may be half of these bytes. It
+may have any size while no other message is charged, or if this connection has read such a message before and
+the charged ones have not.
+Connections wait in line, each with its links in line; those that have read such a message precede the others.
 
-Nobody in the line waits for clients that do not read: credit that brought no message is taken back, and a
-connection that reads less than a minimum of the message that it was sent is closed. Both happen only while
-others wait.
+The line does not wait for clients that do not read: credit that brought no message is withdrawn, and a
+connection that reads less than a minimum of its message is closed. Both happen only while others wait.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from lightrail.model import limits
 
 SHARE: Final = 2
-"""A message may be at most this part of the bytes that are left, while others have some of them."""
+"""A message may be at most this part of the remaining bytes while others are charged."""
 
 
 class Budget(Protocol):
@@ -30,35 +30,35 @@ class LargeReceiver(Protocol):
     """A connection that receives large messages."""
 
     room: int
-    """Bytes that may wait for the socket before its links get no more."""
+    """Bytes that may wait for the socket before its links get no more messages."""
     paused: bool
-    """The socket's buffer is full."""
+    """Whether the socket's buffer is full."""
     has_read_large: bool
-    """The client has read a message that was larger than its links may be sent ahead."""
+    """Whether the client has read a message that was larger than the window of its link."""
 
     def taken_bytes(self) -> int:
-        """Bytes that the socket has accepted, over the life of the connection."""
+        """Bytes that the socket has accepted over the lifetime of the connection."""
 
     def cut(self, why: str) -> None:
         """Ends the connection of a client that does not read."""
 
 
 class ReceivingLink(Protocol):
-    """A link whose next message is larger than what it may be sent ahead."""
+    """A link whose next message is larger than its window."""
 
     has_large: bool
-    """The message came, and its room is reserved until the client has read it."""
+    """Whether the message has arrived, and its room is reserved until the client has read it."""
 
     @property
     def connection(self) -> LargeReceiver:
-        """Whose link it is."""
+        """The connection of the link."""
 
     @property
     def awaits_large(self) -> bool:
-        """Whether the link's credit has room for a large message that has not come."""
+        """Whether the link's credit includes a large message that has not arrived."""
 
     def reserved(self, size: int) -> None:
-        """The link may get its message now."""
+        """The link may receive its message now."""
 
     def large_was_read(self) -> None:
         """The socket is free again."""
@@ -68,7 +68,7 @@ class ReceivingLink(Protocol):
 
 
 class Charged:
-    """A message that is charged to the outflow, of the one link of its connection that has such a message."""
+    """A message that is charged to the outflow; each connection has at most one."""
 
     __slots__ = ("link", "looks", "size", "taken")
 
@@ -76,9 +76,9 @@ class Charged:
         self.link = link
         self.size = size
         self.looks = 0
-        """Looks since the message was charged, or since its client last read enough of it."""
+        """Checks since the message was charged, or since its client last read enough of it."""
         self.taken = 0
-        """Bytes of the connection that the socket had accepted then."""
+        """Bytes of the connection that the socket had accepted at that time."""
 
 
 class Reservations:
@@ -93,7 +93,7 @@ class Reservations:
         """Bytes of messages in the room of their connection."""
         self._charged: dict[LargeReceiver, Charged] = {}
         self._line: dict[LargeReceiver, dict[ReceivingLink, int]] = {}
-        """Links that wait, with the bytes of their message."""
+        """Waiting links, with the bytes of their message."""
         self._is_looking = False
 
     @property
@@ -102,7 +102,7 @@ class Reservations:
         return sum(each.size for each in self._charged.values())
 
     def reserve(self, link: ReceivingLink, size: int) -> bool:
-        """Room for a message; where there is none, the link waits in line until its `reserved` is called."""
+        """Reserves room for a message; without room, the link waits in line until `reserved` is called."""
         connection = link.connection
         if self._fits_own(connection, size):
             self._leave_line(link)
@@ -117,7 +117,7 @@ class Reservations:
         return False
 
     def release(self, link: ReceivingLink) -> None:
-        """The link needs no room (any longer), and waits for none."""
+        """Releases the room of a link, and removes it from the line."""
         connection = link.connection
         self._leave_line(link)
         own = self._own.get(connection)
@@ -129,7 +129,7 @@ class Reservations:
         self._serve_later()
 
     def read(self, connection: LargeReceiver) -> None:
-        """The socket of a connection may be free: its large messages were read, and other links have room."""
+        """The socket of a connection may be free: releases the room of large messages that were read."""
         if connection.paused:
             return
         own = self._own.get(connection)
@@ -156,7 +156,7 @@ class Reservations:
             self._serve_later()
 
     def serve(self) -> None:
-        """Reserves room for the head of the line, as long as there is any."""
+        """Reserves room for the head of the line while there is room."""
         while (connection := self._next()) is not None:
             link, size = next(iter(self._line[connection].items()))
             if not self._charge(link, size):
@@ -169,9 +169,9 @@ class Reservations:
             self._later(0, self.serve)
 
     def _next(self) -> LargeReceiver | None:
-        """The connection whose turn it is: one that has read such a message, if there is any.
+        """The next connection: one that has read such a message, if there is any.
 
-        Connections whose socket is full leave the line: their links ask again when the socket is free.
+        Connections whose socket is full leave the line: their links enter it again when the socket is free.
         """
         first = None
         for connection in list(self._line) if self._line else ():
@@ -192,7 +192,7 @@ class Reservations:
     def _charge(self, link: ReceivingLink, size: int) -> bool:
         beside = self._charged
         if link.connection.has_read_large and not any(each.has_read_large for each in beside):
-            # Room for clients that have read a large message, which clients that do not read never get.
+            # Room for clients that have read a large message; clients that do not read never use it.
             pass
         elif beside and size * SHARE > self._budget.free_bytes:
             return False
@@ -203,7 +203,7 @@ class Reservations:
     def _uncharge(self, connection: LargeReceiver) -> None:
         self._budget.free_bytes += self._charged.pop(connection).size
         if connection in self._line:
-            # Others have their turn before its next one.
+            # Others have their turn before the next one of this connection.
             self._line[connection] = self._line.pop(connection)
 
     def _leave_line(self, link: ReceivingLink) -> None:
@@ -219,7 +219,7 @@ class Reservations:
             self._later(limits.OUTFLOW_LOOK_MS, self.look)
 
     def look(self) -> None:
-        """While links wait, takes back room that is not used; connections that do not read are closed."""
+        """While links wait, releases unused room, and closes connections that do not read."""
         self._is_looking = False
         if not self._line:
             return

@@ -20,7 +20,7 @@ class AuthenticatedConnection(Protocol):
     frontend: ConnectionFrontend
 
     def data_received(self, data: bytes) -> None:
-        """Reads on, and writes."""
+        """Continues to read, and writes."""
 
 
 class SaslExchange:
@@ -32,7 +32,7 @@ class SaslExchange:
         self._connection = connection
         self._authentication = authentication
         self.is_checking = False
-        """The client waits for the broker: its password is checked, or waits to be."""
+        """Whether the client waits for the broker to check its password."""
 
     def begin(self, event: events.SaslInit | events.SaslResponse) -> None:
         """Answers a frame of the client, as soon as its credentials are checked."""
@@ -48,7 +48,7 @@ class SaslExchange:
         amqp = connection.amqp
         if amqp is None or amqp.closed:
             return
-        # The time that the check took is not the client's.
+        # The time of the check does not count as the client's silence.
         amqp.excuse(frontend.now_ms())
         if step.challenge is not None:
             amqp.sasl_challenge(step.challenge)
@@ -65,10 +65,10 @@ class SaslExchange:
         connection.data_received(b"")
 
     def authenticated(self) -> None:
-        """The connection is open: the client acts with the rights of its user."""
+        """The connection is open: the client has the rights of its user."""
         client = self._connection.client
         client.caller = self._authentication.caller(client.user, self._connection.frontend.directory)
 
     def abandon(self) -> None:
-        """The connection has closed: nothing more is checked for it."""
+        """The connection has closed: cancels the check."""
         self._authentication.is_abandoned = True

@@ -1,15 +1,15 @@
-"""Sole connections: clients whose container shall have one connection to all frontends, and no second one.
+"""Sole connections: clients whose container is to have only one connection to all frontends.
 
 AMQP Enforcing Connection Uniqueness 1.0 (soleconn): a client desires the capability
 `sole-connection-for-container`. If its container has such a connection already, the new one is refused, or
-the former one is closed, as the client's policy says. Only connections that desire it are looked at: the
-detection policy is weak, and no other connection costs anything.
+the former one is closed, depending on the client's policy. Only connections that desire it are compared: the
+detection policy is weak, and other connections have no costs.
 
-Each claim is an entry of the coordinator, `containers/HASH`, with the connection that has it: of two clients
-that come at a time, at whatever frontends, one writes it first. A claim of a process that has ended, or of a
-connection that this process no longer has, is replaced. A claim ends with the client's close, before that is
-answered; another frontend waits a moment for its deletion. Nobody replaces a claim of another user, for that
-would be a way to close other people's connections.
+Each claim is an entry of the coordinator, `containers/HASH`, with its connection: of two clients that connect
+at the same time, at any frontends, one writes the entry first. A claim of a process that has ended, or of a
+connection that this process no longer has, is replaced. A claim is deleted at the client's close, before the
+close is answered; another frontend waits a short time for its deletion. A claim of another user is never
+replaced, because that would allow a user to close connections of others.
 """
 
 import asyncio
@@ -51,23 +51,23 @@ class ClaimingConnection(Protocol):
     client: Client
 
     def data_received(self, data: bytes) -> None:
-        """Reads on, and writes."""
+        """Continues to read, and writes."""
 
     @property
     def id(self) -> str:
-        """Of the connection, among those of all frontends and their former processes."""
+        """The id of the connection, unique among those of all frontends and their former processes."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the socket is there."""
+        """Whether the socket is open."""
 
     def close(self, condition: str, description: str, info: dict[Symbol, Any] | None = None) -> None:
-        """Ends the connection in order."""
+        """Ends the connection with a close."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """What a connection of this process has.
+    """The claim of a connection of this process.
 
     Attributes:
         revision: of its entry.
@@ -82,7 +82,7 @@ class SoleConnections:
 
     Args:
         name: of the frontend.
-        frontends: those that serve now, by number.
+        frontends: the frontends that serve now, by number.
         sleep: seconds; tests inject it.
     """
 
@@ -104,9 +104,9 @@ class SoleConnections:
         self._claims: dict[str, Claim] = {}
         """By key."""
         self._keys: dict[str, str] = {}
-        """By id of the connection."""
+        """Claims by id of the connection."""
         self._deciding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By key: this process decides on one connection of a container at a time."""
+        """Locks by key: this process decides on one connection of a container at a time."""
         self._seen = 0
         """Revision up to which changes of claims were read."""
 
@@ -118,12 +118,12 @@ class SoleConnections:
         except ConditionError as error:
             refusal = error
         except CoordinatorError as error:
-            log.warning("it can't be known now which connections a container has: %s", error)
-            text = "whether the container has another connection can't be known now; try again"
+            log.warning("the connections of a container can't be determined now: %s", error)
+            text = "the connections of the container can't be determined now; try again"
             refusal = ConditionError(conditions.INTERNAL_ERROR, text)
         amqp = connection.amqp
         if amqp is None or amqp.phase != DECIDING:
-            # The client has closed, or the time to open is over.
+            # The client has closed, or the time to open has expired.
             return
         if refusal is None:
             amqp.accept_open({DETECTION: UInt(WEAK)})
@@ -136,8 +136,8 @@ class SoleConnections:
         """Makes a connection the only one of its container that desires to be.
 
         Raises:
-            ConditionError: another connection is, or the policy is none.
-            CoordinatorError: that can't be found out now.
+            ConditionError: another connection has the claim, or the policy is invalid.
+            CoordinatorError: the coordinator can't be reached now.
         """
         policy = (open.properties or {}).get(ENFORCEMENT, REFUSE_CONNECTION)
         if isinstance(policy, bool) or policy not in (REFUSE_CONNECTION, CLOSE_EXISTING):
@@ -156,7 +156,7 @@ class SoleConnections:
             self._keys[connection.id] = key
             self._seen = self._seen or revision
             if not connection.is_open:
-                # It closed while the claim was written.
+                # The connection closed while the claim was written.
                 self.ended(connection)
 
     async def _write(self, key: str, value: str, user: str, policy: int) -> int:
@@ -172,7 +172,7 @@ class SoleConnections:
         raise _in_use()
 
     def ended(self, connection: ClaimingConnection) -> None:
-        """A connection has closed: its claim is deleted, now or as soon as the coordinator allows."""
+        """A connection has closed: deletes its claim, now or as soon as the coordinator allows."""
         key = self._keys.pop(connection.id, None) if self._keys else None
         if key is not None:
             self._spawn(self._delete(key, self._claims.pop(key).revision))
@@ -180,7 +180,7 @@ class SoleConnections:
                 self._seen = 0
 
     def poll(self) -> None:
-        """Closes connections whose claim has another connection now. Costs nothing without claims."""
+        """Closes connections whose claim belongs to another connection now. Costs nothing without claims."""
         if not self._claims:
             return
         news = self._coordinator.news(self._seen)
@@ -223,7 +223,7 @@ class SoleConnections:
                 return
 
     def _holds(self, key: str, entry: Entry) -> bool:
-        """Whether the connection of an entry is there, as far as this process can know."""
+        """Whether the connection of an entry may exist, as far as this process can determine."""
         name, boot, _ = _parts(entry)
         if (name, boot) == (self._name, f"{self._boot:08x}"):
             claim = self._claims.get(key)
@@ -233,13 +233,13 @@ class SoleConnections:
         return member is not None and f"{member.boot:08x}" == boot
 
     def _keeps(self, key: str, entry: Entry, user: str, policy: int) -> bool:
-        """Whether the connection of an entry is there, and keeps its claim."""
+        """Whether the connection of an entry exists, and keeps its claim."""
         assert entry.value is not None
         is_closed = policy == CLOSE_EXISTING and json.loads(entry.value)["user"] == user
         return not is_closed and self._holds(key, entry)
 
     async def _ended(self, key: str, entry: Entry) -> Entry | None:
-        """The entry after its connection has had the time to end at another frontend, which deletes it."""
+        """The entry after a time in which another frontend may have deleted it with its connection."""
         name, boot, _ = _parts(entry)
         found: Entry | None = entry
         if (name, boot) != (self._name, f"{self._boot:08x}"):

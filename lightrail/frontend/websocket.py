@@ -1,14 +1,14 @@
-"""WebSocket: a client whose AMQP comes in the binary messages of a WebSocket, on the same ports.
+"""WebSocket: a client that uses AMQP over WebSocket, on the same ports.
 
-The AMQP WebSocket Binding 1.0 carries the bytes of a connection, protocol headers included, in binary
-messages whose borders mean nothing. A `WebSocket` stands between the socket and the connection: to the socket
-it is the protocol, to the connection the transport. wsproto does the handshake and the frames (RFC 6455).
+The AMQP WebSocket Binding 1.0 sends the bytes of a connection, including protocol headers, in binary messages
+whose boundaries have no meaning. A `WebSocket` is between the socket and the connection: for the socket it is
+the protocol, for the connection the transport. wsproto handles the handshake and the frames (RFC 6455).
 
-Pages in browsers may open WebSockets to any address, one on the reader's own machine too, and always name
-their origin. So an origin has to be allowed by the setting websocket_origins. Other clients send none, or, as
-that of Azure Service Bus for Python does, the address that they connect to. A page could have this address as
-its origin only where the name in it was resolved to another machine before (DNS rebinding), so it is allowed
-over TLS, where the certificate is for the name, and without a name.
+Pages in browsers may open WebSockets to any address, even on the reader's machine, and always send their
+origin. So an origin has to be allowed by the setting websocket_origins. Other clients send no origin, or,
+like the client of Azure Service Bus for Python, the address that they connect to. A page could have this
+address as its origin only if its name was resolved to another machine before (DNS rebinding), so it is
+allowed over TLS, where the certificate is for the name, and without a name.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from lightrail.wire.forwarded import FIELD, Forwarded
 log = logging.getLogger("lightrail.frontend.websocket")
 
 SUBPROTOCOLS: Final = ("amqp", "AMQPWSB10")
-"""The name of the binding, and the one that clients of Azure Service Bus once used."""
+"""The subprotocol of the binding, and the one that clients of Azure Service Bus used formerly."""
 ALL_ORIGINS: Final = "*"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _FORWARDED: Final = FIELD.lower().encode()
@@ -49,14 +49,14 @@ Bytes = bytes | bytearray | memoryview
 
 
 class WebSocketConnection(ClientSocket):
-    """The connection, as a WebSocket needs it."""
+    """The interface of the connection for a WebSocket."""
 
     __slots__ = ()
 
     frontend: ConnectionFrontend
 
     def forward(self, client: Forwarded) -> bool:
-        """A gateway passes its client on; returns whether that client may log in somehow."""
+        """Sets the client that a gateway forwards; returns whether that client may log in."""
         raise NotImplementedError
 
 
@@ -64,7 +64,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
     """One accepted socket, from the first byte of its HTTP request on.
 
     Args:
-        connection: gets the bytes of AMQP, and writes them.
+        connection: receives the bytes of AMQP, and writes them.
         origins: of pages that may connect; ALL_ORIGINS for every page.
     """
 
@@ -76,19 +76,19 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._transport = transport
         self._origins = origins
         self._head = b""
-        """Of the request, until its end arrives."""
+        """Bytes of the request, until its end arrives."""
         self._websocket: WSConnection | None = None
-        """None until the client has asked for one."""
+        """None until the client has requested a WebSocket."""
         self._accepted = False
         self._going_on = False
-        """Frames are left for another turn."""
+        """Whether frames are left for another turn."""
         self._reading = True
-        """The connection wants more input."""
+        """Whether the connection accepts more input."""
 
     # --- from the socket -------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the request, and then of frames."""
+        """Receives bytes of the request, and then of frames."""
         if self._transport.is_closing():
             return
         if self._websocket is None:
@@ -106,7 +106,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         try:
             self._websocket.receive_data(data)
         except (RemoteProtocolError, UnicodeError) as error:
-            # wsproto decodes header fields whose octets h11 lets pass.
+            # wsproto decodes header fields with octets that h11 accepts.
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
             return
         self._turn(self._websocket)
@@ -126,7 +126,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._connection.resume_writing()
 
     def _turn(self, websocket: WSConnection) -> None:
-        """Applies a bounded number of frames, and goes on with the rest in another turn."""
+        """Applies a bounded number of frames, and continues with the rest in another turn."""
         payload = bytearray()
         count = 0
         try:
@@ -144,7 +144,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
                 elif isinstance(event, TextMessage):
                     self._end(websocket, CloseReason.UNSUPPORTED_DATA, "expected binary messages, found text")
                 if self._transport.is_closing():
-                    # Nothing may be sent behind a close, whatever else was received with its cause.
+                    # No frame may be sent after a close, whatever else was received with its cause.
                     break
         except RemoteProtocolError as error:
             self._end(websocket, CloseReason.PROTOCOL_ERROR, str(error))
@@ -187,7 +187,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._transport.write(websocket.send(AcceptConnection(subprotocol=chosen)))
 
     def _forward(self, value: bytes, nonce: bytes) -> bool:
-        """Takes over what a gateway says of its client; refuses what no gateway wrote."""
+        """Reads the header field of a gateway about its client; refuses a field that no gateway wrote."""
         try:
             client = self._connection.frontend.forwarded(value.decode("ascii", "replace"), nonce)
         except ValueError as error:
@@ -199,7 +199,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         return True
 
     def _allows(self, origin: str, host: str) -> bool:
-        """Whether pages of an origin may connect to `host`, the address that the client knows."""
+        """Whether pages of an origin may connect to `host`, the address that the client uses."""
         if origin in self._origins or ALL_ORIGINS in self._origins:
             return True
         return origin.partition("://")[2] == host and (self._connection.client.tls or _is_nameless(host))
@@ -233,7 +233,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
     # --- from the connection ---------------------------------------------------------------------------
 
     def write(self, data: Bytes) -> None:
-        """Sends bytes of AMQP, in messages that no client finds too large."""
+        """Sends bytes of AMQP, in messages of a size that every client accepts."""
         if self._websocket is None or not self._accepted or self._transport.is_closing():
             return
         send = self._websocket.send
@@ -246,7 +246,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self.write(b"".join(pieces))
 
     def close(self) -> None:
-        """Closes the WebSocket, and the socket when all is written."""
+        """Closes the WebSocket, and the socket when all bytes are written."""
         if self._websocket is not None and self._accepted and not self._transport.is_closing():
             self._transport.write(self._websocket.send(CloseConnection(code=CloseReason.NORMAL_CLOSURE)))
         self._transport.close()
@@ -277,7 +277,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
 
 
 def _is_nameless(host: str) -> bool:
-    """Whether HOST:PORT has an IP address, or localhost, which no server of names resolves."""
+    """Whether HOST:PORT has an IP address, or localhost, which no DNS server resolves."""
     name = ""
     try:
         name = urlsplit(f"//{host}").hostname or ""

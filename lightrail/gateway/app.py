@@ -1,7 +1,7 @@
 """The gateway's HTTP application: which handler serves which request, and how errors are answered.
 
-A path is a name and a part of it (paths.py), so one table by part and method takes the place of patterns.
-Health checks and metrics come first and are open to everybody.
+A path is a name and a part of it (paths.py), so one table by part and method replaces path patterns.
+Health checks and metrics come first and are open to every caller.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ NAMED: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
         "DELETE": subscriptions.unsubscribe,
     },
 }
-"""By part and number of segments behind it: what is served for every name."""
+"""Handlers for every name, by part and number of segments behind it."""
 
 ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     (BELOW, 0): {"GET": names.below},
@@ -126,10 +126,10 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!readers", 1): {"GET": readers.show, "PUT": readers.put, "DELETE": readers.remove},
     ("!definitions", 0): {"GET": definitions.export, "POST": definitions.take_in},
 }
-"""What is served for the installation as a whole."""
+"""Handlers for the installation as a whole."""
 
 OPEN: Final = frozenset({"!openapi.json"})
-"""Parts of the root that anybody may read."""
+"""Parts of the root that are open to every caller."""
 STRANGER: Final = Caller("anonymous")
 """The caller of a request that was not authenticated yet."""
 
@@ -153,10 +153,10 @@ def open_services(
     Args:
         shards: links to the shards; empty until they are added.
         members: the other processes, as the supervisor lists them.
-        sockets: the directory of control sockets, for frontends that do not publish the address of theirs.
+        sockets: the directory of control sockets, for frontends that do not publish its address.
         map: of queues and members; the same as that of the shards.
         key: of the wire.
-        websockets: passes them on to a frontend of this machine; None where there is none.
+        websockets: forwards WebSockets to a frontend of this machine; None without such a frontend.
     """
     loop = asyncio.get_running_loop()
     map = map or Map(coordinator)
@@ -218,7 +218,7 @@ class Gateway:
 
     @web.middleware
     async def _authenticated(self, request: web.Request, handler: Served) -> web.StreamResponse:
-        """Finds the caller of pages, which have routes of their own; static files are open to everybody.
+        """Finds the caller of pages, which have separate routes; static files are open to every caller.
 
         Metrics that name queues are for callers who may manage all names, as /!status is.
         """
@@ -282,15 +282,15 @@ def application(health: Health) -> web.Application:
 
 @web.middleware
 async def problems(request: web.Request, handler: Served) -> web.StreamResponse:
-    """Every error is an answer, and no request reaches a traceback."""
+    """Answers every error, so that no client receives a traceback."""
     try:
         return await handler(request)
     except (ConnectionResetError, asyncio.CancelledError):
-        # The client closed the connection: nobody reads an answer.
+        # The client closed the connection: an answer can't be sent.
         raise
     except Exception as error:
         problem = problem_of(error)
         if problem is None:
             log.exception("%s %s failed", request.method, request.path)
-            problem = ProblemError(500, "internal error; the log of the gateway says more")
+            problem = ProblemError(500, "internal error; see the log of the gateway")
         return problem.response()

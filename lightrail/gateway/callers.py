@@ -67,11 +67,11 @@ class _Known:
     key_digest: str
     fresh_until_ms: int
     expires_ms: int | None
-    """When a token or a signature expires, by the wall clock."""
+    """Expiry of a token or a signature, by the wall clock."""
     resource: str = ""
-    """The URI that a signature is for; empty for credentials that are good for every path."""
+    """The URI that a signature is for; empty for credentials that are valid for every path."""
     salts: tuple[bytes, ...] | None = None
-    """Of the access keys that the user had when its signature was verified; None for other credentials."""
+    """Salts of the user's access keys when the signature was verified; None for other credentials."""
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class Callers:
         self._checking: dict[tuple[bytes, str], _Check] = {}
         self.logins = logins or Logins(coordinator)
         self.has_users = True
-        """Whether any user is defined; assumed before the first refresh, so that nobody gets in unchecked."""
+        """Whether any user is defined; assumed before the first refresh, so that every caller is checked."""
 
     async def refresh(self) -> None:
         """Reads whether any user is defined."""
@@ -127,7 +127,7 @@ class Callers:
             raise ProblemError(
                 403,
                 "passwords and tokens are accepted from other machines over TLS only; use the https address, "
-                "or set plain_without_tls where something else protects the line",
+                "or set plain_without_tls if something else protects the connection",
             )
         digest = blake2b(header.encode(errors="surrogateescape"), key=self._key, digest_size=32).digest()
         known = self._known.get(digest)
@@ -158,7 +158,8 @@ class Callers:
         if not _loopback(request) and not self._settings.insecure_no_users:
             raise ProblemError(
                 403,
-                "no user is defined, so only this machine gets in; add one: lightrail-admin user add NAME",
+                "no user is defined, so only callers on this machine are accepted; add one: "
+                "lightrail-admin user add NAME",
             )
         host = request.headers.get("Host", "localhost")
         if not self._settings.insecure_no_users and not _is_local(host):
@@ -272,7 +273,7 @@ class Callers:
 
 
 def _is_for(resource: str, request: web.Request) -> bool:
-    """Whether a signature for a URI is good for the path of a request: for the URI and what is below.
+    """Whether a signature for a URI is valid for the path of a request: the URI or a path below.
 
     The client for JavaScript signs the whole URI of each request, its query included, in lower case.
     """

@@ -1,9 +1,9 @@
-"""Counts: what this gateway did for HTTP clients; metrics.py shows them."""
+"""Counts: requests and messages of HTTP clients of this gateway; metrics.py shows them."""
 
 from typing import Final
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
-"""Other methods share one label, so that clients can't create series without end."""
+"""Other methods share one label, so that clients can't create an unlimited number of series."""
 
 
 class Counts:

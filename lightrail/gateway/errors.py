@@ -61,9 +61,9 @@ def unknown(name: str) -> ProblemError:
 
 
 def not_sent(name: str) -> ProblemError:
-    """A message that was never sent, since its shard was disconnected all the time."""
+    """A message that was never sent to its shard, which was disconnected all the time."""
     return ProblemError(
-        503, f"the shard of {name} is not there now: the message is not stored; try again", headers=AGAIN
+        503, f"the shard of {name} is not connected: the message is not stored; try again", headers=AGAIN
     )
 
 

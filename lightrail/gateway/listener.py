@@ -18,7 +18,8 @@ def connections() -> Connections:
 async def listen(
     app: web.Application, admitted: Connections, *endpoints: tuple[Endpoint | None, ssl.SSLContext | None]
 ) -> tuple[web.AppRunner, list[int]]:
-    """Serves an application at (endpoint, TLS) pairs; None is nowhere. End it: `runner.cleanup()`.
+    """Serves an application at (endpoint, TLS) pairs, except where the endpoint is None. End it with
+    `runner.cleanup()`.
 
     Returns (runner, bound ports).
     """

@@ -91,7 +91,7 @@ def _health(process: process.Process, members: Members, shards: Shards) -> Healt
 
 
 async def _connect(process: process.Process, joining: Joining) -> Shards:
-    """Links to all shards that are known now."""
+    """Connections to all shards that are known now."""
     loop = asyncio.get_running_loop()
     shards = Shards(joining.coordinator, loop, name=process.name, boot=process.boot, key=joining.key)
     shards.shard_connections.refresh()

@@ -1,4 +1,4 @@
-"""Metrics of a gateway's HTTP side, read from its services when somebody scrapes them."""
+"""Metrics of a gateway's HTTP side, read from its services at each scrape."""
 
 from collections.abc import Callable
 from typing import Any, Final, Literal

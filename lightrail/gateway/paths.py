@@ -22,7 +22,7 @@ class ResourcePath(NamedTuple):
     """A parsed path."""
 
     name: str
-    """Checked; empty for the root of all names."""
+    """The checked name; empty for the root of all names."""
     part: str
     """NAME, BELOW, or a segment such as `!policy`."""
     rest: tuple[str, ...]
@@ -30,7 +30,7 @@ class ResourcePath(NamedTuple):
 
 
 def parse_path(raw_path: str) -> ResourcePath:
-    """Parses a path that is still percent-encoded. Raises InvalidName."""
+    """Parses a path that is still percent-encoded. Raises InvalidNameError."""
     path = raw_path[1:]
     at = 0 if path.startswith("!") else path.find("/!") + 1
     if at or path.startswith("!"):

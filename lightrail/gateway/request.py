@@ -1,4 +1,4 @@
-"""Request: one HTTP request, who makes it and which name it is about, and how its parts are read."""
+"""Request: one HTTP request, its caller, its name, and methods that read its parts."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from lightrail.namespace.rights import Caller
 
 
 class Request:
-    """What a handler gets.
+    """The argument of a handler.
 
     Args:
         name: of the path, checked; empty for the root of all names.
@@ -100,8 +100,8 @@ class Request:
     async def body(
         self, most: int = limits.HTTP_JSON_BYTES, received: Callable[[int], None] | None = None
     ) -> bytes:
-        """The body, of at most `most` bytes and within HTTP_BODY_MS; `received` gets the size of each
-        part."""
+        """The body, of at most `most` bytes and within HTTP_BODY_MS; `received` is called with the size of
+        each part."""
         length = self.http.content_length
         if length is not None and length > most:
             raise too_large(length, most)
@@ -126,7 +126,7 @@ class Request:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def body_in(self, room: Room, most: int) -> bytes:
-        """The body, in memory reserved before it is read, or with each part where its length is unknown."""
+        """The body. Its memory is reserved before it is read, or with each part if its length is unknown."""
         size = min(self.http.content_length or 0, most)
         room.take(size)
         return await self.body(most, None if size else room.take)
@@ -160,14 +160,14 @@ class Request:
     # --- rights ----------------------------------------------------------------------------------------
 
     def record(self, right: Right) -> Name:
-        """What the name is. Raises Forbidden without the right, ProblemError where the name has no role."""
+        """The record of the name. Raises ForbiddenError without the right, ProblemError without a role."""
         record = demand_name(self.directory, self.caller, self.name, right)
         if record.role is Role.NONE:
             raise nothing_at(self.name)
         return record
 
     def manager(self) -> None:
-        """Raises Forbidden unless the caller may manage all names."""
+        """Raises ForbiddenError unless the caller may manage all names."""
         demand_all(self.directory, self.caller)
 
 
@@ -179,7 +179,7 @@ def whole_number(what: str, text: str, low: int, high: int) -> int:
 
 
 def nothing_at(name: str) -> ProblemError:
-    """For a name without a role, where the request does not give it one."""
+    """For a name without a role, in a request that does not define its role."""
     text = f"{name} has no role; POST a policy or a message to it first"
     try:
         check_spelling(name)

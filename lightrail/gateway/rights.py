@@ -6,13 +6,13 @@ from lightrail.namespace.rights import Caller, demand, demand_look
 
 
 def demand_all(directory: Directory, caller: Caller) -> None:
-    """Raises Forbidden unless the caller may manage all names."""
+    """Raises ForbiddenError unless the caller may manage all names."""
     directory.refresh()
     demand(directory, caller, Right.MANAGE, directory.get(""))
 
 
 def demand_name(directory: Directory, caller: Caller, name: str, right: Right) -> Name:
-    """The record of a name. Raises Forbidden unless the caller has the right; managers may listen, too."""
+    """The record of a name. Raises ForbiddenError without the right; managers may listen, too."""
     directory.refresh()
     record = directory.get(name)
     if right is Right.LISTEN:

@@ -1,4 +1,4 @@
-"""Services: what one gateway has, for the handlers of its requests."""
+"""Services: the objects of one gateway that handlers of requests use."""
 
 from dataclasses import dataclass
 
@@ -23,12 +23,12 @@ from lightrail.namespace.service import Service
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """One of each; they live as long as the gateway."""
+    """The services of a gateway; they live as long as the gateway."""
 
     settings: Settings
     coordinator: Coordinator
     map: Map
-    """Of queues and members; the same as that of `shards`."""
+    """Map of queues and members; the same as that of `shards`."""
     directory: Directory
     namespace: Service
     shards: Shards

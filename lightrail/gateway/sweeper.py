@@ -44,14 +44,12 @@ async def sweep(services: Services) -> None:
                 failed = False
         except Exception as error:
             if not failed:
-                log.warning(
-                    "the namespace could not be followed or swept, tried again from now on: %s", error
-                )
+                log.warning("the namespace could not be followed or swept; this is tried again: %s", error)
             failed = True
 
 
 async def in_use(services: Services, queue: str) -> bool:
-    """Whether a temporary queue has a consumer: then its frontend runs, though it is not registered.
+    """Whether a temporary queue has a consumer: then its frontend runs, although it is not registered.
 
     Only its owner consumes from a temporary queue. The queue stays if its shard does not answer.
     """
@@ -89,12 +87,12 @@ class Orphans:
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], int] = {}
-        """When the frontend of a name was first missing, by name and the revision that created it."""
+        """When the frontend of a name was first missing, by name and the revision that created the name."""
 
     def look(self, directory: Directory, frontends: Mapping[int, Member], now_ms: int) -> list[Name]:
         """Names whose frontend has been missing for limits.ORPHAN_MS; call it regularly.
 
-        There are none while no frontend is registered at all: processes of one supervisor need not register.
+        The list is empty while no frontend is registered: processes of one supervisor need not register.
         """
         if not frontends:
             self._since.clear()

@@ -1,4 +1,4 @@
-"""Views of this gateway: what its pages see, by the functions behind the requests of the same names."""
+"""Views of this gateway: the data of its pages, from the functions behind the requests of the same names."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from lightrail.namespace.rights import Caller
 
 
 class BrokerViews:
-    """See gateway/pages/views.py for what each method promises."""
+    """See gateway/pages/views.py for each method."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

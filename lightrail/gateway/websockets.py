@@ -1,8 +1,8 @@
-"""WebSockets at the gateway: requests for AMQP over WebSocket are passed on to a frontend of this machine.
+"""WebSockets at the gateway: requests for AMQP over WebSocket are forwarded to a frontend of this machine.
 
 The gateway parses the request and the frontend's answer, and nothing behind them: the frontend checks origin
-and subprotocol, and has the frames, the limits and the time-outs (frontend/websocket.py). Here are only bytes
-in both directions. Each direction stops reading where the other side's buffer is full.
+and subprotocol, and handles frames, limits and time-outs (frontend/websocket.py). This module only copies
+bytes in both directions. Each direction stops reading while the other side's buffer is full.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _REQUEST_FIELDS: Final = (
     NONCE,
     "Sec-WebSocket-Protocol",
 )
-"""Fields of a request that are passed on."""
+"""Fields of a request that are forwarded."""
 _ANSWER_FIELDS: Final = ("Upgrade", "Connection", "Sec-WebSocket-Accept", "Sec-WebSocket-Protocol")
 _END: Final = b"\r\n\r\n"
 _SWITCHING: Final = 101
@@ -43,10 +43,10 @@ class _Client(Protocol):
 
     transport: asyncio.Transport | None
     source: str
-    """Who it counts for."""
+    """The source that the connection counts for."""
 
     def set_parser(self, parser: Any) -> None:
-        """All that is read from now on is for the parser."""
+        """Passes all bytes that are read from now on to the parser."""
 
     def pause_reading(self) -> None: ...
 
@@ -89,7 +89,7 @@ class _Upstream(asyncio.StreamReaderProtocol):
 
 
 class _Input:
-    """What the client sends, to the frontend: a parser of aiohttp's connection that parses nothing."""
+    """Forwards the client's bytes to the frontend: a parser for aiohttp's connection that parses nothing."""
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
@@ -105,12 +105,12 @@ class _Input:
 
 
 class WebSockets:
-    """Those of one gateway.
+    """The WebSockets of one gateway.
 
     Args:
-        frontend: where a frontend of this machine serves AMQP; None where none does.
+        frontend: address at which a frontend of this machine serves AMQP; None without a frontend.
         secret: of the installation.
-        admitted: connections of HTTP clients; each to a frontend counts among them, for it has a descriptor.
+        admitted: connections of HTTP clients; those to a frontend count, too, since each has a descriptor.
     """
 
     def __init__(self, frontend: Endpoint | None, secret: bytes, admitted: Connections) -> None:
@@ -118,10 +118,10 @@ class WebSockets:
         self._secret = secret
         self._admitted = admitted
         self.open = 0
-        """WebSockets that are passed on now."""
+        """WebSockets that are forwarded now."""
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Passes a request on, and then bytes until one side closes. Raises ProblemError."""
+        """Forwards a request, and then bytes until one side closes. Raises ProblemError."""
         if self._frontend is None:
             raise ProblemError(
                 503, "no frontend runs beside this gateway; WebSockets are served at the ports of AMQP"
@@ -165,7 +165,7 @@ class WebSockets:
         try:
             return await self._answered(request, client, upstream, reader, answer)
         finally:
-            # Of what the client has sent the rest is written first.
+            # Buffered bytes of the client are written first.
             upstream.close()
 
     async def _answered(

@@ -1,1 +1,1 @@
-"""The namespace: names and their policies, users' rights on them, and the routes of messages sent to them."""
+"""The namespace: names and their policies, users' rights on names, and the routes of messages."""

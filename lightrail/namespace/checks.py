@@ -1,4 +1,4 @@
-"""Checks: whether a new policy or subscription fits what the namespace has already."""
+"""Checks: whether a new policy or subscription fits the existing names."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,11 +15,11 @@ from lightrail.namespace.rights import Caller, demand, may
 from lightrail.namespace.rules import check_rules
 
 OWNER_PARTS: Final = {"connection": 3, "session": 4, "link": 5}
-"""Number of parts of an owner (see `Name.owner`) that each lifetime of an AMQP client has."""
+"""Number of parts of the owner (see `Name.owner`) for each lifetime of an AMQP client."""
 
 
 def dead_letter_target(policy: Policy) -> str | None:
-    """The name that a queue with this policy sends dead letters to; None for NAME/$dlq."""
+    """The name to which a queue with this policy sends dead letters; None for NAME/$dlq."""
     target: str | None = policy["dead_letter"] if policy.role is Role.QUEUE else None
     return target
 
@@ -33,18 +33,18 @@ def check_spelling(name: str) -> None:
 
 
 def check_lifetime(policy: Policy, owner: str) -> None:
-    """Raises InvalidPolicyError for a client's lifetime without a client: the name would never be deleted."""
+    """Raises InvalidPolicyError for the lifetime of a client without a client: the name would stay."""
     if policy["lifetime"] in OWNER_PARTS and not owner:
         raise InvalidPolicyError(
             "lifetime",
             policy["lifetime"],
-            "permanent or last_consumer here; only what an AMQP client makes goes with it: a dynamic node, "
-            "or a name that it is the first to use, below a template with this lifetime",
+            "permanent or last_consumer here; only names that an AMQP client creates can be deleted with it: "
+            "a dynamic node, or a name that it is the first to use, below a template with this lifetime",
         )
 
 
 def check_dead_letter_target(directory: Directory, caller: Caller, policy: Policy) -> None:
-    """Raises Forbidden where the caller may not send to the name that is to get dead letters."""
+    """Raises ForbiddenError if the caller may not send to the target of dead letters."""
     target = dead_letter_target(policy)
     record = None if target is None else directory.get(target)
     # A caller that may manage a name may grant itself the right to send to it.
@@ -53,8 +53,8 @@ def check_dead_letter_target(directory: Directory, caller: Caller, policy: Polic
 
 
 def check_policy(directory: Directory, name: str, policy: Policy) -> None:
-    """Raises InvalidPolicyError where dead letters would return to the name, Refused for a target's
-    spelling."""
+    """Raises InvalidPolicyError if dead letters would return to the name, ServiceError for the spelling of a
+    target."""
     target = dead_letter_target(policy)
     if target is not None:
         if directory.get(target).role is Role.NONE:
@@ -109,7 +109,7 @@ def check_subscription(
 
 
 def check_target(directory: Directory, caller: Caller, router: str, target: str) -> None:
-    """Raises MissingError, Forbidden, or Refused where the target feeds the router already."""
+    """Raises MissingError, ForbiddenError, or ServiceError if the target feeds the router already."""
     spelling.check(target)
     record = directory.get(target)
     if record.role not in (Role.QUEUE, Role.ROUTER):
@@ -118,13 +118,12 @@ def check_target(directory: Directory, caller: Caller, router: str, target: str)
     path = _path(directory, target, router)
     if path is not None:
         raise ServiceError(
-            f"{router} can't feed {target}: messages would go round in a cycle, "
-            + " -> ".join([router, *path])
+            f"{router} can't feed {target}: messages would return in a cycle: " + " -> ".join([router, *path])
         )
 
 
 def _path(directory: Directory, start: str, goal: str) -> list[str] | None:
-    """The names by which messages at `start` reach `goal`, both included; None where they don't."""
+    """The names on the path of messages from `start` to `goal`, both included; None if there is no path."""
     if start == goal:
         return [start]
     seen = {start}

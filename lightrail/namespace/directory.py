@@ -1,8 +1,8 @@
 """Directory: one process's view of all names, subscriptions and permissions, as of its last refresh.
 
-`refresh()` applies what changed since the last call. It is called before each decision (an attach, a batch
-for a router, a request) and every limits.DIRECTORY_POLL_MS; it costs microseconds when nothing changed. Code
-that acts on changes registers a function with `listen`, which gets the changed names, routers and users.
+`refresh()` applies the changes since the last call. It is called before each decision (an attach, a batch
+for a router, a request) and every limits.DIRECTORY_POLL_MS; it costs microseconds without changes. Code that
+acts on changes registers a function with `listen`, which is called with the changed names, routers and users.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class Changes:
     """Changes that one refresh found. A name in `names` that the directory does not have was deleted."""
 
     names: dict[str, Name | None] = field(default_factory=dict)
-    """By name: the record before the change, None for a new name."""
+    """Records before the change by name; None for a new name."""
     routers: set[str] = field(default_factory=set)
     """Routers whose subscriptions changed."""
     users: set[str] = field(default_factory=set)
@@ -46,7 +46,7 @@ class Directory:
     """All names of the installation in memory.
 
     Args:
-        auto_create: whether a name becomes a queue at its first use where no policy above it decides.
+        auto_create: whether a name becomes a queue at its first use if no policy above it decides.
         now_ms: milliseconds since 1970; tests inject it.
     """
 
@@ -60,26 +60,26 @@ class Directory:
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
         self._permissions: dict[str, dict[str, Permission]] = {}
         self._expiring: dict[str, int] = {}
-        """Names that expire, with the time."""
+        """Names that expire, with the time of their expiry."""
         self._expired: dict[str, Name] = {}
-        """Names whose time is over and that nobody has deleted yet."""
+        """Expired names that were not deleted yet."""
         self.history = ""
         """Id of the coordinator's history. A name that another history lacks need not have been deleted.
         """
 
     @property
     def revision(self) -> int:
-        """Of the coordinator, as of the last refresh."""
+        """Revision of the coordinator as of the last refresh."""
         return self._follower.revision
 
     def listen(self, listener: Listener) -> None:
-        """Has `listener` called with what changes from here on."""
+        """Registers `listener`, which is called with later changes."""
         self._follower.listen(listener)
 
-    # --- taking in changes -----------------------------------------------------------------------------
+    # --- applying changes ------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Takes in what changed. Raises CoordinatorError when the coordinator can't be read now."""
+        """Applies changes. Raises CoordinatorError if the coordinator can't be read now."""
         changes = Changes()
         self._follower.read(changes)
         if self._expiring:
@@ -88,7 +88,7 @@ class Directory:
             self._follower.tell(changes)
 
     def _begin_history(self, entry: Entry, changes: Changes) -> None:
-        """What is known goes on under another id. Raises CoordinatorError."""
+        """Continues the known names under the id of a new history. Raises CoordinatorError."""
         self.history = History.decode(entry).id
         for name, record in self._by_name.items():
             changes.names.setdefault(name, record)
@@ -144,7 +144,7 @@ class Directory:
     # --- names -----------------------------------------------------------------------------------------
 
     def get(self, name: str) -> Name:
-        """The record of a name. `NAME/$dlq` is a queue where NAME is one; a name without an entry has role
+        """The record of a name. `NAME/$dlq` is a queue if NAME is a queue; a name without an entry has role
         none."""
         found = self._by_name.get(name)
         if found is not None:
@@ -167,7 +167,7 @@ class Directory:
         return self._by_name.get(name)
 
     def below(self, prefix: str) -> Iterator[Name]:
-        """Every name that has a role and is `prefix` or below it; all of them for the empty one."""
+        """Every name that has a role and is `prefix` or below it; all names for the empty prefix."""
         start = prefix + "/"
         for name, record in self._by_name.items():
             if not prefix or name == prefix or name.startswith(start):
@@ -178,10 +178,10 @@ class Directory:
         return len(self._by_name)
 
     def template(self, name: str) -> Policy | None:
-        """The policy that a name gets at its first use; None where names are not created that way.
+        """The policy for a name at its first use; None if names are not created by use.
 
-        The nearest name above with `auto_create` decides, else the installation's setting. The nearest one
-        with a template supplies the policy.
+        The nearest name above with `auto_create` decides, or without one the installation's setting. The
+        nearest name above with a template supplies the policy.
         """
         policies = [self._by_name[above].policy for above in names.above(name) if above in self._by_name]
         says = next((p["auto_create"] for p in policies if p["auto_create"] is not None), self._auto_create)

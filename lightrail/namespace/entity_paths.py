@@ -1,11 +1,11 @@
-"""Entity paths: names as Azure Service Bus spells them, TOPIC/Subscriptions/NAME, and what they are here.
+"""Entity paths: paths of Azure Service Bus, TOPIC/Subscriptions/NAME, and the queues that they stand for.
 
-A subscription there is received from under a path of its topic. Here a subscription sends to a queue, which
-may have any name: the path stands for the queue that the subscription with this id sends to. A name that has
-a role is never read as a path. `Subscriptions` is read without regard to case, ids and topics as they are.
-
-A subscription that an administration client of Service Bus makes has a queue of its own, whose name is its
-path, with a capital S. It is deleted with its subscription or its topic.
+In Service Bus, clients receive from a subscription at a path of its topic. Here a subscription sends to a
+queue, which may have any name: the path stands for the queue to which the subscription with this id sends. A
+name that has a role is never read as a path. `Subscriptions` is compared without regard to case, unlike ids
+and topics.
+A subscription that an administration client of Service Bus creates has its own queue, whose name is its path,
+with a capital S. This queue is deleted with its subscription or its topic.
 """
 
 from collections.abc import Iterator
@@ -45,13 +45,13 @@ def entity_name(directory: Directory, name: str) -> str:
     if found is None or found.push:
         what = "no such subscription" if found is None else "a subscription that pushes to a URL"
         raise UnknownSubscriptionError(
-            f"{router} has {what}: {segments[-1]!a:.200}; make one that sends to a queue, with this id"
+            f"{router} has {what}: {segments[-1]!a:.200}; create one that sends to a queue, with this id"
         )
     return found.target + dead
 
 
 def subscription_at(directory: Directory, path: str) -> Subscription | None:
-    """The subscription to a queue that a path such as TOPIC/Subscriptions/NAME is of."""
+    """The subscription to a queue that a path such as TOPIC/Subscriptions/NAME stands for."""
     segments = path.split("/")
     if len(segments) < 3 or segments[-2].lower() != SUBSCRIPTIONS:
         return None
@@ -60,7 +60,7 @@ def subscription_at(directory: Directory, path: str) -> Subscription | None:
 
 
 def own_queue(router: str, id: str) -> str:
-    """The name of the queue that a subscription has for itself."""
+    """The name of a subscription's own queue."""
     return f"{router}/{OWN_QUEUE}/{id}"
 
 
@@ -70,7 +70,7 @@ def has_own_queue(subscription: Subscription) -> bool:
 
 
 def own_queues(directory: Directory, router: str) -> Iterator[Name]:
-    """The queues that subscriptions of a router have for themselves."""
+    """The own queues of a router's subscriptions."""
     for each in directory.subscriptions(router):
         queue = directory.find(each.target) if has_own_queue(each) else None
         if queue is not None and queue.role is Role.QUEUE:
@@ -78,7 +78,7 @@ def own_queues(directory: Directory, router: str) -> Iterator[Name]:
 
 
 def is_subscription_queue(directory: Directory, name: str) -> bool:
-    """Whether a name is that of a queue that a subscription has for itself."""
+    """Whether a name is that of a subscription's own queue."""
     router, _, id = name.rpartition(f"/{OWN_QUEUE}/")
     found = directory.subscription(router, id) if router else None
     return found is not None and has_own_queue(found)

@@ -2,7 +2,7 @@
 
 
 class ServiceError(Exception):
-    """The change can't be made as requested; the message says what was expected and what was found."""
+    """The change can't be made as requested; the message has what was expected and what was found."""
 
 
 class LimitExceededError(ServiceError):

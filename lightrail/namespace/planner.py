@@ -26,10 +26,10 @@ class Compiled:
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
         self.rules: list[tuple[Filter | None, Action | None]] = []
-        """The filter of each rule, None for one that everything matches, and its action, None for none."""
+        """Filter of each rule, None if every message matches, and its action, None without one."""
         self.problem: FilterError | None = None
         self.is_new = True
-        """Its cost has not been counted yet."""
+        """Whether the cost of compiling was not counted yet."""
         try:
             for rule in rules_of(subscription).values():
                 filter, action = rule.get("filter"), rule.get("action")
@@ -73,7 +73,7 @@ class Planner:
         except _TooManyPathsError:
             node = None
             problem = (
-                f"more than {limits.ROUTE_PATHS_MAX} ways lead from {router} to queues; "
+                f"more than {limits.ROUTE_PATHS_MAX} paths lead from {router} to queues; "
                 "let fewer routers feed the same ones"
             )
         return Plan(
@@ -87,7 +87,7 @@ class Planner:
         )
 
     def _node(self, router: str) -> Node | None:
-        """The node of a router; None where no queue can be reached from it."""
+        """The node of a router; None if no queue can be reached from it."""
         if router in self._nodes:
             return self._nodes[router]
         self._names.add(router)
@@ -103,11 +103,16 @@ class Planner:
                 continue
             compiled = self._compiled(subscription)
             if compiled.problem is not None:
-                log.error("subscription %s of %s gets nothing: %s", subscription.id, router, compiled.problem)
+                log.error(
+                    "subscription %s of %s receives no messages: %s",
+                    subscription.id,
+                    router,
+                    compiled.problem,
+                )
                 continue
             if subscription.no_local and isinstance(target, str):
                 self._no_local[target] = subscription.no_local
-            # Rules are ways of their own: the queue gets one message for each different content.
+            # Each rule is a separate edge: the queue receives one message for each different content.
             for filter, action in compiled.rules:
                 paths += target.paths if isinstance(target, Node) else 1
                 if paths > limits.ROUTE_PATHS_MAX:
@@ -123,7 +128,7 @@ class Planner:
         return node
 
     def _target(self, subscription: Subscription) -> str | Node | None:
-        """The queue, or the node of the router, that a subscription leads to; None while there is none."""
+        """The queue, or the node of the router, that is the target of a subscription; None without one."""
         name = subscription.target
         if subscription.push:
             name = spelling.subscription_name(subscription.router, subscription.id)
@@ -135,9 +140,9 @@ class Planner:
         if role is not Role.ROUTER:
             return None
         if name in self._open:
-            # Two subscriptions were made at once, each before the other one was visible.
+            # Two subscriptions were created at once, each before the other was visible.
             log.error(
-                "%s feeds itself by subscription %s of %s, which gets nothing: delete it",
+                "%s feeds itself by subscription %s of %s, which receives no messages: delete it",
                 name,
                 subscription.id,
                 subscription.router,

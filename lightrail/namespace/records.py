@@ -35,8 +35,8 @@ class Name:
     name: str
     policy: Policy
     created: int = 0
-    """Revision that created the entry. A name that was deleted and created again has another one: it is
-    another queue."""
+    """Revision that created the entry. A name that was deleted and created again has a different revision,
+    and is a different queue."""
     revision: int = 0
     created_at_ms: int = 0
     changed_at_ms: int = 0
@@ -44,7 +44,7 @@ class Name:
     """The client whose end deletes the name, as `FRONTEND/BOOT/CONNECTION[/SESSION[/LINK]]`; empty for
     none."""
     automatic: bool = False
-    """The name was created by its first use."""
+    """Whether the name was created by its first use."""
     history: str = ""
     """Id of the coordinator's history (cluster/history.py). Values of `created` compare only within one
     history.
@@ -110,11 +110,11 @@ class Subscription:
     expires_at: str | None = None
     revision: int = 0
     owner: str = ""
-    """As of a name: the link whose end deletes the subscription of a receiver."""
+    """The link whose end deletes the subscription of a receiver, in the form of `Name.owner`."""
     secret: str = ""
     """Key that signs pushes; shown only in the answer that creates the subscription."""
     no_local: str = ""
-    """Container-id of a client whose own messages the subscription does not get; empty for none."""
+    """Container-id of a client whose messages the subscription does not receive; empty for none."""
     rules: Mapping[str, Mapping[str, Any]] | None = None
     """Instead of one filter and one action: by name, objects with `filter` and `action` (rules.py)."""
 
@@ -128,7 +128,7 @@ class Subscription:
         return f"{SUBSCRIPTIONS}{self.router}//{self.id}"
 
     def shown(self) -> dict[str, Any]:
-        """The subscription as HTTP and commands show it, without the secret."""
+        """The subscription in the form of HTTP and commands, without the secret."""
         value: dict[str, Any] = {"id": self.id, "router": self.router, "target": self.target}
         for key in ("filter", "action", "rules", "expires_at"):
             if getattr(self, key) is not None:
@@ -166,7 +166,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What a user may do with all names at or below a prefix; the empty prefix is everything."""
+    """Rights of a user on all names at or below a prefix; the empty prefix means all names."""
 
     user: str
     prefix: str

@@ -9,7 +9,7 @@ from lightrail.namespace.records import Name, Right
 
 
 class ForbiddenError(Exception):
-    """The caller lacks a right; the message says which one and how a manager grants it."""
+    """The caller lacks a right; the message has the right and how a manager grants it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Caller:
     scope: tuple[tuple[str, frozenset[Right]], ...] | None = None
     """(prefix, rights) pairs that a token is limited to; None for all rights of the user."""
     tls: bool = False
-    """The request or connection came over TLS."""
+    """Whether the request or connection uses TLS."""
 
 
 EVERY_RIGHT: Final = frozenset(Right)
@@ -30,8 +30,8 @@ ANYBODY = Caller("anonymous", everything=True)
 
 
 ONLY_ITS_CONNECTION: Final = (
-    "{name} is a temporary name: only the AMQP connection that made it may receive from it; managers may "
-    "look into it"
+    "{name} is a temporary name: only the AMQP connection that created it may receive from it; managers may "
+    "peek into it"
 )
 
 
@@ -50,8 +50,8 @@ def rights_of(directory: Directory, caller: Caller, name: str) -> frozenset[Righ
 def may(directory: Directory, caller: Caller, right: Right, record: Name) -> bool:
     """Whether the caller has a right on a name.
 
-    Nobody has the right to listen at a dynamic node; its own connection may listen without one
-    (frontend/guard.py).
+    No caller has the right to listen at a dynamic node; the connection that created it may listen without the
+    right (frontend/guard.py).
     """
     if right is Right.LISTEN and names.is_temporary(record.name):
         return False
@@ -63,7 +63,7 @@ def may(directory: Directory, caller: Caller, right: Right, record: Name) -> boo
 
 
 def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> None:
-    """Raise Forbidden unless the caller has the right."""
+    """Raise ForbiddenError unless the caller has the right."""
     what, prefix = (record.name, names.owner(record.name)) if record.name else ("all names", "/")
     if record.policy["transport_protection"] == "tls" and not caller.tls:
         raise ForbiddenError(f"{record.name} asks for TLS, and this connection has none; use the TLS address")
@@ -71,15 +71,15 @@ def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> 
         if right is Right.LISTEN and names.is_temporary(record.name):
             raise ForbiddenError(ONLY_ITS_CONNECTION.format(name=record.name))
         raise ForbiddenError(
-            f"user {caller.user} has no right to {_doing(right)} {what}; a manager gives it with: "
+            f"user {caller.user} has no right to {_doing(right)} {what}; a manager grants it with: "
             f"lightrail-admin permission set {caller.user} {prefix} {right}"
         )
 
 
 def demand_look(directory: Directory, caller: Caller, record: Name) -> None:
-    """Raise Forbidden unless the caller may peek into a queue: it may listen there, or manage it.
+    """Raise ForbiddenError unless the caller may peek into a queue: it may listen there, or manage it.
 
-    The name's transport_protection holds for managers, too.
+    The name's transport_protection applies to managers, too.
     """
     right = Right.MANAGE if may(directory, caller, Right.MANAGE, record) else Right.LISTEN
     demand(directory, caller, right, record)

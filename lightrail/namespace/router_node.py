@@ -1,4 +1,4 @@
-"""Router nodes: routers as a graph that a message follows to its queues."""
+"""Router nodes: a graph of routers, which is walked to find the queues of a message."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Final
@@ -29,7 +29,7 @@ class Branch:
 
 Key = str | Branch
 Contents = dict[bytes, dict[str, None]]
-"""By encoded message, which actions may have changed: the queues that get it, in the order of the walk."""
+"""Queues by encoded message, which actions may have changed, in the order of the walk."""
 
 
 class Node:
@@ -47,8 +47,8 @@ class Node:
     def spread(
         self, view: MessageView, contents: Contents, choose: Choose, looks: Looks
     ) -> Generator[None, None, bool]:
-        """Adds the queues of a message to `contents`; False when no queue gets it. Yields when the looks are
-        used up."""
+        """Adds the queues of a message to `contents`; returns False if there are none. Yields when the looks
+        are used up."""
         keys: Sequence[Key] = yield from self.matcher.search(view, looks)
         if self.chooses:
             left = list(keys)

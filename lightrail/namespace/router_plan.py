@@ -1,4 +1,4 @@
-"""Plan of a router: which queues get which messages of a batch; void when something on the way changes."""
+"""Plan of a router: finds the queues of each message of a batch; void when a name on the path changes."""
 
 from collections.abc import Generator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -17,14 +17,14 @@ Queues = frozenset[str]
 
 
 class Group:
-    """Messages of one batch that go to the same queues: their indices in the batch, and their bytes."""
+    """Messages of one batch for the same queues: their indices in the batch, and their bytes."""
 
     __slots__ = ("indices", "payloads", "queues")
 
     def __init__(self, queues: Queues, indices: list[int], payloads: list[bytes]) -> None:
         self.queues = queues
         self.indices = indices
-        """Rising; an index occurs twice where an action made a second message for the same queues."""
+        """Rising indices; an index occurs twice if an action made a second message for the same queues."""
         self.payloads = payloads
 
 
@@ -32,9 +32,9 @@ class Routed(NamedTuple):
     """The queues of each message of a batch."""
 
     groups: list[Group]
-    """In the order in which they have to be sent."""
+    """Groups in the order in which they have to be sent."""
     unroutable: Sequence[int]
-    """Indices of the messages that no queue gets."""
+    """Indices of the messages without a queue."""
 
 
 class Walk:
@@ -49,7 +49,7 @@ class Walk:
         """The result, once `go_on` has returned True."""
 
     def go_on(self) -> bool:
-        """Routes further messages; True when all are routed. Never raises for the content of a message."""
+        """Routes further messages; returns True when all are routed. Never raises for a message's content."""
         if self.routed is None:
             try:
                 next(self._steps)
@@ -59,7 +59,7 @@ class Walk:
 
 
 class Plan:
-    """A router flattened: answers for batches until something on the way changes."""
+    """A flattened router, which routes batches until a name on the path changes."""
 
     __slots__ = (
         "_choose",
@@ -87,19 +87,19 @@ class Plan:
         no_local: Mapping[str, str] | None = None,
     ) -> None:
         self.no_local = no_local or {}
-        """By queues of subscriptions that want no messages of a container: its container-id."""
+        """Container-ids whose messages a subscription does not accept, by its queue."""
         self.policy = policy
         """Policy of the router."""
         self.names = names
         """Names that the plan depends on; a change of any of them makes it void."""
         self.until_ms = until_ms
-        """When the first subscription on the way expires, or None."""
+        """Time at which the first subscription on the path expires, or None."""
         self.problem = problem
-        """Error text where no message can be routed; else empty."""
+        """Error text if no message can be routed; otherwise empty."""
         self._node = node
         self._choose = choose
         self._known: dict[int, tuple[Sequence[Key], Queues | None]] = {}
-        """By identity of the matcher's result: the queues, or None where edges have to be followed."""
+        """Queues by identity of the matcher's result, or None where edges have to be followed."""
         self._sets: dict[tuple[str, ...], Queues] = {}
         self._fixed: Queues | None = None
         self._is_light = False
@@ -121,7 +121,7 @@ class Plan:
         return walk.routed
 
     def at_once(self, payloads: list[bytes], looks: Looks) -> Routed | None:
-        """Routes a batch where that is cheap; None where it takes a walk (`begin`)."""
+        """Routes a batch if that is cheap; returns None if it needs a walk (`begin`)."""
         if self._fixed is not None:
             return Routed([Group(self._fixed, list(range(len(payloads))), payloads)], ())
         if self._node is None:
@@ -230,7 +230,7 @@ class Plan:
         choose: Choose,
         looks: Looks,
     ) -> Generator[None, None, bool]:
-        """Groups one message by its queues behind actions and choices; False when no queue gets it."""
+        """Groups one message by its queues behind actions and choices; returns False without queues."""
         contents: Contents = {}
         is_routed = yield from node.spread(view, contents, choose, looks)
         for content, names in contents.items():
@@ -261,7 +261,7 @@ class Plan:
 def _begin(
     queues: Queues, groups: list[Group], by_queues: dict[Queues, Group], by_queue: dict[str, Group]
 ) -> Group:
-    """Begins a group. Earlier ones with one of its queues end, which keeps the order of each queue."""
+    """Begins a group, and ends earlier groups with one of its queues, to keep the order of each queue."""
     group = Group(queues, [], [])
     groups.append(group)
     for queue in queues:

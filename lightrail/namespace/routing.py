@@ -1,15 +1,14 @@
 """Routing: the plans of all routers of a process.
 
-A router with everything behind it is flattened once into a plan, which is dropped when a name or subscription
-on the way changes. The rules:
-
+A router with all names that it feeds is flattened once into a plan, which is dropped when a name or
+subscription on the path changes. The rules:
 - `all`: every subscription whose filter matches. `one`: one of them, chosen at random for each message among
-  those that are there: a queue always is, the queue of a receiver while it exists, a router if it would
-  itself send the message somewhere.
-- An action rewrites the message for what lies behind its subscription, filters further on included.
-- A queue gets a message once for each different content, however many ways lead there.
-- Each queue gets its messages in the order of the batch: a group is closed for a set of queues as soon as a
-  later group has one of them.
+  the available targets: a queue always is available, the queue of a receiver while it exists, a router if
+  it would itself send the message to a target.
+- An action rewrites the message for the target of its subscription, including filters behind the target.
+- A queue receives a message once for each different content, however many paths lead there.
+- Each queue receives its messages in the order of the batch: a group is closed for a set of queues as soon as
+  a later group has one of them.
 """
 
 import random
@@ -40,7 +39,7 @@ class Routing:
         self._choose = choose
         self._plans: dict[str, Plan] = {}
         self._compiled: dict[str, dict[str, Compiled]] = {}
-        """By router and by id of a subscription."""
+        """Compiled filters by router and by id of the subscription."""
         directory.listen(self._changed)
 
     def plan(self, router: str, now_ms: int) -> Plan | None:
@@ -56,10 +55,10 @@ class Routing:
         return plan
 
     def prepare(self, router: str, now_ms: int, looks: Looks) -> bool:
-        """Compiles the filters of a router's next plan; False when the looks are used up before the end.
+        """Compiles the filters of a router's next plan; returns False if the looks are used up before.
 
-        `plan` compiles all that are missing at once, which takes too long for one turn where there are ten
-        thousand.
+        `plan` compiles all missing filters at once, which takes too long for one turn with ten thousand of
+        them.
         """
         plan = self._plans.get(router)
         if plan is not None and (plan.until_ms is None or now_ms < plan.until_ms):

@@ -10,13 +10,13 @@ from lightrail.namespace.rules import Rule, fields_of, rules_of
 from lightrail.namespace.service import Service
 
 ATTEMPTS: Final = 10
-"""Of a change that others get ahead of each time."""
+"""Attempts to write a change while others change the same subscription."""
 
 
 async def add_rule(
     service: Service, caller: Caller, router: str, id: str, name: str, rule: Rule
 ) -> Subscription:
-    """Adds a rule. Raises TakenError: there is one of this name; and what `Service.subscribe` raises."""
+    """Adds a rule. Raises TakenError if the name is in use, and the errors of `Service.subscribe`."""
 
     def add(rules: dict[str, Rule]) -> None:
         if name in rules:
@@ -29,7 +29,7 @@ async def add_rule(
 async def replace_rule(
     service: Service, caller: Caller, router: str, id: str, name: str, rule: Rule
 ) -> Subscription:
-    """Replaces a rule in its place. Raises MissingError, and what `Service.subscribe` raises."""
+    """Replaces a rule in its place. Raises MissingError, and the errors of `Service.subscribe`."""
 
     def change(rules: dict[str, Rule]) -> None:
         _demand(rules, router, id, name)
@@ -39,7 +39,7 @@ async def replace_rule(
 
 
 async def remove_rule(service: Service, caller: Caller, router: str, id: str, name: str) -> Subscription:
-    """Removes a rule; without any, the subscription gets nothing. Raises MissingError, Forbidden."""
+    """Removes a rule; a subscription without rules receives nothing. Raises MissingError, ForbiddenError."""
 
     def remove(rules: dict[str, Rule]) -> None:
         _demand(rules, router, id, name)

@@ -2,9 +2,9 @@
 
     {"$Default": {"filter": null}, "dear": {"filter": {"sql": "price > 100"}, "action": {"set": {...}}}}
 
-A message goes to the target once for all matching rules without an action, and once more for each content
+A message is sent to the target once for all matching rules without an action, and once more for each content
 that the action of a matching rule makes. Most subscriptions have one rule, which is stored as the fields
-`filter` and `action` and has the name $Default; `rules` is None then. Without any rule nothing matches.
+`filter` and `action` and has the name $Default; `rules` is None then. Without a rule no message matches.
 """
 
 import json
@@ -76,7 +76,7 @@ def check_rules(rules: Any) -> None:
 
 
 def _check_name(name: Any) -> None:
-    """Raises FilterError unless a rule may have this name: one segment, also one that begins with $."""
+    """Raises FilterError unless a rule may have this name: one segment, which may begin with $."""
     try:
         if not isinstance(name, str) or "/" in name:
             raise names.InvalidNameError("it is no text of one segment")

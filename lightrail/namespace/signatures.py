@@ -1,8 +1,8 @@
-"""Shared access signatures: tokens that clients of Azure Service Bus sign themselves with a key of a user.
+"""Shared access signatures: tokens that clients of Azure Service Bus sign with a key of a user.
 
 The text is `SharedAccessSignature sr=URI&sig=SIGNATURE&se=END&skn=NAME`, each value percent-encoded: the
-resource that it is for, base64 of HMAC-SHA256 over "URI\\nEND" with the text of the key (URI as it stands in
-the token), the end in seconds since 1970, and the name of the key, which is a user here.
+resource, base64 of HMAC-SHA256 over "URI\\nEND" with the text of the key (URI in the form that it has in the
+token), the end in seconds since 1970, and the name of the key, which is a user here.
 """
 
 import base64
@@ -22,28 +22,28 @@ class Signature(NamedTuple):
 
     user: str
     resource: str
-    """The URI that it is for, decoded."""
+    """The decoded URI of the resource."""
     expires_s: int
     signed: bytes
     """The text that was signed."""
     digest: str
 
     def verify(self, key: str) -> bool:
-        """Whether this key has made it."""
+        """Whether the signature was made with this key."""
         made = base64.b64encode(hmac.digest(key.encode(), self.signed, "sha256"))
         return hmac.compare_digest(made, self.digest.encode(errors="replace"))
 
 
 def is_signature(token: str) -> bool:
-    """Whether a token is one of these, and no JSON web token."""
+    """Whether a token is a shared access signature, and no JSON web token."""
     return token.startswith(PREFIX)
 
 
 def unsigned(user: str) -> str:
-    """The text of the error for a signature that no key of its user has made."""
+    """The text of the error for a signature that matches no key of its user."""
     return (
         f"no user {user!a:.80} has an access key that made this signature; `lightrail-admin key list` shows "
-        "who has keys"
+        "the users that have keys"
     )
 
 

@@ -22,11 +22,11 @@ TOKEN_BYTES_MAX: Final = 8_192
 """Longer tokens are refused unread; HTTP servers and proxies stop at headers of this size."""
 
 Scope = tuple[tuple[str, frozenset[Right]], ...]
-"""(prefix, rights) pairs, as namespace/rights.py reads them."""
+"""(prefix, rights) pairs, in the form of namespace/rights.py."""
 
 
 class InvalidTokenError(ValueError):
-    """A token, or a request for one, that can't be used; the message says why."""
+    """A token, or a request for one, that can't be used; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Transports and endpoints: how messages travel, apart from what they are.
+"""Transports and endpoints: the sending and receiving of messages, independent of their content.
 
 A transport moves envelopes, which are bytes with headers, to and from one address. An endpoint translates
-between envelopes and objects. `open_transport` gives the transport of a URL.
+between envelopes and objects. `open_transport` returns the transport of a URL.
 """
 
 from lightrail.transport.addresses import memory_broker, open_transport, transport_of

@@ -1,4 +1,4 @@
-"""Addresses: which transport a URL stands for."""
+"""Addresses: the transport for each kind of URL."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -15,7 +15,7 @@ _BROKERS: Final[dict[str, MemoryBroker]] = {}
 
 
 def memory_broker(name: str) -> MemoryBroker:
-    """The broker of this process that `memory://NAME/…` stands for."""
+    """The broker of this process for the URLs `memory://NAME/…`."""
     return _BROKERS.setdefault(name, MemoryBroker())
 
 
@@ -26,14 +26,14 @@ async def open_transport(url: str) -> Transport:
     |---|---|
     | `amqp://HOST[:PORT]/NAME`, `amqps://…` | a queue or router of a broker |
     | `ws://HOST[:PORT][/PATH]#NAME`, `wss://…` | the same over WebSocket (extra `websocket`) |
-    | `memory://BROKER/NAME` | one of a broker in this process |
+    | `memory://BROKER/NAME` | a queue or router of a broker in this process |
     | `loopback://NAME` | a list in this process, at most once |
     | `udp://GROUP:PORT[?interface=ADDRESS&ttl=1]` | multicast, at most once |
-    | `store-forward+URL?outbox=FILE` | a durable outbox in front of any of them |
+    | `store-forward+URL?outbox=FILE` | a durable outbox in front of any other transport |
 
     Raises:
         ValueError: the URL is none of these.
-        TransportError: it could not be opened.
+        TransportError: the transport could not be opened.
     """
     transport = transport_of(url)
     try:
@@ -53,7 +53,7 @@ def transport_of(url: str) -> Transport:
     if make is None or not colon:
         known = ", ".join(sorted(_SCHEMES))
         raise ValueError(
-            f"expected the URL of a transport ({known}, or one of them behind {STORE_FORWARD}), found {url}"
+            f"expected the URL of a transport ({known}, or such a URL behind {STORE_FORWARD}), found {url}"
         )
     return make(urlsplit(url))
 
@@ -80,7 +80,7 @@ def _websocket(parts: SplitResult) -> Transport:
 
     name = unquote(parts.fragment)
     if not name:
-        # The path is the WebSocket's own, and no server sees a fragment.
+        # The path belongs to the WebSocket, and no server receives a fragment.
         raise ValueError(
             f"expected the name of a queue behind # in the URL, as {parts.scheme}://{parts.hostname}/#orders"
         )

@@ -32,8 +32,8 @@ def message_of(envelope: Envelope) -> Message:
 def envelope_of(message: Message) -> Envelope:
     """The envelope of an AMQP message of any sender.
 
-    A body of text is encoded in UTF-8, other values of AMQP in JSON where they can be. Raises DecodeError
-    for a malformed message, and ValueError for a body that is neither.
+    A body of text is encoded in UTF-8, other AMQP values in JSON if possible. Raises DecodeError for a
+    malformed message, and ValueError for a body that can't be encoded.
     """
     body = message.body
     content_type = message.content_type
@@ -46,9 +46,7 @@ def envelope_of(message: Message) -> Envelope:
         try:
             body = json.dumps(body).encode()
         except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"expected a body of bytes, text or what JSON has, found {body!r:.80}"
-            ) from error
+            raise ValueError(f"expected a body of bytes, text or a JSON value, found {body!r:.80}") from error
         content_type = content_type or "application/json"
     id, correlation_id = message.id, message.correlation_id
     return Envelope(

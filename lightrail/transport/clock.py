@@ -1,4 +1,4 @@
-"""Clocks: the time of day and calls at a time, from the event loop or moved by hand in tests."""
+"""Clocks: the time of day and scheduled calls, from the event loop or controlled by tests."""
 
 import asyncio
 import heapq
@@ -12,12 +12,12 @@ class Timer(Protocol):
     """A call that is due at a time."""
 
     def cancel(self) -> None:
-        """The call is not made."""
+        """Cancels the call."""
         ...
 
 
 class Clock(Protocol):
-    """Time as transports see it."""
+    """The time that transports use."""
 
     def time(self) -> float:
         """Seconds since the Unix epoch."""
@@ -28,7 +28,7 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Returns after so many seconds of this clock."""
+        """Returns after this number of seconds of this clock."""
         ...
 
 
@@ -71,11 +71,11 @@ class ManualClock:
         self._numbers = itertools.count()
 
     def time(self) -> float:
-        """Seconds since the Unix epoch, as far as the clock was moved."""
+        """Seconds since the Unix epoch to which the clock was moved."""
         return self._now
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
-        """Makes a call when `advance` reaches a time; at once where it has passed."""
+        """Makes a call when `advance` reaches a time; at once if the time has passed."""
         timer = _ManualTimer(call)
         heapq.heappush(self._due, (when, next(self._numbers), timer))
         if when <= self._now:
@@ -83,7 +83,7 @@ class ManualClock:
         return timer
 
     async def sleep(self, seconds: float) -> None:
-        """Returns when the clock was moved by so many seconds."""
+        """Returns when the clock was moved by this number of seconds."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return

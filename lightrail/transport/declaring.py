@@ -1,6 +1,6 @@
-"""Declaring a topology at a LightRail broker: what is missing is made, rules that differ are changed.
+"""Declaring a topology at a LightRail broker: missing names are created, rules that differ are changed.
 
-Many requests are under way at once, over several links: the broker carries out those of one link in turn.
+Many requests are sent at once, over several links: the broker executes the requests of one link in turn.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from lightrail.transport.topology import Subscription, Topology, TopologyError, 
 
 LINKS: Final = 4
 REQUESTS: Final = 10
-"""Of one link without an answer; the broker lets a link have 20."""
+"""Unanswered requests of one link; the broker allows 20."""
 FEW: Final = 50
-"""Entities that are read one by one; for more, all names of the broker are listed, 500 in a request."""
+"""Up to this number entities are read one by one; for more, all names are listed, 500 in a request."""
 ROUTER_ATTRIBUTES: Final = {"unroutable": "drop"}
-"""An event that nobody subscribes to is no error."""
+"""An event without subscribers is no error."""
 AWAY: Final = 503
-"""A shard or the coordinator is away, or full: trying again helps."""
+"""Errors that may pass: a shard or the coordinator is not connected, or full."""
 EXISTS: Final = 409
 MISSING: Final = 404
 
@@ -28,11 +28,11 @@ Item = TypeVar("Item")
 
 
 async def declare(connection: Connection, topology: Topology) -> None:
-    """Makes queues, routers and subscriptions.
+    """Creates queues, routers and subscriptions.
 
     Raises:
-        TopologyError: a name has another role, or the user may not make what is missing.
-        TransportError: the connection was lost meanwhile, or a shard is away: trying again helps.
+        TopologyError: a name has another role, or the user may not create a missing name.
+        TransportError: the connection was lost, or a shard is not connected: try again.
     """
     managements = [connection.management() for _ in range(LINKS)]
     try:
@@ -69,7 +69,7 @@ class _Declaration:
         )
 
     async def _found(self, type: str, wanted: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """Those of the entities that are there, by name."""
+        """The entities that exist, by name."""
         names = set(wanted)
         found: dict[str, Mapping[str, Any]] = {}
         if len(names) > FEW:
@@ -90,7 +90,7 @@ class _Declaration:
         return found
 
     async def _each(self, items: Iterable[Item], call: Callable[[Management, Item], Awaitable[None]]) -> None:
-        """Calls a function for all items, with one of the links; a few calls are under way on each."""
+        """Calls a function for all items, each with one of the links; a few calls share a link."""
         left = iter(list(items))
 
         async def work(management: Management) -> None:
@@ -103,7 +103,7 @@ class _Declaration:
                     for _ in range(REQUESTS):
                         tasks.create_task(work(management))
         except ExceptionGroup as group:
-            # Those that failed meanwhile say the same of other names.
+            # Other calls have failed for similar reasons.
             raise group.exceptions[0] from None
 
     async def _name(
@@ -121,7 +121,7 @@ class _Declaration:
             except ManagementError as error:
                 if error.status != EXISTS:
                     raise
-            # Another process has made the name meanwhile.
+            # Another process has created the name meanwhile.
             found = await management.read(name)
         if found["type"] != type:
             if found["type"] != NAME:
@@ -158,7 +158,7 @@ class _Declaration:
 
 
 _DEFAULTS: Final[Mapping[str, Any]] = {"delay": False, "groups": False}
-"""Values that the broker leaves out of what was given, where they are asked for."""
+"""Default values, which the broker leaves out of the attributes that it returns."""
 
 
 def _role(type: str) -> str:

@@ -1,4 +1,4 @@
-"""Endpoints: objects on one side, envelopes on the other, and where messages go that can't be handled."""
+"""Endpoints: translate between objects and envelopes, and forward messages that can't be handled."""
 
 import inspect
 import socket
@@ -13,7 +13,7 @@ NOT_READABLE: Final = "lightrail:not-readable"
 SELECTOR_FAILED: Final = "lightrail:selector-failed"
 HANDLER_FAILED: Final = "lightrail:handler-failed"
 TEXT_MAX: Final = 1_000
-"""Characters of an error's text that go with a message."""
+"""Characters of an error's text that are sent with a message."""
 TRACE_MAX: Final = 4_000
 
 
@@ -21,11 +21,11 @@ class Codec(Protocol):
     """Turns objects into envelopes and back."""
 
     def encode(self, message: Any) -> Envelope:
-        """The envelope of a message. Raises TypeError or ValueError for what can't be sent."""
+        """The envelope of a message. Raises TypeError or ValueError for a message that can't be sent."""
         ...
 
     def decode(self, envelope: Envelope) -> Any:
-        """The message of an envelope. Raises ValueError for what can't be read."""
+        """The message of an envelope. Raises ValueError for an envelope that can't be read."""
         ...
 
 
@@ -36,13 +36,13 @@ MessageSelector = Callable[[Any], MessageHandler | None]
 class Endpoint:
     """Sends and receives objects through a transport.
 
-    A message that can't be decoded, or whose selector or handler raises, goes to the error transport with
-    the reason in headers; without an error transport it goes to the dead letters of its queue.
+    A message that can't be decoded, or whose selector or handler raises, is sent to the error transport with
+    the reason in headers; without an error transport it becomes a dead letter of its queue.
 
     Args:
         transport: of the address; closed with the endpoint.
         codec: between objects and envelopes.
-        errors: where messages go that can't be handled; closed with the endpoint, too.
+        errors: the transport for messages that can't be handled; closed with the endpoint, too.
 
     Raises:
         ValueError: the transport has no dead letters, and there is no error transport.
@@ -60,13 +60,13 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """Of the transport."""
+        """The address of the transport."""
         return self.transport.address
 
     async def send(self, message: Any) -> None:
         """Sends an object.
 
-        Raises TypeError or ValueError for what the codec can't encode, and what the transport raises.
+        Raises TypeError or ValueError for an object that the codec can't encode, and errors of the transport.
         """
         await self.transport.send(self._codec.encode(message))
 
@@ -75,10 +75,10 @@ class Endpoint:
 
         Args:
             select: looks at an object and returns its handler; None leaves the message to other receivers.
-            timeout: seconds to wait; None: for ever.
+            timeout: seconds to wait; None: no limit.
 
         Returns:
-            Whether a message was received: handled, or sent to the errors.
+            Whether a message was received: handled, or sent to the error transport.
         """
 
         def look(envelope: Envelope) -> Handler | None:
@@ -95,7 +95,7 @@ class Endpoint:
         return await self.transport.receive(look, timeout)
 
     async def close(self) -> None:
-        """Closes the transport, and that of the errors."""
+        """Closes the transport and the error transport."""
         await self.transport.close()
         if self.errors is not None:
             await self.errors.close()
@@ -122,7 +122,7 @@ class Endpoint:
         if self.errors is None:
             await received.dead_letter(reason, description_of(error), notes)
             return
-        # Sent before it is accepted: a crash between the two leaves two copies, never none.
+        # Sent before it is accepted: a crash between the two steps leaves two copies, and loses none.
         why: dict[str, Header] = {
             "error-reason": reason,
             "error-description": description_of(error),
@@ -135,12 +135,12 @@ class Endpoint:
 
 
 def description_of(error: BaseException) -> str:
-    """Type and text of an exception, as people read it."""
+    """Type and text of an exception in readable form."""
     return f"{type(error).__name__}: {error}"[:TEXT_MAX]
 
 
 def notes_of(error: BaseException) -> dict[str, Header]:
-    """Annotations of a dead letter: what was raised, and where."""
+    """Annotations of a dead letter: the exception and its traceback."""
     trace = "".join(traceback.format_exception(error))
     return {
         "x-opt-exception-type": f"{type(error).__module__}.{type(error).__qualname__}",

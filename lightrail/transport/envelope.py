@@ -1,4 +1,4 @@
-"""Envelopes: bytes with the headers that every transport moves along with them."""
+"""Envelopes: bytes with the headers that every transport sends with them."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 Header = str | int | float | bool | None
-"""What a header may be on every transport."""
+"""Types of a header's value that every transport can send."""
 
 NO_HEADERS: Final[Mapping[str, Header]] = MappingProxyType({})
 PRIORITY_DEFAULT: Final = 4
@@ -16,23 +16,23 @@ PRIORITY_DEFAULT: Final = 4
 
 @dataclass(slots=True, kw_only=True)
 class Envelope:
-    """A message as a transport moves it; nobody changes one that was sent or received.
+    """The message that a transport sends or receives; it is not changed after that.
 
     Attributes:
         body: the serialised message.
         id: of the message; transports that drop duplicates compare it.
-        subject: what the message is about; routers select by it, word for word between dots.
+        subject: the topic of the message; routers filter by it, word by word between dots.
         content_type: MIME type of the body.
         correlation_id: id of the message that this one answers or belongs to.
         reply_to: address where answers are sent.
         group: messages of one group are handled in order, where the queue has groups.
-        ttl: seconds that the message may wait in a queue; None: for ever.
+        ttl: seconds that the message may wait in a queue; None: no limit.
         deliver_at: seconds since the Unix epoch before which the message is not delivered; None: at once.
         priority: 0 to 9, 4 for most.
         headers: by name; values are text, numbers, booleans or None.
         delivery_count: failed deliveries before this one; set by the transport.
-        annotations: what brokers and earlier receivers wrote on the message, such as why it is a dead
-            letter; set by the transport, and not sent.
+        annotations: annotations by brokers and earlier receivers, such as the reason of a dead letter; set by
+            the transport, and not sent.
     """
 
     body: bytes = b""
@@ -50,7 +50,7 @@ class Envelope:
     annotations: Mapping[str, Any] = field(default_factory=dict)
 
     def replace(self, **changes: Any) -> "Envelope":
-        """The same envelope but for these attributes."""
+        """A copy of the envelope with these attributes changed."""
         return dataclasses.replace(self, **changes)
 
 
@@ -59,7 +59,7 @@ _NUMBERS: Final = ("ttl", "deliver_at")
 
 
 def encode_head(envelope: Envelope) -> bytes:
-    """Everything that is sent of an envelope but the body, as a JSON object (docs/formats/envelope.md)."""
+    """The sent attributes of an envelope except the body, as a JSON object (docs/formats/envelope.md)."""
     head: dict[str, Any] = {
         name: value for name in (*_TEXTS, *_NUMBERS) if (value := getattr(envelope, name)) is not None
     }
@@ -71,7 +71,7 @@ def encode_head(envelope: Envelope) -> bytes:
 
 
 def decode_head(head: bytes | str, body: bytes) -> Envelope:
-    """The envelope of what `encode_head` made. Raises ValueError for other bytes."""
+    """The envelope of a head from `encode_head` and a body. Raises ValueError for other bytes."""
     found = json.loads(head)
     if not isinstance(found, dict):
         raise ValueError(f"expected a JSON object of headers, found {type(found).__name__}")

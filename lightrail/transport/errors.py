@@ -2,15 +2,15 @@
 
 
 class TransportError(Exception):
-    """A transport could not do what it was asked for; the text says what to do."""
+    """A transport could not execute a call; the text has a remedy."""
 
 
 class SendRefusedError(TransportError):
-    """The message was not stored at its address, such as by a queue that is full.
+    """The message was not stored at its address, for example because a queue is full.
 
     Attributes:
-        is_certain: False where the answer was lost: the message may have been stored.
-        is_passing: whether the reason passes, such as that of a queue that is full or moves.
+        is_certain: False if the answer was lost: the message may have been stored.
+        is_passing: whether the reason may pass, such as a queue that is full or moves.
     """
 
     def __init__(self, text: str, *, is_certain: bool = True, is_passing: bool = False) -> None:

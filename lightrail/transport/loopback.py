@@ -1,6 +1,6 @@
 """The loopback transport: a list in the process, scanned from its head, at most once.
 
-A message is removed before its handler runs: what the handler raises does not bring the message back.
+A message is removed before its handler runs: an exception of the handler does not return the message.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from lightrail.transport.errors import SendRefusedError, TransportClosedError, T
 from lightrail.transport.protocol import Offers, Selector
 
 LENGTH_MAX: Final = 100_000
-"""Messages that wait in one address."""
+"""Largest number of messages that wait at one address."""
 OFFERS: Final = Offers(selective=True)
 
 
@@ -31,7 +31,7 @@ class Loopback:
         return LoopbackTransport(self, address)
 
     def messages(self, address: str) -> deque[Envelope]:
-        """What waits at an address, the oldest first."""
+        """The messages that wait at an address, the oldest first."""
         return self._lists.setdefault(address, deque())
 
     async def ready(self, address: str) -> None:
@@ -57,19 +57,19 @@ class LoopbackTransport:
         self._is_closed = False
 
     async def open(self) -> None:
-        """Nothing has to be opened."""
+        """No action: there is nothing to open."""
 
     async def listen(self) -> None:
         """Messages can be received at once."""
 
     async def send(self, envelope: Envelope) -> None:
-        """Adds the message. Raises SendRefusedError where `length_max` messages wait."""
+        """Adds the message. Raises SendRefusedError if `length_max` messages wait."""
         if self._is_closed:
             raise TransportClosedError(f"the transport to {self.address} is closed")
         messages = self._loopback.messages(self.address)
         if len(messages) >= self._loopback.length_max:
             raise SendRefusedError(
-                f"{self.address}: {len(messages)} messages wait already, which is the most", is_passing=True
+                f"{self.address}: {len(messages)} messages wait already, the maximum", is_passing=True
             )
         messages.append(envelope)
         self._loopback.wake(self.address)
@@ -97,7 +97,7 @@ class LoopbackTransport:
                     if inspect.isawaitable(result):
                         await result
                     return True
-            # Those that this call has looked at and that still wait; the ids of others may be used again.
+            # Only messages that still wait: the ids of removed ones may be used again.
             looked = {id(envelope) for envelope in messages}
             try:
                 async with asyncio.timeout_at(deadline):
@@ -106,25 +106,25 @@ class LoopbackTransport:
                 return False
 
     async def close(self) -> None:
-        """Ends calls of `receive` that wait, with TransportClosedError; what waits stays."""
+        """Ends calls of `receive` that wait, with TransportClosedError; waiting messages stay."""
         self._is_closed = True
         self._loopback.wake(self.address)
 
 
 class AtMostOnce:
-    """A message that has left its transport already."""
+    """A received message that was removed from its transport already."""
 
     def __init__(self, envelope: Envelope) -> None:
         self.envelope: Final = envelope
         self.settled = False
 
     async def accept(self) -> None:
-        """Nothing is left to be done."""
+        """No action: the message was removed already."""
         self.settled = True
 
     async def release(self) -> None:
         """Raises TransportError."""
-        raise TransportError("expected a transport with locks: here a message leaves before its handler runs")
+        raise TransportError("expected a transport with locks; this one removes messages before handlers run")
 
     async def fail(self, delay: float = 0.0) -> None:
         """Raises TransportError."""

@@ -1,4 +1,4 @@
-"""A broker in the memory of the process: queues and routers by the rules of LightRail, for tests."""
+"""A broker in the memory of the process: queues and routers with the rules of LightRail, for tests."""
 
 import asyncio
 import dataclasses
@@ -29,7 +29,7 @@ OFFERS: Final = Offers(
 
 
 class MemoryBroker:
-    """Queues and routers of one process. A queue is made at its first use.
+    """Queues and routers of one process. A queue is created at its first use.
 
     Args:
         clock: the time of locks, delays and expiry.
@@ -47,33 +47,33 @@ class MemoryBroker:
         """Nothing has to be opened."""
 
     async def close(self) -> None:
-        """Nothing has to be closed; what the queues have stays in them."""
+        """No action: the messages stay in their queues."""
 
     @property
     def healthy(self) -> bool:
-        """Memory is always there."""
+        """Returns True: memory can't be disconnected."""
         return True
 
     def transport(self, address: str, *, credit: int = 0, renew_for: float = 0.0) -> "MemoryTransport":
         """A transport that sends to a queue or router, or receives from a queue.
 
         Args:
-            credit: has no meaning here, where nothing is sent ahead.
-            renew_for: seconds for which locks are renewed, where the queue has a lock_duration.
+            credit: has no effect here, since no message is sent ahead.
+            renew_for: seconds for which locks are renewed, if the queue has a lock_duration.
         """
         return MemoryTransport(self, address, renew_for=renew_for)
 
     async def temporary(self, on_lost: Callable[[], None]) -> "MemoryTransport":
-        """A transport of a queue of its own, which is deleted when the transport is closed.
+        """A transport of a new queue, which is deleted when the transport is closed.
 
         Args:
-            on_lost: is never called: memory is always there.
+            on_lost: is never called: memory can't be disconnected.
         """
         self._numbers += 1
         return MemoryTransport(self, f"$temporary/{self._numbers}", is_temporary=True)
 
     async def declare(self, topology: Topology) -> None:
-        """Makes what is not there yet. Raises TopologyError for contradictions."""
+        """Creates missing queues, routers and subscriptions. Raises TopologyError for contradictions."""
         topology.refuse_contradictions()
         for name, rules in topology.queues.items():
             if name in self._routers:
@@ -88,7 +88,7 @@ class MemoryBroker:
             self._routers.setdefault(each.router, {})[each.id] = each
 
     def queue(self, name: str) -> MemoryQueue:
-        """The queue of a name, made where there is none."""
+        """The queue of a name, which is created if it does not exist."""
         found = self._queues.get(name)
         if found is None:
             if name in self._routers:
@@ -109,7 +109,7 @@ class MemoryBroker:
             self.queue(target).put(envelope)
 
     def _targets(self, address: str, envelope: Envelope) -> list[str]:
-        """Names of the queues that a message goes to."""
+        """Names of the queues for a message."""
         if address not in self._routers:
             return [address]
         targets: dict[str, None] = {}
@@ -117,14 +117,14 @@ class MemoryBroker:
         return list(targets)
 
     async def accept_and_send(self, received: Received, sends: Sequence[tuple[Transport, Envelope]]) -> None:
-        """Accepts a message and sends others: all of it, or nothing. Raises SendRefusedError."""
+        """Accepts a message and sends others, in one transaction. Raises SendRefusedError."""
         found = [
             (self.queue(target), envelope)
             for transport, envelope in sends
             for target in self._targets(transport.address, envelope)
         ]
         if received.settled:
-            raise SendRefusedError("expected a message that is locked, found one whose lock ran out")
+            raise SendRefusedError("expected a message that is locked, found one whose lock expired")
         for queue, count in Counter(queue for queue, _ in found).items():
             queue.check_room(count)
         await received.accept()
@@ -132,11 +132,11 @@ class MemoryBroker:
             queue.put(envelope)
 
     async def cancel(self, queue: str, id: str) -> bool:
-        """Removes a message that is held back until its time; whether there was one with this id."""
+        """Removes a delayed message; returns whether there was one with this id."""
         return self.queue(queue).cancel_delayed(id)
 
     def delete(self, name: str) -> None:
-        """Deletes a queue with what it has."""
+        """Deletes a queue with its messages."""
         self._queues.pop(name, None)
 
     async def ready(self, name: str) -> None:
@@ -188,13 +188,13 @@ class MemoryTransport:
         self._broker.queue(self.address)
 
     async def send(self, envelope: Envelope) -> None:
-        """Stores the message. Raises SendRefusedError where a queue is full."""
+        """Stores the message. Raises SendRefusedError if a queue is full."""
         if self._closed.is_set():
             raise TransportClosedError(f"the transport to {self.address} is closed")
         self._broker.send(self.address, envelope)
 
     async def receive(self, select: Selector, timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Waits for a message that `select` has a handler for; whether one was handled."""
+        """Waits for a message that `select` has a handler for; returns whether one was handled."""
         queue = self._broker.queue(self.address)
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         while True:
@@ -221,7 +221,7 @@ class MemoryTransport:
         return True
 
     async def close(self) -> None:
-        """Releases what is not settled; calls of `receive` that wait raise TransportClosedError."""
+        """Releases unsettled messages; calls of `receive` that wait raise TransportClosedError."""
         self._closed.set()
         for received in list(self._unsettled):
             await received.release()
@@ -240,7 +240,7 @@ class MemoryReceived:
         self._lock = entry.lock
 
     def keep_locked(self, clock: Clock, every: float, until: float) -> None:
-        """Renews the lock again and again, as long as the message is not settled."""
+        """Renews the lock at intervals until the message is settled."""
 
         def renew() -> None:
             if self._queue.renew(self._entry, self._lock) and clock.time() < until:
@@ -250,7 +250,7 @@ class MemoryReceived:
 
     @property
     def settled(self) -> bool:
-        """Whether it was settled, or its lock ran out."""
+        """Whether it was settled, or its lock expired."""
         return not self._queue.is_locked(self._entry, self._lock)
 
     async def accept(self) -> None:
@@ -258,15 +258,15 @@ class MemoryReceived:
         self._queue.accept(self._entry, self._lock)
 
     async def release(self) -> None:
-        """The message is delivered again, uncounted."""
+        """The message is delivered again; this delivery is not counted."""
         self._queue.release(self._entry, self._lock)
 
     async def fail(self, delay: float = 0.0) -> None:
-        """The message is delivered again after so many seconds, counted."""
+        """The message is delivered again after `delay` seconds; this delivery is counted."""
         self._queue.fail(self._entry, self._lock, delay)
 
     async def dead_letter(
         self, reason: str, description: str = "", notes: Mapping[str, Header] = NO_HEADERS
     ) -> None:
-        """The message goes to the queue's dead letters."""
+        """The message becomes a dead letter of the queue."""
         self._queue.reject(self._entry, self._lock, reason, description, notes)

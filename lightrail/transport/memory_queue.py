@@ -1,7 +1,7 @@
-"""A queue in memory, by the rules of the broker's queues: locks, delays, dead letters, expiry, groups.
+"""A queue in memory, with the rules of the broker's queues: locks, delays, dead letters, expiry, groups.
 
-Messages stand in the order of their arrival; one that is delivered again returns to its position. Time is
-that of a clock which tests move.
+Messages are in the order of their arrival; a message that is delivered again returns to its position. Tests
+control the clock.
 """
 
 from collections import deque
@@ -16,13 +16,13 @@ from lightrail.transport.protocol import Handler, Selector
 from lightrail.transport.topology import QueueRules
 
 MAX_DELIVERY_COUNT: Final = 10
-"""Of queues whose rules leave it to the broker, as LightRail has it."""
+"""max_delivery_count of queues whose rules do not set it: the default of LightRail."""
 EXPIRED: Final = "expired"
 MAX_DELIVERY_COUNT_REASON: Final = "max-delivery-count"
 
 
 class State(Enum):
-    """Where a message of a queue stands."""
+    """State of a message in a queue."""
 
     READY = "ready"
     LOCKED = "locked"
@@ -42,13 +42,13 @@ class Entry:
         self.failures = 0
         """Deliveries that failed."""
         self.lock = 0
-        """Number of the current delivery: settlements of an earlier one are void."""
+        """Number of the current delivery: settlements of earlier deliveries are ignored."""
         self.passed_over: set[object] = set()
         """Receivers that had no handler for the message."""
         self.timer: Timer | None = None
-        """Of the end of the lock or of the delay."""
+        """Timer for the end of the lock or of the delay."""
         self.until = until
-        """When the message expires."""
+        """Timer for the expiry of the message."""
 
 
 class MemoryQueue:
@@ -73,9 +73,9 @@ class MemoryQueue:
         self._dead_letter = dead_letter
         self._on_ready = on_ready
         self._ready: deque[Entry] = deque()
-        """In order of their sequences."""
+        """Entries in order of their sequences."""
         self._entries: dict[int, Entry] = {}
-        """All, by sequence."""
+        """All entries by sequence."""
         self._locked_groups: set[str] = set()
         self._seen: dict[str, float] = {}
         """Ids of messages within the duplicate window, with the time of their arrival, oldest first."""
@@ -90,13 +90,13 @@ class MemoryQueue:
         return any(entry.state in (State.READY, State.LOCKED) for entry in self._entries.values())
 
     def envelopes(self) -> list[Envelope]:
-        """All messages, in order, those that are locked or delayed as well."""
+        """All messages, in order, including locked and delayed ones."""
         return [entry.envelope for entry in self._entries.values()]
 
     # --- sending ---------------------------------------------------------------------------------------
 
     def put(self, envelope: Envelope) -> None:
-        """Stores a message. Raises SendRefusedError where the queue is full."""
+        """Stores a message. Raises SendRefusedError if the queue is full."""
         now = self._clock.time()
         window = self.rules.duplicate_window
         if window is not None and envelope.id is not None:
@@ -118,7 +118,7 @@ class MemoryQueue:
             self._on_ready()
 
     def check_room(self, count: int) -> None:
-        """Raises SendRefusedError where the queue has no room for so many messages."""
+        """Raises SendRefusedError if the queue has no room for `count` messages."""
         if self.rules.max_length is not None and len(self._entries) + count > self.rules.max_length:
             raise SendRefusedError(
                 f"{self.name}: the queue has its max_length of {self.rules.max_length} messages",
@@ -126,7 +126,7 @@ class MemoryQueue:
             )
 
     def cancel_delayed(self, id: str) -> bool:
-        """Removes a message that is held back until its time; whether there was one with this id."""
+        """Removes a delayed message; returns whether there was one with this id."""
         for entry in self._entries.values():
             if entry.state is State.DELAYED and entry.envelope.id == id:
                 self._remove(entry)
@@ -136,7 +136,7 @@ class MemoryQueue:
     # --- receiving -------------------------------------------------------------------------------------
 
     def take(self, receiver: object, select: Selector) -> tuple[Entry, Handler] | None:
-        """Locks the first message that a receiver has a handler for; what `select` raises fails it."""
+        """Locks the first message that a receiver has a handler for; an exception of `select` fails it."""
         now = self._clock.time()
         expired: list[Entry] = []
         try:
@@ -174,7 +174,7 @@ class MemoryQueue:
             self.renew(entry, entry.lock)
 
     def renew(self, entry: Entry, lock: int) -> bool:
-        """Locks a delivery for the lock_duration from now on; whether it was still locked."""
+        """Locks a delivery for the lock_duration from now on; returns whether it was still locked."""
         if not self.is_locked(entry, lock):
             return False
         if self.rules.lock_duration is not None:
@@ -197,13 +197,13 @@ class MemoryQueue:
             self._on_ready()
 
     def release(self, entry: Entry, lock: int) -> None:
-        """Delivers the message again, uncounted."""
+        """Delivers the message again, without counting this delivery."""
         if self.is_locked(entry, lock):
             self._unlock(entry)
             self._return(entry)
 
     def fail(self, entry: Entry, lock: int, delay: float) -> None:
-        """Delivers the message again after a delay, or makes it a dead letter when it failed too often."""
+        """Delivers the message again after a delay, or makes it a dead letter if it failed too often."""
         if not self.is_locked(entry, lock):
             return
         self._unlock(entry)

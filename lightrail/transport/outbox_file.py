@@ -1,7 +1,7 @@
 """The file of an outbox: messages on the local disk until they are forwarded (docs/formats/envelope.md).
 
-A SQLite database with a write-ahead log; every commit is on the disk before it returns. One thread at a time
-uses an OutboxFile; several processes may open the same file, and one of them forwards.
+A SQLite database with a write-ahead log; every commit is synced before it returns. One thread at a time uses
+an OutboxFile; several processes may open the same file, and one of them forwards.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from lightrail.transport.errors import SendRefusedError, TransportError
 
 VERSION: Final = 1
 BUSY_S: Final = 30.0
-"""How long a commit waits for that of another process."""
+"""Seconds that a commit waits for the commit of another process."""
 _TABLES: Final = """
 create table about (version integer not null, outbox text not null);
 create table messages (
@@ -48,7 +48,7 @@ end;
 
 
 class OutboxFullError(TransportError):
-    """The outbox has as much as it may have: the application sends faster than messages are forwarded."""
+    """The outbox has reached its limit: the application sends faster than messages are forwarded."""
 
 
 class OutboxError(TransportError):
@@ -75,12 +75,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How much waits.
+    """The messages that wait to be forwarded.
 
     Attributes:
-        messages, size: those that wait, and their bytes.
-        oldest_s: seconds since the oldest was stored; 0 where none waits.
-        refused: messages that were set aside, since their address refused them.
+        messages, size: number of waiting messages, and their bytes.
+        oldest_s: seconds since the oldest was stored; 0 if none waits.
+        refused: number of messages that were set aside, because their address refused them.
     """
 
     messages: int
@@ -93,10 +93,10 @@ class OutboxFile:
     """An outbox on the disk.
 
     Args:
-        path: of the database; made where there is none, readable by its user alone.
-        messages_max, bytes_max: what may wait.
+        path: of the database, which is created if it does not exist, readable only by its user.
 
-    Raises OutboxError where the file is no outbox, or of a later version.
+        messages_max, bytes_max: limits of the waiting messages.
+    Raises OutboxError if the file is no outbox, or of a later version.
     """
 
     def __init__(self, path: Path, messages_max: int, bytes_max: int) -> None:
@@ -106,7 +106,7 @@ class OutboxFile:
         self._lock: IO[bytes] | None = None
         try:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            # Made on the loop, used by the thread of the outbox: never by two at a time.
+            # Created on the loop, used by the thread of the outbox: never by two threads at a time.
             self._database = sqlite3.connect(path, BUSY_S, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
             raise OutboxError(f"{path}: the outbox could not be opened: {error}") from error
@@ -129,7 +129,7 @@ class OutboxFile:
                         execute(statement)
                     execute("insert into about values (?, ?)", (VERSION, uuid.uuid4().hex))
                 elif "about" not in tables or "messages" not in tables:
-                    raise OutboxError(f"{self.path}: expected an outbox, found a database of something else")
+                    raise OutboxError(f"{self.path}: expected an outbox, found another database")
                 version, id = execute("select version, outbox from about").fetchone()
                 if version != VERSION:
                     raise OutboxError(
@@ -143,14 +143,14 @@ class OutboxFile:
         return str(id)
 
     def close(self) -> None:
-        """Closes the file; what waits stays."""
+        """Closes the file; waiting messages stay in it."""
         self.stop_forwarding()
         self._database.close()
 
     # --- sending ---------------------------------------------------------------------------------------
 
     def append(self, envelopes: Sequence[Envelope]) -> list[Exception | None]:
-        """Stores messages, durably; returns None for each, or why it was not stored. Raises OutboxError."""
+        """Stores messages durably; returns for each None, or why it was not stored. Raises OutboxError."""
         execute = self._database.execute
         results: list[Exception | None] = []
         try:
@@ -162,7 +162,7 @@ class OutboxFile:
                     try:
                         head = encode_head(envelope).decode()
                     except (TypeError, ValueError) as error:
-                        # Of this message alone: others of the same commit are stored.
+                        # An error of this message only: others of the same commit are stored.
                         results.append(SendRefusedError(f"expected headers of simple values: {error}"))
                         continue
                     length = len(head) + len(envelope.body)
@@ -193,7 +193,7 @@ class OutboxFile:
     # --- forwarding ------------------------------------------------------------------------------------
 
     def forward(self) -> bool:
-        """Whether this process forwards from now on; False while another one does."""
+        """Begins to forward; returns False while another process forwards."""
         if self._lock is None:
             lock = open(f"{self.path}.lock", "ab")  # noqa: SIM115 - open for as long as this process forwards
             try:
@@ -211,7 +211,7 @@ class OutboxFile:
             self._lock = None
 
     def next(self, count: int, size: int) -> list[Stored]:
-        """The oldest messages, in order: `count` at the most, of `size` bytes together, but one at least."""
+        """The oldest messages, in order: at most `count` messages of `size` bytes, but at least one."""
         found: list[Stored] = []
         cursor = self._database.execute(
             "select sequence, head, body from messages order by sequence limit ?", (count,)
@@ -219,7 +219,7 @@ class OutboxFile:
         for sequence, head, body in cursor:
             envelope = decode_head(head, body)
             if envelope.id is None:
-                # The same at every attempt: the broker drops what it has already.
+                # The id is the same at every attempt: the broker drops a message that it has already.
                 envelope = envelope.replace(id=f"{self.id}-{sequence}")
             found.append(Stored(sequence, envelope))
             size -= len(head) + len(body)
@@ -247,10 +247,10 @@ class OutboxFile:
             )
             self._database.execute("delete from messages where sequence = ?", (sequence,))
 
-    # --- for people ------------------------------------------------------------------------------------
+    # --- administration --------------------------------------------------------------------------------
 
     def depth(self) -> Depth:
-        """How much waits."""
+        """The number, size and age of waiting messages."""
         execute = self._database.execute
         messages, size = execute("select messages, bytes from size").fetchone()
         oldest = execute("select stored_at from messages order by sequence limit 1").fetchone()
@@ -268,11 +268,11 @@ class OutboxFile:
         ]
 
     def retry(self, sequences: Sequence[int]) -> int:
-        """Has messages that were set aside forwarded again, behind those that wait; returns how many."""
+        """Appends messages that were set aside to the waiting ones; returns their number."""
         return self._from_refused(sequences, is_kept=True)
 
     def discard(self, sequences: Sequence[int]) -> int:
-        """Deletes messages that were set aside; returns how many."""
+        """Deletes messages that were set aside; returns their number."""
         return self._from_refused(sequences, is_kept=False)
 
     def _from_refused(self, sequences: Sequence[int], is_kept: bool) -> int:
@@ -293,7 +293,7 @@ class OutboxFile:
 
 
 def _statements(script: str) -> list[str]:
-    """One by one, so that they are one transaction: `executescript` commits first."""
+    """The statements of a script, to execute in one transaction: `executescript` commits first."""
     found: list[str] = []
     text = ""
     for line in script.strip().splitlines(keepends=True):

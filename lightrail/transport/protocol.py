@@ -1,7 +1,7 @@
-"""What a transport does: it sends envelopes to one address, and receives from it selectively.
+"""The protocol of transports: a transport sends envelopes to one address, and receives from it selectively.
 
-A transport knows nothing of messages as objects; `Endpoint` translates between the two. `Offers` declares
-what a transport guarantees, and one suite of contract tests checks each declaration.
+A transport does not handle objects; `Endpoint` translates between envelopes and objects. `Offers` declares
+the guarantees of a transport, and one suite of contract tests checks each declaration.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,18 +14,18 @@ from lightrail.transport.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What a transport guarantees.
+    """The guarantees of a transport.
 
     Attributes:
-        at_least_once: `send` returns when the message is stored with the receiver's side, and a message
-            leaves only when its handler has returned. Otherwise at most once.
-        locks: a message that is being handled is hidden from other receivers and returns if they die.
-        delays: `Envelope.deliver_at` and `Received.fail(delay)` hold messages back.
+        at_least_once: `send` returns when the message is stored at the receiver's side, and a message is
+            removed only when its handler has returned. Otherwise at most once.
+        locks: a message that is being handled is hidden from other receivers, until its receiver fails.
+        delays: `Envelope.deliver_at` and `Received.fail(delay)` delay messages.
         dead_letters: `Received.dead_letter` keeps the message, with the reason.
-        expiry: `Envelope.ttl` ends messages.
+        expiry: messages expire after `Envelope.ttl`.
         groups: messages of one `Envelope.group` are handled one after the other, by one receiver at a time.
         selective: a message without a handler stays for other receivers.
-        transactions: `Broker.accept_and_send` does all of it or nothing.
+        transactions: `Broker.accept_and_send` is atomic.
     """
 
     at_least_once: bool = False
@@ -41,8 +41,8 @@ class Offers:
 class Received(Protocol):
     """A message that was received, until it is settled by one of the methods.
 
-    On transports without locks the message has left its queue already, and the methods that would bring it
-    back raise TransportError.
+    On transports without locks the message was removed from its queue already, and the methods that would
+    return it raise TransportError.
     """
 
     @property
@@ -52,11 +52,11 @@ class Received(Protocol):
 
     @property
     def settled(self) -> bool:
-        """Whether one of the methods was called, or the message was lost to another receiver."""
+        """Whether one of the methods was called, or the message was delivered to another receiver."""
         ...
 
     async def accept(self) -> None:
-        """The message was handled: it leaves its queue."""
+        """The message was handled: removes it from its queue."""
         ...
 
     async def release(self) -> None:
@@ -70,10 +70,10 @@ class Received(Protocol):
     async def dead_letter(
         self, reason: str, description: str = "", notes: Mapping[str, Header] = NO_HEADERS
     ) -> None:
-        """The message can't be handled: it goes to the dead letters of its queue.
+        """The message can't be handled: it becomes a dead letter of its queue.
 
         Args:
-            reason: a symbol such as lightrail:handler-failed, by which dead letters are found again.
+            reason: a symbol such as lightrail:handler-failed, by which dead letters can be found.
             description: for people.
             notes: annotations that are written on the dead letter.
         """
@@ -81,10 +81,10 @@ class Received(Protocol):
 
 
 Handler = Callable[[Received], Awaitable[None] | None]
-"""Handles one message. It is accepted when the handler returns without having settled it."""
+"""Handles one message, which is accepted when the handler returns without having settled it."""
 
 Selector = Callable[[Envelope], Handler | None]
-"""Looks at a message and returns its handler; None leaves the message to other receivers."""
+"""Returns the handler of a message; None leaves the message to other receivers."""
 
 
 class Transport(Protocol):
@@ -92,20 +92,20 @@ class Transport(Protocol):
 
     @property
     def address(self) -> str:
-        """Name of what it sends to and receives from."""
+        """Name of the queue, router or group that the transport sends to and receives from."""
         ...
 
     @property
     def offers(self) -> Offers:
-        """What it guarantees."""
+        """The guarantees of the transport."""
         ...
 
     async def open(self) -> None:
-        """Connects or listens, so that errors show now; `send` and `receive` do it otherwise."""
+        """Connects or listens, so that errors show now; otherwise the first `send` or `receive` does."""
         ...
 
     async def listen(self) -> None:
-        """Returns when messages can be received. Raises TransportError where they can't."""
+        """Returns when messages can be received. Raises TransportError if they can't."""
         ...
 
     async def send(self, envelope: Envelope) -> None:
@@ -120,12 +120,12 @@ class Transport(Protocol):
     async def receive(self, select: Selector, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         """Waits for a message that `select` has a handler for, and calls the handler with it.
 
-        The handler is called only if this receiver has really got the message. Several tasks may call
-        `receive` at the same time: each handles one message. What `select` or the handler raises counts as
-        a failed delivery, and goes on to the caller; a message whose handler is cancelled is released.
+        The handler is called only if the message was delivered to this receiver. Several tasks may call
+        `receive` at the same time: each handles one message. An exception of `select` or the handler counts
+        as a failed delivery, and is raised here; a message whose handler is cancelled is released.
 
         Args:
-            timeout: seconds to wait for a message that has a handler; None: for ever.
+            timeout: seconds to wait for a message that has a handler; None: no limit.
 
         Returns:
             Whether a handler was called.
@@ -138,16 +138,16 @@ class Transport(Protocol):
 
 
 class Broker(Protocol):
-    """What has queues and routers: AmqpBroker, or MemoryBroker for tests."""
+    """Queues and routers: AmqpBroker, or MemoryBroker for tests."""
 
     @property
     def offers(self) -> Offers:
-        """What its transports guarantee."""
+        """The guarantees of this broker's transports."""
         ...
 
     @property
     def healthy(self) -> bool:
-        """Whether everything that was opened works now."""
+        """Whether the connection and all opened transports work now."""
         ...
 
     async def open(self) -> None:
@@ -163,35 +163,35 @@ class Broker(Protocol):
 
         Args:
             credit: messages that the broker sends ahead.
-            renew_for: seconds for which locks are renewed, where the queue has a lock_duration.
+            renew_for: seconds for which locks are renewed, if the queue has a lock_duration.
         """
         ...
 
     async def temporary(self, on_lost: Callable[[], None]) -> Transport:
-        """A transport of a queue of its own, which is deleted with it.
+        """A transport of a new queue, which is deleted with the transport.
 
         Args:
-            on_lost: called when messages on their way to it are lost, since the connection was.
+            on_lost: called when the connection was lost, and with it possibly messages for the queue.
         """
         ...
 
     async def declare(self, topology: Topology) -> None:
-        """Makes what is not there yet. Raises TopologyError for contradictions."""
+        """Creates missing queues, routers and subscriptions. Raises TopologyError for contradictions."""
         ...
 
     async def accept_and_send(self, received: Received, sends: Sequence[tuple[Transport, Envelope]]) -> None:
-        """Accepts a message and sends others in one transaction: all of it takes effect, or nothing.
+        """Accepts a message and sends others in one transaction: all of these take effect, or none.
 
         Args:
-            received: by a transport of this broker, and not settled.
+            received: an unsettled message of a transport of this broker.
             sends: messages, each with a transport of this broker to its address.
 
         Raises:
-            SendRefusedError: nothing was done, or, where it is not certain, all or nothing. The message is
-                not settled, or is delivered again.
+            SendRefusedError: the transaction had no effect or, unless `is_certain`, may have taken effect.
+                The message is not settled, or is delivered again.
         """
         ...
 
     async def cancel(self, queue: str, id: str) -> bool:
-        """Removes a message that is held back until its time; whether there was one with this id."""
+        """Removes a delayed message; returns whether there was one with this id."""
         ...

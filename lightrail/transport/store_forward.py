@@ -1,7 +1,7 @@
-"""Store and forward: `send` returns when a message is on the local disk; a forwarder sends it on, in order.
+"""Store and forward: `send` stores a message on the local disk; a forwarder sends the messages, in order.
 
-No call of `send` fails because the network or the broker is away. What is forwarded has the same id at every
-attempt, so that a queue with a duplicate_window drops what it has already.
+No call of `send` fails because the network or the broker is down. A forwarded message has the same id at
+every attempt, so that a queue with a duplicate_window drops copies.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from lightrail.transport.threads import Threads
 MESSAGES_MAX: Final = 10_000_000
 BYTES_MAX: Final = 10 << 30
 BATCH: Final = 500
-"""Messages that are read from the file at a time, and under way at once."""
+"""Messages that are read from the file and sent at a time."""
 BATCH_BYTES: Final = 8 << 20
 STORE_MAX: Final = 1_000
 """Messages of one commit."""
@@ -29,17 +29,17 @@ PAUSE_LONGEST_S: Final = 5.0
 LOOK_S: Final = 0.25
 """How often the forwarder looks for messages of other processes, and for the end of another forwarder."""
 REFUSALS_MAX: Final = 10
-"""Attempts, after which a message that its address refuses is set aside."""
+"""Attempts after which a message that its address refuses is set aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a forwarder has done, and what is in its way.
+    """Progress and errors of a forwarder.
 
     Attributes:
-        forwarded: messages since it was opened.
-        failures: attempts without success, in a row.
-        error: text of the last one; empty after a success.
+        forwarded: number of messages since the forwarder was opened.
+        failures: number of consecutive failed attempts.
+        error: text of the last failure; empty after a success.
     """
 
     forwarded: int
@@ -51,11 +51,11 @@ class StoreForwardTransport:
     """A durable outbox in front of another transport.
 
     Args:
-        transport: where messages go on; closed with this one.
-        path: file of the outbox (SQLite), for messages of this address alone.
-        messages_max, bytes_max: what may wait in it; more is refused with OutboxFullError.
-        batch: messages under way at once. A message that is refused is sent again behind those that were
-            under way with it; with 1 the order holds even then.
+        transport: the transport to forward to; closed with this one.
+        path: file of the outbox (SQLite), for messages of this address only.
+        messages_max, bytes_max: limits of waiting messages; beyond them `send` raises OutboxFullError.
+        batch: messages sent at once. A message that is refused is sent again behind the others of its batch;
+            with 1 the order is kept even then.
         clock: of the pauses between attempts.
     """
 
@@ -78,7 +78,7 @@ class StoreForwardTransport:
         self._clock = clock or LoopClock()
         self._threads = Threads(1, "lightrail-outbox")
         self._waiting: list[tuple[Envelope, asyncio.Future[None]]] = []
-        """Messages of calls of `send` that the next commit stores."""
+        """Messages of `send` calls that the next commit stores."""
         self._storing: asyncio.Task[None] | None = None
         self._forwarding: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
@@ -90,20 +90,20 @@ class StoreForwardTransport:
 
     @property
     def address(self) -> str:
-        """Of the transport behind it."""
+        """The address of the transport behind the outbox."""
         return self._transport.address
 
     @property
     def progress(self) -> Progress:
-        """What the forwarder has done."""
+        """Progress and errors of the forwarder."""
         return Progress(self._forwarded, self._failures, self._error)
 
     async def depth(self) -> Depth:
-        """How much waits to be forwarded."""
+        """The messages that wait to be forwarded."""
         return await self._threads.call(self._file.depth)
 
     async def open(self) -> None:
-        """Begins to forward what waits; `send` does so as well."""
+        """Begins to forward waiting messages; `send` does so as well."""
         if self._is_closed:
             raise TransportClosedError(f"the outbox for {self.address} is closed")
         if self._forwarding is None:
@@ -117,7 +117,7 @@ class StoreForwardTransport:
         """Stores a message; returns when it is on the disk.
 
         Raises:
-            OutboxFullError: as much waits as the outbox may have.
+            OutboxFullError: the outbox is at its limit.
             OutboxError: the disk is full or broken.
         """
         await self.open()
@@ -129,7 +129,7 @@ class StoreForwardTransport:
         await stored
 
     async def receive(self, select: Selector, timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Receives from the transport behind it."""
+        """Receives from the transport behind the outbox."""
         return await self._transport.receive(select, timeout)
 
     async def drained(self) -> None:
@@ -138,7 +138,7 @@ class StoreForwardTransport:
             await asyncio.sleep(LOOK_S)
 
     async def close(self) -> None:
-        """Stores what is being sent, and closes the transport; what waits stays on the disk."""
+        """Stores messages of `send` calls, and closes the transport; waiting messages stay on the disk."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -154,7 +154,7 @@ class StoreForwardTransport:
     # --- storing -----------------------------------------------------------------------------------------
 
     async def _store(self) -> None:
-        """Stores what waits, in batches: calls that come during a commit share the next one."""
+        """Stores waiting messages in batches: calls during a commit share the next commit."""
         while self._waiting:
             batch, self._waiting = self._waiting[:STORE_MAX], self._waiting[STORE_MAX:]
             try:
@@ -177,14 +177,14 @@ class StoreForwardTransport:
             self._arrived.clear()
             try:
                 if not await self._threads.call(self._file.forward):
-                    # Another process does, and may end at any time.
+                    # Another process forwards, and may end at any time.
                     await asyncio.sleep(LOOK_S)
                     continue
-                # From the oldest on, after a failure as well: the order is that of `send`.
+                # Begins with the oldest message, even after a failure, to keep the order of `send`.
                 batch = await self._threads.call(self._file.next, self._batch, BATCH_BYTES)
                 is_done = not batch or await self._forward_batch(batch)
             except Exception as error:
-                # Nothing may end this task: what is stored would never leave.
+                # No error may end this task: stored messages would never be forwarded.
                 self._error = str(error) or repr(error)
                 is_done = False
             if not is_done:
@@ -198,8 +198,8 @@ class StoreForwardTransport:
                         await self._arrived.wait()
 
     async def _forward_batch(self, batch: list[Stored]) -> bool:
-        """Whether all messages of a batch were accepted and removed."""
-        # One attempt to connect for all of them.
+        """Sends a batch; returns whether all of its messages were accepted and removed."""
+        # One attempt to connect for the whole batch.
         await self._transport.open()
         sends = [asyncio.ensure_future(self._transport.send(stored.envelope)) for stored in batch]
         try:
@@ -225,7 +225,7 @@ class StoreForwardTransport:
         return is_whole
 
     async def _refuse(self, stored: Stored, reason: str) -> None:
-        """Counts a refusal; a message that is refused again and again makes room for those behind it."""
+        """Counts a refusal; a message that is refused too often is set aside for the messages behind it."""
         count = self._refusals.get(stored.sequence, 0) + 1
         self._refusals[stored.sequence] = count
         if count >= REFUSALS_MAX:

@@ -9,18 +9,18 @@ Value = TypeVar("Value")
 
 
 class Threads:
-    """Calls functions in threads of their own; with one thread, one after the other.
+    """Calls functions in separate threads; with one thread, one call after the other.
 
     Args:
         count: of threads.
-        name: of the threads, for people.
+        name: of the threads, for debugging.
     """
 
     def __init__(self, count: int, name: str) -> None:
         self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
 
     async def call(self, function: Callable[..., Value], *arguments: Any) -> Value:
-        """The result of a call. A cancellation waits for the call to end: it can't be taken back."""
+        """The result of a call. A cancellation waits for the end of the call, which can't be stopped."""
         future = asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
         try:
             return await asyncio.shield(future)
@@ -29,5 +29,5 @@ class Threads:
             raise
 
     def close(self) -> None:
-        """Ends the threads, behind the calls that are under way."""
+        """Ends the threads after their present calls."""
         self._executor.shutdown()

@@ -13,10 +13,10 @@ from lightrail.transport.errors import TransportError
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """What a queue does; None leaves a rule to the broker.
+    """Rules of a queue; None leaves a rule to the broker.
 
     Attributes:
-        delay: messages may be held back until a time.
+        delay: messages may be delayed until a time.
         groups: messages of one group are handled one after the other.
         max_delivery_count: failed deliveries that make a dead letter; 0: never.
         lock_duration: seconds after which a message that is not settled is delivered again.
@@ -39,9 +39,9 @@ class Subscription:
     """A subscription of a queue or router at a router.
 
     Attributes:
-        router: where the messages come from.
-        id: name of the subscription; a router has one of each.
-        target: queue or router that the messages go to.
+        router: source of the messages.
+        id: name of the subscription, unique at its router.
+        target: queue or router that receives the messages.
         subject: pattern of words of the subject, as orders.*.created or orders.#; None: all messages.
     """
 
@@ -53,12 +53,12 @@ class Subscription:
 
 @dataclass(slots=True)
 class Topology:
-    """What has to be there.
+    """The queues, routers and subscriptions that have to exist.
 
     Attributes:
         queues: rules by name.
-        routers: names.
-        subscriptions: all of them.
+        routers: names of routers.
+        subscriptions: of all routers.
     """
 
     queues: dict[str, QueueRules] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Topology:
 
 
 class TopologyError(TransportError):
-    """What the application expects contradicts itself, or what the broker has."""
+    """The topology contradicts itself, or the names of the broker."""
 
 
 def attributes_of(rules: QueueRules) -> Mapping[str, Any]:

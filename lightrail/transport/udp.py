@@ -1,7 +1,7 @@
 """Multicast UDP: a datagram for each message, to every process that listens to the group, at most once.
 
-docs/formats/datagram.md draws the bytes. Datagrams that are no messages of this format are counted and
-dropped: anybody on the network can send some.
+docs/formats/datagram.md draws the bytes. Datagrams of other formats are counted and dropped: every host on
+the network can send them.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from lightrail.transport.protocol import Offers, Selector
 MAGIC: Final = b"LRD1"
 """Beginning of a datagram: LightRail datagram, version 1."""
 DATAGRAM_MAX: Final = 65_000
-"""Bytes; IPv4 carries 65,507 in a datagram of UDP."""
+"""Largest datagram in bytes; IPv4 allows 65,507 in a datagram of UDP."""
 WAITING_MAX: Final = 1_000
-"""Messages that no call of `receive` has looked at yet; the oldest is dropped for a new one."""
+"""Messages that no `receive` call has examined yet; the oldest is dropped for a new one."""
 TTL_DEFAULT: Final = 1
-"""Routers that a datagram passes: 1 is the own network."""
+"""Routers that a datagram passes: 1 means the local network."""
 OFFERS: Final = Offers(selective=False)
 _LENGTH: Final = struct.Struct("!I")
 
@@ -52,7 +52,7 @@ class UdpTransport:
     Args:
         group: an address of a multicast group, as 239.255.7.1.
         port: of UDP.
-        interface: address of the own network interface; loopback unless another one is named.
+        interface: address of the local network interface, by default loopback.
         ttl: routers that a datagram passes.
     """
 
@@ -64,7 +64,7 @@ class UdpTransport:
         self.address: Final = f"{group}:{port}"
         self.offers: Final = OFFERS
         self.dropped = 0
-        """Messages that came and that no receiver had room for, and datagrams of other formats."""
+        """Arrived messages without room at any receiver, and datagrams of other formats."""
         self._group = group
         self._port = port
         self._interface = interface
@@ -98,7 +98,7 @@ class UdpTransport:
         await self.open()
 
     async def send(self, envelope: Envelope) -> None:
-        """Sends a datagram; whether anybody receives it is not known.
+        """Sends a datagram; whether a process receives it is not known.
 
         Raises SendRefusedError for a message of more than DATAGRAM_MAX bytes.
         """
@@ -153,7 +153,7 @@ class UdpTransport:
         self._wake()
 
     def arrived(self, datagram: bytes) -> None:
-        """A datagram came."""
+        """Stores an arrived datagram for `receive`."""
         try:
             envelope = decode(datagram)
         except ValueError:

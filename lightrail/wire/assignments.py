@@ -1,22 +1,22 @@
-"""Assignments: where each link of one queue is open, as a table of states and events. Pure.
+"""Assignments: the shard at which each link of one queue is open, as a table of states and events. Pure.
 
 A queue is owned by one shard at a time, and the links of a frontend follow it. Frames in both directions take
-time, so a link must not be opened at the next shard while an answer of the last one is under way: that
-answer, READY or MOVED, would be mistaken for the answer to the next opening, and deliveries under way would
-be lost. Each link therefore leaves a shard only behind the shard's answer to it. Where the owner changes, its
-links leave the former shard one by one, as their MOVED arrives; until then they drain there.
+time, so a link must not be opened at the next shard while an answer of the former shard is in transit: that
+answer, READY or MOVED, would be mistaken for the answer to the next opening, and deliveries in transit would
+be lost. Each link therefore leaves a shard only after the shard's answer to the link. When the owner changes,
+its links leave the former shard one by one, when the MOVED of each arrives; until then they drain there.
 
-    UNASSIGNED   open at no shard: none is known, or the known one has just denied that it is the owner
-    OPENING      opened at the owner's shard, which has not answered, or will be greeted first
+    UNASSIGNED   open at no shard: none is known, or the known shard has just denied that it owns the queue
+    OPENING      opened at the owner's shard, which has not answered, or has to be greeted first
     OPEN         the owner's shard has opened the link
     UNANSWERED   the owner left the shard before it answered the opening
-    DRAINING     the owner left the shard, which had opened the link: deliveries may be under way
+    DRAINING     the owner left the shard, which had opened the link: deliveries may be in transit
 
-`TRANSITIONS` holds every transition. What it does not list cannot happen, and raises.
+`TRANSITIONS` has every transition. Transitions that it does not list cannot happen, and raise.
 
-A consumer that MOVED sends away from a shard that had opened it resumes at the next one: it keeps its
-unsettled deliveries, for they move with the queue. Where a shard was lost instead, everything it had
-delivered is back in the queue, and the consumer begins anew.
+A consumer that receives MOVED from a shard that had opened it resumes at the next shard: it keeps its
+unsettled deliveries, because they move with the queue. If a shard was lost instead, its unsettled deliveries
+are in the queue again, and the consumer begins anew.
 """
 
 from enum import Enum
@@ -37,24 +37,24 @@ class LinkState(Enum):
 
 
 class Event(Enum):
-    """What may happen to one link. "Its shard" is the one where the link is open."""
+    """Events of one link. "Its shard" is the shard at which the link is open."""
 
     ASSIGNED = 1
     """It is opened at the owner's shard."""
     READY = 2
     """Its shard has opened it, and is the owner's shard, or the owner has none."""
     READY_LATE = 3
-    """Its shard has opened it, but the owner is at another one already: MOVED follows."""
+    """Its shard has opened it, but the owner is at another shard already: MOVED follows."""
     MOVED = 4
-    """Its shard does not own the queue; presumed where the shard does not answer in limits.OWNER_LATE_MS."""
+    """Its shard does not own the queue; assumed if the shard does not answer in limits.OWNER_LATE_MS."""
     LEFT = 5
     """The owner leaves its shard."""
     LOST = 6
-    """Its shard ended or was removed, and is not the owner's any more."""
+    """Its shard ended or was removed, and is no longer the owner's shard."""
     RESTARTED = 7
     """Its shard, which is the owner's, was lost: the link is opened again after the next greeting."""
     OWNER_LOST = 8
-    """The owner's shard, which is not its shard, was lost, and with it what this link would have resumed."""
+    """The owner's shard, which is not its shard, was lost, and with it the deliveries to resume."""
 
 
 TRANSITIONS: Final = {
@@ -86,12 +86,12 @@ TRANSITIONS: Final = {
 
 AT_OWNER: Final = frozenset({LinkState.OPENING, LinkState.OPEN})
 BEHIND: Final = frozenset({LinkState.UNANSWERED, LinkState.DRAINING})
-"""The owner has left the link's shard, and may have returned to it since: the answer is still due."""
+"""States in which the owner has left the link's shard, and may have returned since: the answer is due."""
 RESUMABLE: Final = frozenset({LinkState.OPEN, LinkState.DRAINING})
 
 
 class AssignmentError(Exception):
-    """An event that a link in this state cannot have: an internal error."""
+    """An event that is impossible in the state of a link: an internal error."""
 
 
 class Assignment(Generic[Peer]):
@@ -103,22 +103,22 @@ class Assignment(Generic[Peer]):
         self.number = number
         self.state = LinkState.UNASSIGNED
         self.peer: Peer | None = None
-        """None where it is unassigned."""
+        """None if the link is unassigned."""
         self.resumes = False
-        """At the next shard the link keeps its unsettled deliveries."""
+        """Whether the link keeps its unsettled deliveries at the next shard."""
 
     @property
     def is_at_owner(self) -> bool:
-        """Whether it is open, or opening, at the shard where the owner is."""
+        """Whether the link is open, or opening, at the owner's shard."""
         return self.state in AT_OWNER
 
     @property
     def is_behind(self) -> bool:
-        """Whether it waits for an answer of a shard that the owner has left."""
+        """Whether the link waits for an answer of a shard that the owner has left."""
         return self.state in BEHIND
 
     def assign(self, peer: Peer) -> None:
-        """It is opened at the owner's shard."""
+        """Opens the link at the owner's shard."""
         self.apply(Event.ASSIGNED)
         self.peer = peer
 

@@ -30,7 +30,7 @@ class _Body:
 
 @dataclass(slots=True)
 class Hello(_Body):
-    """A frontend names itself: `boot` is drawn when the process starts, `attempt` counts its greetings."""
+    """The greeting of a frontend: `boot` is drawn when the process starts, `attempt` counts its greetings."""
 
     version: int
     frontend: str
@@ -52,7 +52,7 @@ class Welcome(_Body):
 class ProducerOpen(_Body):
     """A sending link wants to enqueue to `queue`, or to sets of queues (TARGETS, ROUTE) when it is empty.
 
-    `sequences` asks for each batch's answer as STORED; `relay` says that `queue` names a connection point.
+    `sequences` requests STORED as the answer to each batch; `relay`: `queue` is a connection point.
     """
 
     queue: str
@@ -60,14 +60,14 @@ class ProducerOpen(_Body):
     relay: bool = False
     label: str = ""
     identity: int = 0
-    """What the shard remembers the last batch number by, with IDENTITY set; 0: frontend and link."""
+    """Key of the last batch number at the shard, with IDENTITY set; 0: frontend and link are the key."""
     client_link: str = ""
     """32 hexadecimal digits of the client's link, the same for each attach of it (2.6.1); "" for none."""
     steals: bool = False
-    """The client attaches the link: a link of the same `client_link` at the queue ends."""
+    """The client attaches the link: another link of the same `client_link` at the queue ends."""
     suspended_ms: int | None = None
-    """How long what is unsettled is kept after the link's end, which the client may resume; None: not at
-    all."""
+    """How long unsettled messages are kept after the end of the link, which the client may resume; None: not
+    at all."""
 
     def encode(self) -> bytes:
         unused = ("identity",) if not self.identity else ()
@@ -76,7 +76,7 @@ class ProducerOpen(_Body):
 
 @dataclass(slots=True)
 class Targets(_Body):
-    """The queues of this shard that a set's number stands for, for one producer."""
+    """The queues of this shard in a numbered set of one producer."""
 
     queues: list[str]
 
@@ -85,7 +85,7 @@ class Targets(_Body):
 class ConsumerOpen(_Body):
     """A receiving link wants messages of `queue`.
 
-    `first` is the delivery number it goes on with: 0 for a new link, more after the shard came back.
+    `first` is the next delivery number: 0 for a new link, more after the shard was lost.
     """
 
     queue: str
@@ -99,17 +99,17 @@ class ConsumerOpen(_Body):
     default_undeliverable: bool = False
     """With default_failed, the fields of a default outcome that is modified."""
     relay: bool = False
-    """`queue` names a connection point, and this is its listener."""
+    """Whether `queue` is a connection point, and this consumer its listener."""
     lock_ms: int = 0
-    """How long deliveries are locked, in place of the life of the link; 0: as the queue's policy says."""
+    """How long deliveries are locked, instead of the lifetime of the link; 0: as in the queue's policy."""
     lock_key: str = ""
-    """32 hexadecimal digits: locks are named KEY-NUMBER, and outlive the consumer."""
+    """32 hexadecimal digits: the ids of locks are KEY-NUMBER, and locks outlive the consumer."""
     filter: dict[str, Any] | None = None
     """Selects messages: a specification of lightrail/filters/filter.py, or None."""
     label: str = ""
-    """Who this is, for people: the client's container and link."""
+    """Label of the consumer: the client's container and link."""
     resume: bool = False
-    """The queue has moved: the consumer keeps its unsettled deliveries, where the shard has them already."""
+    """The queue has moved: the consumer keeps its unsettled deliveries if the shard has them already."""
     client_link: str = ""
     """See ProducerOpen."""
     steals: bool = False
@@ -118,9 +118,9 @@ class ConsumerOpen(_Body):
     """For how long unsettled deliveries are kept for the link after its end, which the client may resume;
     None: not at all."""
     recovers: bool = False
-    """The client knows what it has not settled, so that the deliveries of its former attach are its own."""
+    """Whether the client sent its unsettled map, so that it continues the deliveries of its former attach."""
     terminus: int = 0
-    """What the delivery-tags of a link that may be resumed begin with; 0 until the shard has answered."""
+    """Prefix of the delivery-tags of a link that may be resumed; 0 until the shard has answered."""
 
     def encode(self) -> bytes:
         unused = () if self.default_undeliverable else ("default_undeliverable",)
@@ -130,7 +130,7 @@ class ConsumerOpen(_Body):
 
 
 def _opening(body: ProducerOpen | ConsumerOpen, *names: str) -> bytes:
-    """An opening as JSON without these fields, and without those of a client's link where there is none."""
+    """An opening as JSON without these fields, and without those of a client's link if there is none."""
     return _without(body, *names, *(() if body.client_link else ("client_link", "steals")))
 
 
@@ -146,7 +146,7 @@ def _without(body: _Body, *names: str) -> bytes:
 class SettleDetail(_Body):
     """Fields of rejected and modified; annotations, of both, are an encoded AMQP map in hex.
 
-    `deferred`, of modified, is left out where it is false: former versions do not know it.
+    `deferred`, of modified, is left out if it is false: former versions do not know it.
     """
 
     condition: str = ""
@@ -172,11 +172,11 @@ class Refusal(_Body):
     condition: str
     description: str = field(default="")
     accepted: int = 0
-    """Of a batch: so many of its first messages are stored all the same."""
+    """Number of the batch's first messages that are stored all the same."""
 
 
 class Answer(NamedTuple):
-    """What a shard answered to a request."""
+    """The answer of a shard to a request."""
 
     fields: dict[str, Any]
     blob: memoryview

@@ -1,8 +1,8 @@
-"""Bulk: connections to shards for answers of megabytes, apart from those of messages.
+"""Bulk: connections to shards for answers of megabytes, separate from those of messages.
 
-Each has a socket of its own, so that no small frame waits behind a large one, and passes on the parts
-without copying them: of 1 ms of CPU per MiB that shard and gateway took together, copies and the
-memory that they were made in were a half (docs/operate/readers.md has the measurement).
+Each has its own socket, so that no small frame waits behind a large one, and forwards the parts without
+copying them: copies and their memory were half of the 1 ms of CPU per MiB that shard and gateway used
+together (docs/operate/readers.md has the measurement).
 """
 
 from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind
@@ -16,7 +16,7 @@ class BulkPeer(ShardPeer):
     __slots__ = ()
 
     def _receive(self, parts: Parts) -> None:
-        """A blob may be a part of its own, behind the answer that it belongs to."""
+        """A blob may be a separate part, behind the answer that it belongs to."""
         plain: Parts = []
         rest = iter(parts)
         for part in rest:

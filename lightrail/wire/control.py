@@ -1,10 +1,10 @@
-"""Control socket: how a gateway asks a frontend about its connections, and commands it.
+"""Control socket: requests of a gateway to a frontend, to list and to close connections.
 
-A frontend binds a ROUTER socket, in the directory of sockets, which only the installation's own user may
-enter, or on the wire between machines, where a client has to show the key (keys.py); a gateway connects a
-DEALER to each. Messages are REQUEST and RESPONSE frames as between a gateway and a shard
-(docs/formats/wire.md): a number, JSON, no blob. Nothing is repeated or remembered: a request without an
-answer in time fails, and the gateway may ask again.
+A frontend binds a ROUTER socket, in the directory of sockets, which only the installation's user may enter,
+or on the wire between machines, where a client has to prove that it has the key (keys.py); a gateway connects
+a DEALER to each frontend. Messages are REQUEST and RESPONSE frames as between a gateway and a shard
+(docs/formats/wire.md): a number, JSON, no blob. No request is repeated: a request without an answer in time
+fails, and the gateway may send it again.
 """
 
 import asyncio
@@ -23,12 +23,11 @@ from lightrail.wire.socket import RECONNECT_MS, LoopSocket, bind, dealer
 log = logging.getLogger("lightrail.wire.control")
 
 Operation = Callable[[dict[str, Any]], dict[str, Any]]
-"""From the fields of a request to those of its answer. Raises ControlRefusedError."""
+"""Returns the fields of the answer to the fields of a request. Raises ControlRefusedError."""
 
 
 class ControlDownError(Exception):
-    """The process does not run, or did not answer in time: the request may or may not have been carried
-    out."""
+    """The process does not run, or did not answer in time: the request may or may not have been executed."""
 
 
 class ControlRefusedError(Exception):
@@ -56,7 +55,7 @@ class ControlServer:
         operations: Mapping[str, Operation],
         key: WireKey | None = None,
     ) -> None:
-        """Binds. Raises zmq.ZMQError where the address can't be had."""
+        """Binds. Raises zmq.ZMQError if the address can't be bound."""
         self._operations = operations
         self._admission = Admission(loop, context, key)
         socket = context.socket(zmq.ROUTER)
@@ -66,7 +65,7 @@ class ControlServer:
         socket.setsockopt(zmq.SNDHWM, limits.CONTROL_REQUESTS_MAX)
         try:
             self.address = bind(socket, address)
-            """With the port that the system chose."""
+            """The bound address, with the port that the system chose."""
         except zmq.ZMQError:
             socket.close(0)
             self._admission.close()
@@ -110,7 +109,7 @@ class ControlServer:
 
 
 class ControlClient:
-    """The end that asks; the other process may end and start again."""
+    """The end that sends requests; the other process may end and start again."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, context: "zmq.Context[zmq.Socket[bytes]]", address: str
@@ -133,11 +132,11 @@ class ControlClient:
     async def request(
         self, op: str, fields: Mapping[str, Any], *, wait_ms: int = limits.CONTROL_MS
     ) -> dict[str, Any]:
-        """Ask, and wait for the answer.
+        """Send a request, and wait for the answer.
 
         Raises:
-            ControlDownError: it is not there, or does not answer within `wait_ms`.
-            ControlRefusedError: it answered with an error.
+            ControlDownError: the frontend is down, or does not answer within `wait_ms`.
+            ControlRefusedError: the answer is an error.
         """
         if len(self._waiting) >= limits.CONTROL_REQUESTS_MAX:
             raise ControlDownError(
@@ -149,8 +148,8 @@ class ControlClient:
         part = frame(Kind.REQUEST, number=number, body=encode_request({"op": op, **fields}))
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                # A socket that has just been made, or whose frontend was started again, needs a moment.
-                while not self._socket.send([part]):  # noqa: ASYNC110 - nothing tells when a peer is there
+                # A new socket, or one whose frontend was restarted, needs time to connect.
+                while not self._socket.send([part]):  # noqa: ASYNC110 - a connected peer causes no event
                     await asyncio.sleep(RECONNECT_MS / 1000)
                 answer = await waiting
         except TimeoutError:
@@ -175,4 +174,4 @@ def _error(condition: str, description: str) -> dict[str, Any]:
 
 
 def _nothing() -> None:
-    """Answers leave one by one: nothing is to be done at the end of a turn."""
+    """Answers are sent one by one: nothing is left to do at the end of a turn."""

@@ -1,7 +1,7 @@
 """Forwarded: the header that a gateway adds to a client's WebSocket request, which it forwards to a frontend.
 
-The header field has the client's address, and whether the client came over TLS. A frontend believes it by a
-code made with a key that only processes of the installation have, over the request's own nonce and the time.
+The header field has the client's address, and whether the client uses TLS. A frontend checks it by a code
+over the request's nonce and the time, made with a key that only processes of the installation have.
 """
 
 import hmac
@@ -21,8 +21,8 @@ class Forwarded:
     """A client of a gateway.
 
     Attributes:
-        host: its address.
-        tls: whether its connection to the gateway is encrypted.
+        host: the client's address.
+        tls: whether the client's connection to the gateway is encrypted.
     """
 
     host: str

@@ -1,8 +1,8 @@
 """The frames between frontends and shards: one fixed header, then columns; drawn in docs/formats/wire.md.
 
-A ZeroMQ message is a list of parts and each part is one frame, so that everything that gathered for a peer
-in one turn of the loop leaves in one message. All integers are little-endian: both ends of an `ipc://` or
-`tcp://` link are ours, and the columns are used where they lie (memoryview, no conversion).
+A ZeroMQ message is a list of parts and each part is one frame, so that all frames for a peer in one turn of
+the loop are sent as one message. All integers are little-endian: both ends of an `ipc://` or `tcp://`
+connection are LightRail processes, and the columns are used in place (memoryview, no conversion).
 
 Header, 24 bytes: kind u8, flags u8, reserved u16, epoch u32, link u32, count u32, number u64.
 """
@@ -19,7 +19,7 @@ VERSION: Final = 4
 HEADER: Final = Struct("<BBHIIIQ")
 HEADER_SIZE: Final = HEADER.size
 EPOCHS: Final = (1 << 32) - 1
-"""Of an epoch, which may be larger, a header has these bits."""
+"""The bits of an epoch that a header has; an epoch may be larger."""
 ENQUEUE_COLUMNS: Final = Struct("<qII")
 """expires_at_ms i64 (0: never), message_format u32, bytes of the blob u32."""
 ENQUEUE_ENDS: Final = HEADER_SIZE + ENQUEUE_COLUMNS.size
@@ -29,10 +29,10 @@ DELIVER_ENDS: Final = HEADER_SIZE + DELIVER_COLUMNS.size
 SEQUENCE: Final = Struct("<Q")
 """Body of STORED: the sequence of the batch's first message."""
 UNKNOWN_SEQUENCE: Final = (1 << 64) - 1
-"""In STORED: the batch is stored, and the shard has forgotten where (it was started again meanwhile)."""
+"""In STORED: the batch is stored, and the shard has lost its sequence by a restart."""
 
 IDENTITY: Final = 1 << 63
-"""Set in a producer's number that its client named; those of links, boot << 32 | link, have 63 bits."""
+"""Set in a producer's id that its client chose; ids of links, boot << 32 | link, have 63 bits."""
 COUNT_MASK: Final = (1 << 32) - 1
 """Largest value of a count."""
 
@@ -88,14 +88,14 @@ class Kind(IntEnum):
 
 # Flags of FORGET.
 CLOSED: Final = 1
-"""The client has closed the link: nothing of it is kept."""
+"""The client has closed the link: no state of it is kept."""
 # Flags of UNSETTLED.
 KEPT: Final = 1
-"""The shard keeps what is unsettled when the link is detached."""
+"""The shard keeps unsettled messages when the link is detached."""
 # Flags of ENQUEUE.
 DURABLE: Final = 1
 AFRESH: Final = 2
-"""Every earlier batch of the producer has its answer: after a refusal, batches are accepted from here on."""
+"""Every earlier batch of the producer was answered: after a refusal, batches are accepted again from here."""
 WHOLE: Final = 4
 """The batch is one transfer of its client: the queue stores all of it, or refuses all of it."""
 # Flags of CREDIT.
@@ -103,13 +103,13 @@ DRAIN: Final = 1
 EXACT: Final = 2
 """Deliveries stay within the bytes of the credit: a larger next message is answered with LARGER."""
 MORE: Final = 4
-"""The client has given credit beyond `number`; the frontend's window ends there and moves on by itself."""
+"""The client has granted credit beyond `number`, at which the frontend's window ends now; it will advance."""
 # The reserved field of SETTLE.
 ASKED: Final = 1
 """The frame is answered with SETTLED when the outcomes are on disk."""
 # Flags of ACCEPTED.
 HELD: Final = 1
-"""The sender gets no new credit for these batches until FREED."""
+"""The sender receives no new credit for these batches until FREED."""
 # Flags of DELIVER.
 TIMED: Final = 1
 """The reserved field has the lower 16 bits of the shard's clock, in ms, when it delivered the messages."""
@@ -120,7 +120,7 @@ UNCERTAIN: Final = 1
 """The store has failed meanwhile: after a restart some of the messages may be in their queue again."""
 # Flags of RESPONSE.
 BLOB_FOLLOWS: Final = 1
-"""The blob is the next part of the ZeroMQ message: only of operations that are documented to do so."""
+"""The blob is the next part of the ZeroMQ message: only for operations with this in their documentation."""
 
 
 class OutcomeCode(IntEnum):
@@ -174,13 +174,13 @@ def enqueue(
     """A batch of messages for a queue, or as ROUTE for the set of queues that `epoch` then numbers.
 
     Args:
-        afresh: every earlier batch of the producer has had its answer.
+        afresh: every earlier batch of the producer was answered.
         number: of the batch, rising by one per producer; sent again unchanged after a reconnect.
-        ends: u32 column, where each message ends in the blob; its length is 4 x count.
+        ends: u32 column with the end of each message in the blob; its length is 4 x count.
         blob: the messages, in pieces that are joined here once.
         expires_at_ms: 0 for never.
         size: bytes of the blob.
-        whole: it is stored as a whole or not at all.
+        whole: the batch is stored as a whole or not at all.
     """
     count = len(ends) >> 2
     return b"".join(
@@ -212,10 +212,10 @@ def deliver(
 ) -> bytes:
     """A slice of a queue for a consumer: delivery numbers from `number`, sequences from `sequence`.
 
-    `delivered_ms` is when it was handed out, by the shard's clock: see `delivered_at`.
+    `delivered_ms` is the time of delivery by the shard's clock: see `delivered_at`.
 
-    `ends` are copied as they stand in the stored batch; `base` is the end of the message before the first,
-    so message i lies at ends[i-1]-base .. ends[i]-base of the blob, with base for ends[-1].
+    `ends` are copied unchanged from the stored batch; `base` is the end of the message before the first, so
+    message i is at ends[i-1]-base .. ends[i]-base of the blob, with base for ends[-1].
     """
     return b"".join(
         (
@@ -230,13 +230,13 @@ def deliver(
 
 
 def delivered_at(part: Buffer, now_ms: int) -> int:
-    """When the shard delivered the messages of a DELIVER, in ms by its clock: locks run from then on.
+    """Time at which the shard delivered the messages of a DELIVER, in ms by its clock: locks begin then.
 
-    Right where it is read up to a minute later, by a clock that is at most CLOCK_BEHIND_MS behind that of the
-    shard. One that is further behind makes it too early: a lock seems to end too soon, and never too late.
-
+    The result is right if the frame is read up to a minute later, by a clock that is at most CLOCK_BEHIND_MS
+    behind that of the shard. A clock that is further behind makes the result too early: a lock seems to end
+    too soon, and never too late.
     Args:
-        now_ms: by the clock of the reader; used where a former version did not send the time.
+        now_ms: by the clock of the reader; the result if a former version did not send the time.
     """
     flags: int
     low: int

@@ -25,7 +25,7 @@ class HeldFrames:
         self._queue = queue
         self._frames: dict[bytes, None] = {}
         self._overflowed = False
-        """A frame was dropped, and the log says so."""
+        """Whether a frame was dropped and this was logged."""
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._frames)
@@ -38,7 +38,7 @@ class HeldFrames:
             self._frames[part] = None
             self._overflowed = False
         elif not self._overflowed:
-            # Once: a client settles as often as it likes.
+            # Logged once: the number of a client's settlements is not limited.
             self._overflowed = True
             log.error(
                 "%d settlements wait for the shard of %s; further ones are dropped, and delivered again",

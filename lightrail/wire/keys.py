@@ -1,10 +1,9 @@
-"""Wire keys: the key of an installation, which clients of its sockets have to show.
+"""Wire keys: the key of an installation, which clients of its sockets have to prove that they have.
 
-All processes share one CURVE key pair (RFC 26 of ZeroMQ), kept in one file. A process that connects uses it
-as its own and expects the other end to have it as well; one that listens checks, by ZAP (RFC 27), that a
-client has shown this public key. So both ends know that the other one belongs to the installation, and what
-passes between them is encrypted. Without a key nothing is checked or encrypted: for loopback and private
-networks.
+All processes share one CURVE key pair (RFC 26 of ZeroMQ), stored in one file. A process that connects uses it
+as client key and expects it as server key; a process that listens checks, by ZAP (RFC 27), that a client has
+this public key. So each end verifies that the other end belongs to the installation, and the connection is
+encrypted. Without a key nothing is checked or encrypted: for loopback and private networks.
 """
 
 import asyncio
@@ -29,31 +28,31 @@ DOMAIN: Final = b"lightrail"
 
 
 class WireKeyError(Exception):
-    """A key file that can't be used or made; the message says which, why, and what to do."""
+    """A key file that can't be used or created; the message has its path, the reason and the remedy."""
 
 
 class WireKey(NamedTuple):
-    """Both halves, as ZeroMQ wants them: 40 characters of Z85 each."""
+    """Both halves in the form of ZeroMQ: 40 characters of Z85 each."""
 
     public: bytes
     secret: bytes
 
     def __repr__(self) -> str:
-        return "WireKey(...)"  # the secret half shall not get into a log by accident
+        return "WireKey(...)"  # the secret half must not be logged by accident
 
 
 def write(path: str) -> None:
-    """Draws a key into a new file for its owner alone. Raises WireKeyError, also where one is there."""
+    """Draws a key into a new file, readable only by its owner. Raises WireKeyError, also if it exists."""
     public, secret = zmq.curve_keypair()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         raise WireKeyError(
-            f"{path} is there already and stays as it is: processes that know its key could not talk to "
+            f"{path} exists already and is not changed: processes with its key could not connect to "
             "others; give another name, or remove it first"
         ) from None
     except OSError as error:
-        raise WireKeyError(f"{path} can't be made: {error.strerror}") from None
+        raise WireKeyError(f"{path} can't be created: {error.strerror}") from None
     with os.fdopen(descriptor, "w") as file:
         file.write(f"{HEAD}\n{public.decode()}\n{secret.decode()}\n")
 
@@ -81,7 +80,7 @@ def read(path: str | None) -> WireKey | None:
 
 
 def context(key: WireKey | None) -> "zmq.Context[zmq.Socket[bytes]]":
-    """A context whose sockets show the key wherever they connect."""
+    """A context whose sockets use the key for all their connections."""
     made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     if key is not None:
         made.setsockopt(zmq.CURVE_PUBLICKEY, key.public)
@@ -100,7 +99,7 @@ class Admission:
         self._public = None if key is None else z85.decode(key.public)
         self._asked: LoopSocket | None = None
         self.refused = 0
-        """Connections of strangers."""
+        """Number of refused connections."""
         if key is not None:
             socket = context.socket(zmq.REP)
             socket.bind(ZAP_ADDRESS)
@@ -125,11 +124,9 @@ class Admission:
         known = len(parts) == 7 and parts[5] == b"CURVE" and parts[6] == self._public
         if not known:
             self.refused += 1
-            if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th: a stranger may try for ever
+            if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th: attempts are unlimited
                 where = parts[3].decode(errors="replace") if len(parts) > 3 else "?"
-                log.warning(
-                    "%s has shown another wire key and is not let in (%d so far)", where, self.refused
-                )
+                log.warning("%s has shown another wire key and is refused (%d so far)", where, self.refused)
         status = (b"200", b"OK") if known else (b"400", b"another key")
         self._asked.send([ZAP_VERSION, number, *status, b"", b""])
 

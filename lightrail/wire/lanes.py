@@ -1,10 +1,10 @@
-"""Lane: the batches of one sending link of a router that are under way to one shard, and their answers.
+"""Lane: the unanswered batches of one sending link of a router at one shard, and their answers.
 
-Each ROUTE frame goes to a set of queues, which the shard knows by a number (TARGETS). Sets are declared when
-they are first used, and again after each greeting. Where a shard refuses a frame, it refuses all that are
-under way behind it, whatever their queues (rule 4 of docs/formats/wire.md); these are sent again, in order,
-when the last answer has arrived. Where it refuses one because a queue has moved to another shard, that one
-and all behind it return to the caller, in order, to be sent there.
+Each ROUTE frame is for a set of queues, which has a number at the shard (TARGETS). Sets are declared when
+they are first used, and again after each greeting. If a shard refuses a frame, it refuses all unanswered
+frames behind it, for any queues (rule 4 of docs/formats/wire.md); these are sent again, in order, when the
+last answer has arrived. If a shard refuses a frame because a queue has moved to another shard, this frame and
+all behind it return to the caller, in order, to be sent to that shard.
 """
 
 from array import array
@@ -21,21 +21,21 @@ from lightrail.wire.shards import ShardPeer
 
 ROUTE: Final = int(Kind.ROUTE)
 QUEUE_MISSING: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
-"""Refusals of a set with a queue that the shard does not have, or not any more."""
+"""Refusals of a set with a queue that the shard does not have, or no longer has."""
 
 
 class Attributes(NamedTuple):
-    """What all messages of a frame have in common."""
+    """Common fields of all messages of a frame."""
 
     durable: bool
     priority: int
     expires_at_ms: int
-    """0 for never."""
+    """0: the messages do not expire."""
     message_format: int
 
 
 class Load:
-    """Messages under way to queues of one shard, in one frame."""
+    """Messages for queues of one shard, in one frame."""
 
     __slots__ = (
         "accepted",
@@ -52,27 +52,27 @@ class Load:
         self, batch: Any, queues: frozenset[str], indices: Sequence[int], is_repeated: bool = False
     ) -> None:
         self.batch = batch
-        """The caller's own."""
+        """A value of the caller."""
         self.queues = queues
         self.indices = indices
-        """Which messages of the batch these are."""
+        """Indices of the messages in their batch."""
         self.is_repeated = is_repeated
-        """It was refused once, and has been resolved anew."""
+        """Whether the load was refused once, and resolved again."""
         self.part = b""
         self.number_of_set = 0
         self.accepted = 0
         """Number of its first messages that are stored, though the load was displaced."""
         self.may_be_stored = False
-        """It may have reached a shard that was lost later."""
+        """Whether the load may have reached a shard that was lost later."""
 
 
 class Lane(Producer):
-    """One sending link's way to one shard.
+    """The connection of one sending link to one shard.
 
     Args:
-        number: of the lane; no other lane has it, to whichever shard.
+        number: of the lane; unique among the lanes to all shards.
         stored: called with loads that are stored.
-        refused: called with a load that is not, or only its first `refusal.accepted` messages.
+        refused: called with a load that is not stored, or only its first `refusal.accepted` messages.
         displaced: called with loads, in order, that are not stored: a queue of the first has moved.
         on_time_out: called with loads that have waited for a shard for too long; they are never sent again.
         on_reconnect: called when the shard serves again.
@@ -123,28 +123,28 @@ class Lane(Producer):
         self._window: SendWindow[Load] = SendWindow()
         self._is_refusing = False
         self._is_displaced = False
-        """What the shard refused is for another shard."""
+        """Whether the refused load is for another shard."""
         self._again: list[Load] = []
         """Loads that were refused only for a load before them."""
         self._held: list[Load] = []
-        """Loads that were sent meanwhile."""
+        """Loads whose `send` was called meanwhile."""
         self._sets: dict[frozenset[str], int] = {}
         self._declared: dict[int, frozenset[str]] = {}
-        """The sets by number, as the shard knows them."""
+        """The sets by their numbers at the shard."""
         self._next_set = 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything has its answer."""
+        """Whether every load was answered."""
         return not self._window and not self._is_refusing
 
     @property
     def peer(self) -> ShardPeer:
-        """The connection to its shard."""
+        """The connection to the lane's shard."""
         return self._peer
 
     def sets_under_way(self) -> set[frozenset[str]]:
-        """Sets of queues of loads without an answer."""
+        """Sets of queues of unanswered loads."""
         return {load.queues for load in (*self._window, *self._again, *self._held)}
 
     def send(self, load: Load, payloads: Sequence[bytes], attributes: Attributes) -> None:
@@ -174,20 +174,20 @@ class Lane(Producer):
             return
         window.add(window.next, load)
         if not self._is_open:
-            # Opening sends everything that has no answer, this load included.
+            # Opening sends all unanswered loads, including this one.
             self._is_open = True
             self._peer.open_producer(self)
         else:
             self._peer.post(load.part)
 
     def abandon(self) -> None:
-        """The link has ended before everything had its answer: nothing of it waits for room any more."""
+        """The link has ended before every load was answered: no load waits for room any longer."""
         self._is_abandoned = True
         if self._is_open:
             self._peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
 
     def close(self) -> None:
-        """The link has ended, and everything has its answer."""
+        """The link has ended, and every load was answered."""
         if self._is_open:
             self._is_open = False
             self._peer.close_producer(self.number)
@@ -195,16 +195,16 @@ class Lane(Producer):
     # --- sets ------------------------------------------------------------------------------------------
 
     def forget_sets(self) -> None:
-        """Names have changed: what is sent from now on is for the queues that exist now.
+        """Names have changed: loads that are sent from now on are for the queues that exist now.
 
-        A shard resolves names when a set is declared. It may not know yet that a queue was deleted and made
-        again, and would go on storing in the one that is about to be dropped.
+        A shard resolves names when a set is declared. It may not have seen yet that a queue was deleted and
+        created again, and would continue to store in the queue that is about to be dropped.
         """
         self._declared.clear()
         self._sets.clear()
 
     def _declare(self, queues: frozenset[str]) -> int:
-        """A number for a set of queues. When there are too many, the oldest number is used again: frames for
+        """A number for a set of queues. If there are too many, the oldest number is used again: frames for
         its former set are before the declaration, or are sent again with their own declaration."""
         number = self._next_set = self._next_set % limits.ROUTE_SETS_MAX + 1
         self._declare_as(number, queues)
@@ -223,7 +223,7 @@ class Lane(Producer):
     # --- from the shard --------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """Opens this lane at the shard and sends what was never answered, in order."""
+        """Opens this lane at the shard and sends unanswered loads again, in order."""
         body = ProducerOpen("", label=self._label).encode()
         self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, number=self._window.next, body=body))
         self._declared.clear()
@@ -237,7 +237,7 @@ class Lane(Producer):
             self._peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
 
     def ready(self) -> None:
-        """Frames need not wait for it."""
+        """No action: frames are sent with the opening."""
 
     def answered(self, number: int, count: int) -> None:
         """The frames number .. number+count-1 are stored."""
@@ -248,14 +248,14 @@ class Lane(Producer):
             self._stored(stored)
 
     def refused(self, number: int, refusal: Refusal) -> None:
-        """One frame could not be stored, or not all of it."""
+        """One frame could not be stored, or only a part of it."""
         load = self._window.answer(number)
         if load is None:
             return
         if refusal.condition in QUEUE_MISSING:
             self.forget_sets()
         if refusal.condition == conditions.MOVED:
-            # Neither this load nor anything that is refused behind it is stored.
+            # Neither this load nor the loads that are refused behind it are stored.
             self.forget_sets()
             load.accepted = refusal.accepted
             self._is_displaced = self._is_refusing = True
@@ -291,7 +291,7 @@ class Lane(Producer):
             load.may_be_stored = True
 
     def timed_out(self) -> None:
-        """See Producer; a lane without `on_time_out` waits on."""
+        """See Producer; a lane without `on_time_out` continues to wait."""
         if self._on_time_out is None:
             return
         loads = [*self._again, *self._window.clear(), *self._held]
@@ -307,7 +307,7 @@ class Lane(Producer):
             self._on_reconnect()
 
     def _go_on(self) -> None:
-        """The last answer after a refusal has arrived: what waits is sent under new numbers."""
+        """The last answer after a refusal has arrived: sends the waiting loads under new numbers."""
         self._is_refusing = False
         again = [*self._again, *self._held]
         self._again.clear()

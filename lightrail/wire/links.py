@@ -10,7 +10,7 @@ from lightrail.wire.tags import decode_tags
 
 
 class Producer:
-    """What sends to a queue, a set of queues or a relay; each has the methods of the first group."""
+    """A sender to a queue, a set of queues or a relay; each has the methods of the first group."""
 
     __slots__ = ("number",)
 
@@ -18,7 +18,7 @@ class Producer:
     """Of the link, unique over the life of this process."""
 
     def reopen(self) -> None:
-        """Opens the producer at the shard, and sends again what has no answer."""
+        """Opens the producer at the shard, and sends unanswered batches again."""
         raise NotImplementedError
 
     def ready(self) -> None:
@@ -30,13 +30,13 @@ class Producer:
         raise NotImplementedError
 
     def credit_held(self) -> None:
-        """The batches of the next `answered` give back no credit before `credit_freed`."""
+        """The batches of the next `answered` return no credit before `credit_freed`."""
 
     def credit_freed(self, count: int) -> None:
-        """Consumers have caught up by `count` messages; 0: with all."""
+        """Consumers have caught up by `count` messages; 0: with all messages."""
 
     def refused(self, number: int, refusal: Refusal) -> None:
-        """One batch could not be stored, or not all of it."""
+        """One batch could not be stored, or only a part of it."""
         raise NotImplementedError
 
     def ended(self, refusal: Refusal) -> None:
@@ -44,13 +44,13 @@ class Producer:
         raise NotImplementedError
 
     def stored(self, number: int, sequence: int) -> None:
-        """One batch is stored, from this sequence on: only for producers that asked for sequences."""
+        """One batch is stored, from this sequence on: only for producers that requested sequences."""
 
     def unsettled(self, tags: list[bytes], is_kept: bool) -> None:
-        """Before `ready`: stored messages of the client's link that it has perhaps not settled."""
+        """Called before `ready`: stored messages that the client's link may not have settled."""
 
     def granted(self, limit: int) -> None:
-        """A relay's listeners accept messages numbered below `limit`, counted over the life of the link."""
+        """A relay's listeners accept messages numbered below `limit`, counted over the link's lifetime."""
 
     def outcome(self, number: int, first: int, count: int, code: int, detail: SettleDetail) -> None:
         """The outcome of messages `first` to before `first + count` of a batch, by a relay's listener."""
@@ -59,14 +59,14 @@ class Producer:
         """Frames that are posted from now on reach no shard, until the producer is reopened."""
 
     def timed_out(self) -> None:
-        """The shard was lost for longer than senders wait: unanswered batches get an answer now."""
+        """The shard was lost for longer than senders wait: unanswered batches are answered now."""
 
     def reconnected(self) -> None:
         """The shard serves again and has opened this producer."""
 
 
 class Consumer:
-    """What receives from a queue or relay."""
+    """A receiver from a queue or relay."""
 
     __slots__ = ("number",)
 
@@ -74,7 +74,7 @@ class Consumer:
     """Of the link, unique over the life of this process."""
 
     def reopen(self) -> None:
-        """Opens the consumer at the shard, with the credit that is left."""
+        """Opens the consumer at the shard, with the remaining credit."""
         raise NotImplementedError
 
     def ready(self) -> None:
@@ -84,41 +84,41 @@ class Consumer:
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         """A slice of the queue: a DELIVER frame, its first delivery number and its messages.
 
-        A large frame is a view of what ZeroMQ received, which lives as long as the view does.
+        A large frame is a view of memory that ZeroMQ received, which lives as long as the view.
         """
         raise NotImplementedError
 
     def drained(self, number: int) -> None:
-        """Everything numbered below was delivered, and no credit is left."""
+        """All messages below this number were delivered, and no credit is left."""
         raise NotImplementedError
 
     def larger(self, number: int, size: int) -> None:
-        """The next message has up to `size` bytes, more than the exact credit had left, which is used up."""
+        """The next message has up to `size` bytes, more than the rest of the exact credit, which ends now."""
 
     def ended(self, refusal: Refusal) -> None:
         """The shard refuses, or has ended, this consumer."""
         raise NotImplementedError
 
     def settled(self, number: int, count: int, is_certain: bool) -> None:
-        """The outcomes of deliveries number .. number+count-1 are on disk: only for SETTLE that asked.
+        """The outcomes of deliveries number .. number+count-1 are on disk: only for a SETTLE with ASKED.
 
-        Where it is not certain, some of them may be delivered again after a restart of the shard.
+        Unless it is certain, some of them may be delivered again after a restart of the shard.
         """
 
     def recovered(self, terminus: int, number: int, ranges: list[Range]) -> None:
-        """Before `ready`, of a link that may be resumed: its unsettled deliveries of a former attach.
+        """Called before `ready` for a link that may be resumed: its unsettled deliveries of a former attach.
 
         Args:
-            terminus: what its delivery-tags begin with.
+            terminus: prefix of its delivery-tags.
             number: of its next delivery.
         """
 
     def resent(self, number: int) -> None:
-        """Of the deliveries that were to be sent again, those numbered below are there, or lost."""
+        """Of the deliveries to be sent again, those below this number have arrived, or are lost."""
 
 
 class MissingDeliveriesError(Exception):
-    """A slice does not follow the one before: the link would settle other deliveries than it means."""
+    """A slice does not follow the one before: the link would settle the wrong deliveries."""
 
 
 def _refused(producer: Producer, part: bytes) -> None:
@@ -169,11 +169,11 @@ TO_PRODUCERS: Final[dict[int, Callable[[Producer, bytes], None]]] = {
     Kind.UNSETTLED: _unsettled,
     Kind.OUTCOME: _outcome,
 }
-"""What the less frequent kinds of frames call of a producer."""
+"""Methods of a producer that the less frequent kinds of frames call."""
 TO_CONSUMERS: Final[dict[int, Callable[[Consumer, bytes], None]]] = {
     Kind.LARGER: _larger,
     Kind.SETTLED: _settled,
     Kind.UNSETTLED: _recovered,
     Kind.RESENT: _resent,
 }
-"""The same of a consumer."""
+"""Methods of a consumer that they call."""

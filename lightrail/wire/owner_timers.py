@@ -1,4 +1,4 @@
-"""Timers of one owner (owner.py): when it looks again, gives up, or goes on without an answer.
+"""Timers of one owner (owner.py): for retries, time-outs, and continuing without an answer.
 
 All times are milliseconds of the clock whose readings the methods get.
 """
@@ -7,29 +7,29 @@ from lightrail.model import limits
 
 
 class OwnerTimers:
-    """What one owner waits for."""
+    """The pending times of one owner."""
 
     __slots__ = ("_checked_ms", "_late_ms", "_pause_ms", "_retry_ms", "_timed_out_ms", "unconfirmed_ms")
 
     def __init__(self) -> None:
         self.unconfirmed_ms: int | None = None
-        """Since when no shard has confirmed that it owns the queue; None while one has."""
+        """Time since which no shard has confirmed that it owns the queue; None while a shard has."""
         self._timed_out_ms = 0
         self._checked_ms = 0
         self._retry_ms: int | None = None
-        """When links are opened again at a shard that denied the queue."""
+        """Time to open links again at a shard that denied the queue."""
         self._late_ms: int | None = None
-        """When links leave a shard that has not sent MOVED to all of them."""
+        """Time at which links leave a shard that has not sent MOVED to all of them."""
         self._pause_ms = limits.OWNER_RETRY_MS
 
     @property
     def is_set(self) -> bool:
-        """Whether anything is due some time, or senders wait."""
+        """Whether any timer is set, or senders wait."""
         return self.unconfirmed_ms is not None or self.is_soon
 
     @property
     def is_soon(self) -> bool:
-        """Whether a retry, or leaving without an answer, is due."""
+        """Whether a retry is set, or leaving a shard without an answer."""
         return self._retry_ms is not None or self._late_ms is not None
 
     @property
@@ -38,7 +38,7 @@ class OwnerTimers:
         return self._retry_ms is not None
 
     def unconfirmed(self, now_ms: int) -> None:
-        """No shard has confirmed the queue, from now on or for longer."""
+        """No shard has confirmed the queue, since now or since an earlier call."""
         if self.unconfirmed_ms is None:
             self.unconfirmed_ms = self._timed_out_ms = self._checked_ms = now_ms
 
@@ -48,11 +48,11 @@ class OwnerTimers:
         self._pause_ms = limits.OWNER_RETRY_MS
 
     def arrived(self) -> None:
-        """The owner is at a shard: nothing of what it waited for is due."""
+        """The owner is at a shard: clears the timers."""
         self._retry_ms = self._late_ms = None
 
     def placed_anew(self) -> None:
-        """The placement is another one; the first retry there is a quick one."""
+        """The placement has changed; the first retry there has the shortest pause."""
         self._pause_ms = limits.OWNER_RETRY_MS
 
     def retry(self, now_ms: int) -> None:
@@ -91,7 +91,7 @@ class OwnerTimers:
         return True
 
     def take_check(self, now_ms: int) -> bool:
-        """Whether to ask the coordinator if the queue still exists; True every limits.OWNER_LOST_MS."""
+        """Whether to check at the coordinator that the queue exists; True every limits.OWNER_LOST_MS."""
         if now_ms - self._checked_ms < limits.OWNER_LOST_MS:
             return False
         self._checked_ms = now_ms

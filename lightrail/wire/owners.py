@@ -1,8 +1,8 @@
-"""Owners: the owner of each queue that has links here, and how its shard is found again after a move.
+"""Owners: the owner of each queue that has links in this process, and the search for its shard after a move.
 
-Owners follow the connections to shards (Watch) and learn which placements and shards have changed. As long as
-an owner knows no shard, it looks for one every few milliseconds; senders that have waited for too long get
-their messages back.
+Owners follow the connections to shards (Watch) and are notified of changed placements and shards. While an
+owner has no shard, it looks for one every few milliseconds; the messages of senders that have waited for too
+long are returned.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ log = logging.getLogger("lightrail.wire.owners")
 TICK_MS: Final = 10
 """How often owners without a shard look for one."""
 LOST_TICK_MS: Final = 100
-"""The same when all of them have been without a shard for long."""
+"""The same if all of them have been without a shard for a long time."""
 WAIT_TICK_MS: Final = 1_000
-"""How often senders are looked for that have waited long enough."""
+"""Pause between two checks for senders that have waited too long."""
 
 
 class Owners(Watch[ShardPeer]):
     """All owners of a process.
 
     Args:
-        shard_wait_ms: how long senders wait for a shard that does not serve; 0: for ever.
+        shard_wait_ms: how long senders wait for a shard that does not serve; 0: no limit.
     """
 
     def __init__(
@@ -51,26 +51,26 @@ class Owners(Watch[ShardPeer]):
         self._owners: dict[str, Owner] = {}
         self._of_link: dict[int, Owner] = {}
         self._waiting: dict[Owner, None] = {}
-        """Owners that wait for something; each tick looks at them."""
+        """Owners with a timer; each tick checks them."""
         self._former: dict[ShardPeer, dict[Owner, int]] = {}
-        """Owners by the shard that they have left and that may not have received, or bounced, their last
-        settlements yet: it has when it answers the PING of this number."""
+        """Owners by a shard that they have left and that may not have received, or bounced, their last
+        settlements yet. The answer to the PING of this number confirms that it has."""
         self._peers_down: dict[ShardPeer, int] = {}
-        """Since when a shard does not serve, or when its lanes gave up last."""
+        """Time at which a shard was lost, or at which its lanes timed out last."""
         self._peers_silent: dict[ShardPeer, int] = {}
-        """How long a shard had been silent when the senders that wait for it gave up last."""
+        """Silence of a shard, in ms, when the senders that wait for it timed out last."""
         self._sent_last: dict[tuple[ShardPeer, bytes], None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._change: asyncio.Future[None] | None = None
-        """Done when a placement or a shard changes."""
+        """Completed when a placement or a shard changes."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     # --- owners and links -------------------------------------------------------------------------------
 
     def at(self, queue: str, placement: Placement) -> Owner:
-        """The owner of a queue, made at its placement where there is none yet. Open a link before the loop
+        """The owner of a queue, created at its placement if there is none yet. Open a link before the loop
         turns: an owner without links is dropped."""
         owner = self._owners.get(queue)
         if owner is None:
@@ -111,7 +111,7 @@ class Owners(Watch[ShardPeer]):
     # --- from the peers --------------------------------------------------------------------------------
 
     def joined(self, peer: ShardPeer) -> None:
-        """A connection to a shard was made; owners that wait for that shard go there."""
+        """A connection to a shard was made; owners that wait for that shard open their links there."""
         self._peers_down[peer] = self.now_ms()
         self.look_again()
         self._wake()
@@ -164,7 +164,7 @@ class Owners(Watch[ShardPeer]):
                 self.drop(owner)
 
     def silent(self, peer: ShardPeer, silent_ms: int) -> None:
-        """See Watch. To senders a shard that stands still is as good as lost, but may store what it got."""
+        """See Watch. Senders treat a silent shard as lost, but it may store batches that it received."""
         wait_ms = self._shard_wait_ms
         if wait_ms and silent_ms - self._peers_silent.get(peer, 0) >= wait_ms:
             self._peers_silent[peer] = silent_ms
@@ -213,7 +213,7 @@ class Owners(Watch[ShardPeer]):
         owner.bounced(part, peer)
 
     def sent_last(self, peer: ShardPeer, part: bytes) -> None:
-        """See Registry; limits.OWNER_LAST_MAX of them are remembered."""
+        """See Registry; at most limits.OWNER_LAST_MAX frames are kept."""
         self._sent_last[peer, part] = None
         if len(self._sent_last) > limits.OWNER_LAST_MAX:
             del self._sent_last[next(iter(self._sent_last))]
@@ -221,7 +221,7 @@ class Owners(Watch[ShardPeer]):
     # --- from the map ----------------------------------------------------------------------------------
 
     def changed(self, queues: Iterable[str]) -> None:
-        """The placements of these queues, and so of their dead-letter queues, may be others."""
+        """The placements of these queues, and so of their dead-letter queues, may have changed."""
         for queue in queues:
             for name in (queue, names.dead_letter_name(queue)):
                 owner = self._owners.get(name)
@@ -252,12 +252,12 @@ class Owners(Watch[ShardPeer]):
     async def request(
         self, queue: str, op: str, fields: dict[str, Any], *, wait_ms: int = limits.REQUEST_MS
     ) -> Answer:
-        """Asks the shard of a queue; while the queue moves, asks again where it is then.
+        """Sends a request to the shard of a queue; while the queue moves, sends it again to the new shard.
 
         Raises:
             ShardDownError: the shard does not serve or did not answer within `wait_ms`, or the queue still
-            moves. ShardRefusedError: it answered with an error. CoordinatorError: nobody knows where the
-            queue is.
+            moves. ShardRefusedError: the answer is an error. CoordinatorError: the placement of the queue
+            can't be read.
         """
         until = self._loop.time() + wait_ms / 1000
         pause_ms = limits.OWNER_RETRY_MS
@@ -291,7 +291,7 @@ class Owners(Watch[ShardPeer]):
         task.add_done_callback(self._spawned)
 
     def close(self) -> None:
-        """Stops the timer and all requests, for the process ends."""
+        """Stops the timer and all requests, since the process ends."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -302,7 +302,7 @@ class Owners(Watch[ShardPeer]):
     def _spawned(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the shard of a queue could not be asked", exc_info=error)
+            log.error("a request to the shard of a queue failed", exc_info=error)
 
     def _at(self, peer: ShardPeer) -> list[Owner]:
         return [owner for owner in self._owners.values() if owner.peer is peer]
@@ -313,7 +313,7 @@ class Owners(Watch[ShardPeer]):
         wait_ms = WAIT_TICK_MS
         wanders = [owner for owner in self._waiting if owner.wanders]
         if wanders:
-            # An owner that has had no shard for long waits for a shard or the coordinator to come back.
+            # An owner that has had no shard for a long time waits until a shard or the coordinator returns.
             recent = self.now_ms() - limits.OWNER_LOST_MS
             since_ms = [owner.timers.unconfirmed_ms for owner in wanders]
             is_fresh = any(each is None or each > recent for each in since_ms)
@@ -328,7 +328,7 @@ class Owners(Watch[ShardPeer]):
         self._timer = self._loop.call_later(wait_ms / 1000, self.tick)
 
     def tick(self) -> None:
-        """Lets every owner that waits do what is due, and senders give up that have waited long enough."""
+        """Executes due timers of owners, and times out senders that have waited long enough."""
         self._timer = None
         self.resolver.refresh()
         now_ms = self.now_ms()

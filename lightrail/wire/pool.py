@@ -23,7 +23,7 @@ class Pooled(Watch[ShardPeer]):
         self.serves = asyncio.Event()
         self.users = 0
         self.idle: asyncio.TimerHandle | None = None
-        """Closes the connection, while nobody uses it."""
+        """Timer that closes the connection while it has no user."""
 
     def welcomed(self, peer: ShardPeer) -> None:
         self.serves.set()
@@ -33,12 +33,12 @@ class Pooled(Watch[ShardPeer]):
 
 
 class Pool:
-    """At most one connection to each shard, which it sees as one of a frontend.
+    """At most one connection to each shard, for which it is like a connection of a frontend.
 
     Args:
         name: of all connections, unique in the installation.
         boot: drawn when the process starts.
-        address: of a shard now, None while it is not registered.
+        address: returns the present address of a shard, or None while it is not registered.
         idle_ms: how long a connection without users stays open.
         key: of the wire.
         make: class of the connections.
@@ -73,9 +73,9 @@ class Pool:
         return len(self._pooled)
 
     def take(self, shard: int) -> ShardPeer:
-        """A connection to a shard, which may be away now; `leave` ends the use.
+        """A connection to a shard, which may be down now; `leave` ends the use.
 
-        Raises ShardDownError where there is none and the address is unknown.
+        Raises ShardDownError if there is no connection and the address is unknown.
         """
         return self._take(shard).peer
 
@@ -89,14 +89,14 @@ class Pool:
         elif address is not None and pooled.peer.address != address:
             pooled.peer.reach(address)
         pooled.users += 1
-        # A move that tries again and again while the source greets us must find the connection that it began.
+        # A move that retries while the greeting is unanswered must find the connection that it began.
         if pooled.idle is not None:
             pooled.idle.cancel()
             pooled.idle = None
         return pooled
 
     def leave(self, shard: int) -> None:
-        """A user of this connection needs it no more."""
+        """Ends one use of this connection."""
         pooled = self._pooled.get(shard)
         if pooled is not None:
             pooled.users -= 1

@@ -24,9 +24,9 @@ class QueueLinks:
         return self._assignments[number]
 
     def __iter__(self) -> Iterator[Assignment]:
-        """In the order of their numbers, as they are at this moment.
+        """A snapshot of the links in the order of their numbers.
 
-        Producers of one client are opened in this order, and so are consumers in line.
+        Producers of one client are opened in this order, and so are waiting consumers.
         """
         return iter([self._assignments[number] for number in sorted(self._assignments)])
 
@@ -49,12 +49,12 @@ class QueueLinks:
         return link
 
     def remove(self, number: int) -> bool:
-        """Forgets a link; False where it is not known."""
+        """Forgets a link; returns False if it is not known."""
         self.producers.pop(number, None)
         self.consumers.pop(number, None)
         return self._assignments.pop(number, None) is not None
 
-    # --- which -----------------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------------
 
     def unassigned(self) -> list[Assignment]:
         return [link for link in self if link.state is LinkState.UNASSIGNED]
@@ -63,12 +63,12 @@ class QueueLinks:
         return [link for link in self if link.is_at_owner]
 
     def behind(self, owner: ShardPeer | None) -> list[tuple[Assignment, ShardPeer]]:
-        """Those that wait for an answer of another shard than the owner's, with that shard."""
+        """Links that wait for an answer of a shard other than the owner's, with that shard."""
         behind = [(link, link.peer) for link in self if link.is_behind]
         return [(link, peer) for link, peer in behind if peer is not None and peer is not owner]
 
     def at(self, peer: ShardPeer) -> list[Assignment]:
-        """Those that are open at one shard, whether the owner is there or has left it."""
+        """Links that are open at one shard, whether the owner is there or has left it."""
         return [link for link in self if link.peer is peer]
 
     # --- at shards -------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class QueueLinks:
             self.open(link, peer)
 
     def withdraw(self, link: Assignment, event: Event) -> None:
-        """A link leaves its shard: nothing that the shard sends to it counts any more."""
+        """A link leaves its shard: further frames of the shard for the link are ignored."""
         if link.peer is not None:
             link.peer.producers.pop(link.number, None)
             link.peer.consumers.pop(link.number, None)

@@ -8,11 +8,11 @@ from lightrail.wire.frames import Buffer, WireError
 
 RANGE: Final = struct.Struct("<QI")
 SUSPENDED: Final = struct.Struct("<QQ")
-"""Before the ranges of an UNSETTLED to a consumer: what the delivery-tags of the link begin with, and the
-next delivery number."""
+"""Before the ranges of an UNSETTLED to a consumer: the prefix of the link's delivery-tags, and the next
+delivery number."""
 
 Range = tuple[int, int]
-"""First number, and how many."""
+"""First number, and count."""
 
 
 def encode_ranges(ranges: Iterable[Range]) -> bytes:

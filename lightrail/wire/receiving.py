@@ -1,7 +1,7 @@
 """Receive window: the deliveries of one consumer by number, and the credit that its shard has for them.
 
-Delivery numbers count from 0 over the life of a link, and a CREDIT frame names the first one that the shard
-must not send yet. So a repeated CREDIT grants nothing twice.
+Delivery numbers count from 0 over the lifetime of a link, and a CREDIT frame has the first number that the
+shard must not send yet. So a repeated CREDIT grants no credit twice.
 """
 
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class ReceiveWindow:
         self.next = number + count
 
     def withdraw(self) -> None:
-        """The shard has no credit left: it answered a drain, or the link was opened again."""
+        """The shard has no credit left, because it answered a drain, or the link was opened again."""
         self.limit = self.next
 
 
@@ -39,9 +39,9 @@ class Slice(NamedTuple):
     """The messages of a DELIVER frame, and their common fields."""
 
     sequence: int
-    """Of the first message; those of the others follow."""
+    """Sequence of the first message; those of the others follow."""
     expires_at_ms: int
-    """0 for never."""
+    """0: the messages do not expire."""
     enqueued_at_ms: int
     attempts: int
     """Failed deliveries before this one."""

@@ -1,4 +1,4 @@
-"""Registry: what an owner (owner.py) needs of all owners (owners.py), as a port."""
+"""Registry: the methods of all owners (owners.py) that an owner (owner.py) calls, as a port."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
@@ -10,7 +10,7 @@ OwnerT_contra = TypeVar("OwnerT_contra", contravariant=True)
 
 
 class Registry(Protocol[OwnerT_contra]):
-    """All owners, as one of them sees them."""
+    """All owners of a process."""
 
     resolver: Resolver
     now_ms: Callable[[], int]
@@ -24,7 +24,7 @@ class Registry(Protocol[OwnerT_contra]):
         ...
 
     def drop(self, owner: OwnerT_contra) -> None:
-        """Forgets an owner that has no links and holds nothing."""
+        """Forgets an owner that has no links and no waiting frames."""
         ...
 
     def departed(self, owner: OwnerT_contra, peer: ShardPeer) -> None:
@@ -32,13 +32,13 @@ class Registry(Protocol[OwnerT_contra]):
         ...
 
     def wake(self, owner: OwnerT_contra) -> None:
-        """An owner waits for something: it is to be ticked."""
+        """An owner has set a timer: it is to be ticked."""
         ...
 
     def sent_last(self, peer: ShardPeer, part: bytes) -> None:
-        """The owner of a queue without links got this frame: should the frame bounce, nobody needs it."""
+        """Remembers the frame of an owner without links, to send it to the next shard if it bounces."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs what has to wait."""
+        """Runs a coroutine in the background."""
         ...

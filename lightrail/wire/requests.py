@@ -9,7 +9,7 @@ from lightrail.wire.frames import HEADER, Kind, frame
 
 
 class ShardDownError(Exception):
-    """The shard does not serve, or was lost before it answered: the request may or may not have been done."""
+    """The shard does not serve, or was lost before it answered: the request may have been executed."""
 
 
 class ShardRefusedError(Exception):
@@ -60,7 +60,7 @@ class Requests:
             self._waiting.pop(number, None)
 
     def answered(self, number: int, part: bytes, apart: memoryview | None = None) -> None:
-        """The shard's RESPONSE to a request; `apart` is its blob where that did not come in the frame."""
+        """The shard's RESPONSE to a request; `apart` is its blob if that is a separate part."""
         waiting = self._waiting.get(number)
         if waiting is None or waiting.done():
             return

@@ -1,4 +1,4 @@
-"""Resolver: which shard has a queue, and the connection to that shard, as a port."""
+"""Resolver: finds the shard of a queue, and the connection to that shard, as a port."""
 
 from typing import Protocol
 
@@ -8,24 +8,24 @@ from lightrail.wire.shards import ShardPeer
 
 
 class Resolver(Protocol):
-    """Placements and shards, as owners need them; nothing but `place` and `lost` waits."""
+    """Placements and shards for owners; only `place` and `lost` wait."""
 
     def placement(self, queue: str) -> Placement | None:
-        """Where a queue is, as far as this process knows."""
+        """The placement of a queue that this process knows, or None."""
         ...
 
     async def place(self, queue: str) -> Placement:
-        """The same; a queue without a placement is placed. Raises CoordinatorError."""
+        """The placement of a queue; a queue without one is placed. Raises CoordinatorError."""
         ...
 
     def peer(self, shard: int) -> ShardPeer | None:
-        """The connection to a shard, or None as long as its address is not known."""
+        """The connection to a shard, or None while its address is not known."""
         ...
 
     def refresh(self) -> None:
-        """Reads what has changed; calls `Owners.changed` meanwhile."""
+        """Applies changes of placements; calls `Owners.changed` for them."""
         ...
 
     async def lost(self, queue: str) -> Refusal | None:
-        """Why a queue does not exist, by the coordinator; None where it exists, or this is not known."""
+        """Why a queue does not exist, by the coordinator; None if it exists, or this is not known."""
         ...

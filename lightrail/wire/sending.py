@@ -1,8 +1,8 @@
 """Send window: the batches of one producer that a shard has not answered, in the order of their numbers.
 
-A producer keeps each batch until its answer arrives, and repeats those without one, in order and unchanged,
-whenever its link is opened again. Numbers rise over the life of the producer, so a shard recognizes a batch
-that it has already stored. Pure: the frames that a producer sends are values of its callers.
+A producer keeps each batch until its answer arrives, and repeats unanswered batches, in order and unchanged,
+whenever its link is opened again. Numbers rise over the lifetime of the producer, so a shard recognizes a
+batch that it has already stored. Pure: the frames that a producer sends are values of its callers.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ class Numbered(Protocol):
 
     @property
     def part(self) -> bytes:
-        """Its frame."""
+        """The frame of the batch."""
         ...
 
 
@@ -45,28 +45,28 @@ class SendWindow(Generic[Batch]):
         return next(iter(self._unanswered), 0)
 
     def add(self, number: int, batch: Batch) -> None:
-        """A batch is sent under this number; it is `next`, or a number above all earlier ones."""
+        """Adds a batch that is sent under this number: `next`, or a number above all earlier ones."""
         self.next = number + 1
         self._unanswered[number] = batch
 
     def answer(self, number: int) -> Batch | None:
-        """The batch whose answer arrived; None where it was answered or given up before."""
+        """Removes the batch whose answer arrived; None if it was answered or removed before."""
         return self._unanswered.pop(number, None)
 
     def answer_run(self, number: int, count: int) -> list[Batch]:
-        """Those of the batches number .. number+count-1 that were unanswered."""
+        """Removes the unanswered ones of the batches number .. number+count-1, and returns them."""
         pop = self._unanswered.pop
         return [batch for each in range(number, number + count) if (batch := pop(each, None)) is not None]
 
     def take(self, wanted: Callable[[Batch], bool]) -> list[tuple[int, Batch]]:
-        """Gives up those batches that are `wanted`, and returns them with their numbers."""
+        """Removes the batches for which `wanted` is true, and returns them with their numbers."""
         found = [(number, batch) for number, batch in self._unanswered.items() if wanted(batch)]
         for number, _ in found:
             del self._unanswered[number]
         return found
 
     def clear(self) -> list[Batch]:
-        """Gives up all batches, and returns them."""
+        """Removes all batches, and returns them."""
         batches = list(self._unanswered.values())
         self._unanswered.clear()
         return batches
@@ -76,5 +76,5 @@ class SendWindow(Generic[Batch]):
         self._sent_below = self.next
 
     def may_be_stored(self, number: int) -> bool:
-        """Whether a batch may have reached a shard; right while no shard is connected."""
+        """Whether a batch may have reached a shard; valid while no shard is connected."""
         return number < self._sent_below

@@ -1,10 +1,10 @@
-"""Shard connections: one shard as a frontend or gateway sees it, with its greeting, heartbeats and links.
+"""Shard connections: the connection of a frontend or gateway to one shard: greeting, heartbeats and links.
 
-The frontend may lose the shard at any time (it dies, is stopped, is moved), and a frame counts only when the
-shard has answered it. So the links keep what they need to open everything once more: producers their
-unanswered batches, consumers their credit. After each greeting (HELLO, WELCOME) they open and send again from
-the start; the shard knows batches by producer and number and stores none twice. Requests are not repeated:
-they fail, for only the caller knows whether to ask again.
+The frontend may lose the shard at any time (it is killed, stopped or moved), and a frame is certain only when
+the shard has answered it. So the links keep the state to open them again: producers their unanswered batches,
+consumers their credit. After each greeting (HELLO, WELCOME) they are opened and send again from the start;
+the shard identifies batches by producer and number and stores none twice. Requests are not repeated: they
+fail, since only the caller can decide whether to send them again.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ log = logging.getLogger("lightrail.wire.shards")
 COUNT: Final = int(Kind.COUNT)
 PING: Final = frame(Kind.PING)
 GREETING_MS: Final = 100
-"""Between two greetings while the shard does not listen."""
+"""Pause between two greetings while the shard does not listen."""
 GREETING_MS_MAX: Final = 3_200
-"""Between two greetings that a shard does not answer; only the answer to the latest one counts."""
+"""Pause between two greetings that a shard does not answer; only the answer to the latest one counts."""
 
 
 class State(Enum):
-    """GREETING until the shard has answered our latest Hello, then SERVING."""
+    """GREETING until the shard has answered the latest HELLO, then SERVING."""
 
     GREETING = 1
     SERVING = 2
@@ -104,50 +104,50 @@ class ShardPeer:
         self._shard_boot = 0
         self._heard_ms = now_ms()
         self._silent = False
-        """It serves and has sent nothing for long."""
+        """Whether the shard serves and has sent nothing for a long time."""
         self._said = 0
-        """ZeroMQ messages sent since the shard has welcomed us, and those received behind its welcome: a TCP
-        connection may break and be made anew unnoticed, and then what was under way is lost."""
+        """ZeroMQ messages sent since the shard's WELCOME, and those received after it: a TCP connection may
+        break and reconnect unnoticed, and then messages in transit are lost."""
         self._heard = 0
         self._pings = 0
-        """Sent since the shard has welcomed us, and answered: they are answered in their order."""
+        """PINGs sent since the shard's WELCOME, and answered ones: they are answered in their order."""
         self._pongs = 0
         self._out: list[bytes] = []
         self._requests = Requests(loop, shard, self.post)
         self._loop = loop
         self._context = context
         self._flush = flush
-        # Owners have a length, and are empty at first: they would not count as true.
+        # Owners have a length, and are empty at first: as a truth value they would be false.
         self._watch: Watch[ShardPeer] = Watch() if watch is None else watch
         self._socket = self._connected(address)
         self._timer: asyncio.TimerHandle | None = None
         self._beat()
 
     def _connected(self, address: str) -> LoopSocket:
-        # A name for each connection: where the shard reads the handshake of a former one after that of a new
-        # one by the same name, ROUTER_HANDOVER leaves the new one open and unheard for ever.
+        # A new name for each connection: if the shard read the handshake of a former connection after that of
+        # a new connection with the same name, ROUTER_HANDOVER would leave the new one open and never read it.
         self._connections += 1
         name = self._boot.to_bytes(4, "little") + f"{self._frontend}/{self._connections}".encode()
-        # What may be under way is bounded by link credit, not by a count of ZeroMQ messages.
+        # Messages in transit are bounded by link credit, not by a count of ZeroMQ messages.
         ahead = limits.WIRE_MESSAGES_AHEAD
         socket = dealer(self._context, address, send_max=0, receive_max=ahead, name=name)
-        # Frames for clients leave at once, not with the next round of the loop.
+        # Frames for clients are sent at once, not with the next turn of the loop.
         looped = LoopSocket(self._loop, socket, self._receive, self._flush)
         looped.copies = False
         return looped
 
     @property
     def serving_boot(self) -> int | None:
-        """Boot number of the shard process that has answered our latest Hello; None while none has."""
+        """Boot number of the shard process that has answered the latest HELLO; None while none has."""
         return self._shard_boot if self.state is State.SERVING else None
 
     @property
     def speaks(self) -> bool:
-        """Whether the shard serves and has sent something lately; not while it, or its disk, stands still."""
+        """Whether the shard serves and has sent frames lately; False while it, or its disk, hangs."""
         return self.state is State.SERVING and not self._silent
 
     def reach(self, address: str) -> None:
-        """Connects again: the shard is at another address, or another process has replaced it."""
+        """Connects again: the shard has another address, or another process has replaced it."""
         self._socket.close()
         self.address = address
         self._socket = self._connected(address)
@@ -159,17 +159,17 @@ class ShardPeer:
     # --- sending ---------------------------------------------------------------------------------------
 
     def post(self, part: bytes) -> None:
-        """Adds a frame to be sent at the end of this turn; dropped while the shard does not serve.
+        """Adds a frame to be sent at the end of this turn; it is dropped while the shard does not serve.
 
-        Dropping loses nothing: links are reopened after the next greeting.
+        Nothing is lost: links are reopened after the next greeting.
         """
         if self.state is State.SERVING:
             self._out.append(part)
             self._schedule_flush()
 
     def ping(self) -> int:
-        """Asks the shard for an answer behind all that was posted so far; returns the number of that PING,
-        counted over the life of this greeting."""
+        """Requests an answer of the shard behind all frames posted so far; returns the number of this PING,
+        counted since the greeting."""
         if self.state is State.SERVING and not (self._out and self._out[-1] is PING):
             self._pings += 1
             self.post(PING)
@@ -206,17 +206,17 @@ class ShardPeer:
     async def request(
         self, op: str, fields: dict[str, Any], *, blob: bytes = b"", wait_ms: int = limits.REQUEST_MS
     ) -> Answer:
-        """Asks the shard something and waits for its answer; operations are listed in docs/formats/wire.md.
+        """Sends a request and waits for its answer; operations are listed in docs/formats/wire.md.
 
-        Raises ShardDownError: it does not serve, does not answer within `wait_ms`, or was lost meanwhile;
-        ShardRefusedError: it answered with an error.
+        Raises ShardDownError: the shard does not serve, does not answer within `wait_ms`, or was lost
+        meanwhile; ShardRefusedError: the answer is an error.
         """
         if self.state is not State.SERVING:
-            raise ShardDownError(f"shard {self.shard} is not there now; try again")
+            raise ShardDownError(f"shard {self.shard} is not connected; try again")
         return await self._requests.ask(encode_request({"op": op, **fields}, blob), wait_ms)
 
     async def owns(self, queue: str) -> bool | None:
-        """Whether the shard owns a queue; None where the queue does not exist. Raises ShardDownError."""
+        """Whether the shard owns a queue; None if the queue does not exist. Raises ShardDownError."""
         try:
             await self.request("queue", {"queue": queue})
         except ShardRefusedError as refused:
@@ -224,7 +224,7 @@ class ShardPeer:
         return True
 
     def close(self) -> None:
-        """Sends GOODBYE, so that the shard requeues our consumers' unsettled deliveries at once."""
+        """Sends GOODBYE, so that the shard requeues the consumers' unsettled deliveries at once."""
         if self._timer is not None:
             self._timer.cancel()
         if self.state is State.SERVING:
@@ -243,7 +243,7 @@ class ShardPeer:
                 return
             silent_ms = now - self._heard_ms
             if silent_ms > limits.PEER_SILENCE_MS:
-                # A stopped shard goes on where it stood; greeting it anew would only repeat its work.
+                # A stopped shard continues where it stopped; a new greeting would only repeat its work.
                 if not self._silent:
                     log.warning("shard %d has been silent for %d ms", self.shard, silent_ms)
                     self._silent = True
@@ -274,7 +274,7 @@ class ShardPeer:
         self._beat()
 
     def greet_again(self, why: str) -> None:
-        """The shard was lost, or some frames were: after the next greeting the links are opened again.
+        """The shard or some frames were lost: after the next greeting the links are opened again.
 
         Unsettled deliveries return to their queues.
         """
@@ -318,7 +318,7 @@ class ShardPeer:
                 elif self.state is State.SERVING:
                     self._apply(kind, link, count, number, part)
             except MissingDeliveriesError as missing:
-                # Lost with a connection; the PING that would show it has not been answered yet.
+                # The slice was lost with a connection; the PING that would show it was not answered yet.
                 self.greet_again(str(missing))
             except Exception:
                 log.exception("a frame of kind %d from shard %d could not be applied", kind, self.shard)
@@ -387,10 +387,10 @@ class ShardPeer:
             fields, late = decode_request(memoryview(part)[HEADER.size :])
             self._watch.bounced(self, str(fields["queue"]), bytes(late))
         elif kind == Kind.YIELD:
-            self.post(frame(Kind.YIELDED, link=link))  # Behind all that was posted for the link.
+            self.post(frame(Kind.YIELDED, link=link))  # After all frames that were posted for the link.
 
     def _give_up(self, link: int) -> None:
-        """Ends one link after an internal error; its unsettled deliveries are requeued, other links go on."""
+        """Ends one link after an internal error; its unsettled deliveries are requeued, other links stay."""
         refusal = Refusal(conditions.INTERNAL_ERROR, "an internal error ended this link; attach it again")
         bound = self.producers.get(link) or self.consumers.get(link)
         if bound is not None:

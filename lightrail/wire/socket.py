@@ -1,8 +1,8 @@
 """A plain ZeroMQ socket on an asyncio loop: read until empty, written at once, never `zmq.asyncio`.
 
-The FD of a ZeroMQ socket is edge-triggered and says only "look at EVENTS": every send and receive may use up
-the edge, so after each of them EVENTS is read again. `zmq.asyncio` makes a future and a callback per
-message, which costs more than the message does here.
+The FD of a ZeroMQ socket is edge-triggered and only indicates that EVENTS may have changed: every send and
+receive may use up the edge, so after each of them EVENTS is read again. `zmq.asyncio` makes a future and a
+callback per message, which costs more than the message does here.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ Parts = list[bytes]
 Receive = Callable[[Parts], None]
 
 WITHOUT_COPY_BYTES: Final = 512 * 1024
-"""From here on a part is sent from where it lies: below, ZeroMQ's book-keeping costs more than a copy."""
+"""Parts of at least this size are sent without a copy; below, ZeroMQ's book-keeping costs more."""
 MESSAGES_PER_TURN: Final = 256
-"""Messages that are read before the loop's other work gets its turn."""
+"""Messages that are read before the loop continues with its other work."""
 RECONNECT_MS: Final = 20
 RECONNECT_MS_MAX: Final = 500
-# Plain numbers: pyzmq's flags are members of an enumeration; to join two costs more than to send a message.
+# Plain numbers: pyzmq's flags are members of an enumeration; joining two costs more than sending a message.
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _POLLIN: Final = int(zmq.POLLIN)
@@ -59,7 +59,7 @@ def dealer(
         name: of this connection, for the ROUTER at the other end; empty: ZeroMQ draws one.
     """
     socket = context.socket(zmq.DEALER)
-    # Nothing waits inside ZeroMQ for a process that does not listen: its successor would receive it.
+    # ZeroMQ must not store messages for a process that does not listen: its successor would receive them.
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.SNDHWM, send_max)
     socket.setsockopt(zmq.RCVHWM, receive_max)
@@ -79,10 +79,10 @@ def _allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
 
 
 class LoopSocket:
-    """One ZeroMQ socket: messages reach `receive`, and `after` is called once when a turn's are in.
+    """One ZeroMQ socket: `receive` is called with each message, and `after` once at the end of a turn.
 
-    Errors that either raises are logged, and the next message is read. A callback that counts messages, or
-    what is in them, must not raise: it has to report to the other end that something was not applied.
+    Errors of both are logged, and the next message is read. A callback that counts messages, or their
+    frames, must not raise: it has to report to the other end that a message was not applied.
     """
 
     __slots__ = (
@@ -114,17 +114,17 @@ class LoopSocket:
         self.is_paused = False
         """Set to leave messages in the socket; see `resume`."""
         self.copies = True
-        """False: large parts are views of what ZeroMQ received, which lives as long as they do."""
+        """False: large parts are views of memory that ZeroMQ received, which lives as long as they."""
         self.messages_per_turn = MESSAGES_PER_TURN
         self._fd: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]
         loop.add_reader(self._fd, self._drain)
         self._schedule()
 
     def send(self, parts: Sequence[bytes]) -> bool:
-        """Hands the parts to ZeroMQ as one message.
+        """Sends the parts as one ZeroMQ message.
 
         Returns:
-            False when the other end does not listen (the caller sends again after the greeting).
+            False if the other end does not listen (the caller sends again after the greeting).
         """
         if self._closed:
             return False
@@ -146,21 +146,21 @@ class LoopSocket:
         return sent
 
     def resume(self) -> None:
-        """Reads what has arrived while the socket was paused."""
+        """Reads the messages that arrived while the socket was paused."""
         if self.is_paused:
             self.is_paused = False
             if not self._scheduled and not self._closed:
                 self._schedule()
 
     def close(self, linger_ms: int = 0) -> None:
-        """Removes the socket from the loop; what was sent has `linger_ms` to leave."""
+        """Removes the socket from the loop; messages that were sent have `linger_ms` to be transmitted."""
         if not self._closed:
             self._closed = True
             self._loop.remove_reader(self._fd)
             self._socket.close(linger_ms)
 
     def _received(self) -> Parts:
-        """One message; large parts are not copied where `copies` is False. Raises zmq.Again."""
+        """One message; large parts are not copied if `copies` is False. Raises zmq.Again."""
         receive = self._socket.recv
         copies = self.copies
         parts: list[bytes | memoryview] = []
@@ -169,7 +169,7 @@ class LoopSocket:
             frame = receive(_NOBLOCK, copy=False)
             parts.append(frame.bytes if copies or len(frame) < WITHOUT_COPY_BYTES else frame.buffer)
             if not frame.more:
-                # A view of bytes does here what bytes do.
+                # A view of bytes works here like bytes.
                 return cast(Parts, parts)
 
     def _has_more(self) -> bool:
@@ -181,7 +181,7 @@ class LoopSocket:
         self._loop.call_soon(self._drain)
 
     def _rests(self) -> bool:
-        """Whether the socket is paused; the edge is used up then, or the loop would not rest."""
+        """Whether the socket is paused; then the edge is used up, or the loop would spin."""
         if self.is_paused:
             self._socket.getsockopt(zmq.EVENTS)
         return self.is_paused
@@ -198,7 +198,7 @@ class LoopSocket:
         is_empty = False
         while got < most and not self.is_paused:
             if got == 1 and not self._has_more():
-                # Most turns have one message: to look costs half of what the exception does.
+                # Most turns have one message: this check costs half as much as the exception.
                 is_empty = True
                 break
             try:
@@ -210,7 +210,7 @@ class LoopSocket:
             try:
                 receive(parts)
             except Exception:
-                # The edge is used up: without another look the messages behind this one are never read.
+                # The edge is used up: without another check the messages behind this one are never read.
                 log.exception("a message of %d parts could not be applied", len(parts))
         if got:
             try:
@@ -221,7 +221,7 @@ class LoopSocket:
             return
         if self._rests():
             return
-        # Where the socket was empty, its FD becomes readable with the next message: ZeroMQ reads all signals
-        # before it reports an empty socket, and each send of this turn has asked for EVENTS.
+        # If the socket was empty, its FD becomes readable with the next message: ZeroMQ reads all signals
+        # before it reports an empty socket, and each send of this turn has read EVENTS.
         if not is_empty:
             self._schedule()

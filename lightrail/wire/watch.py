@@ -1,4 +1,4 @@
-"""Watch: what the connections to shards report to those that follow them."""
+"""Watch: the events of the connections to shards, for followers."""
 
 from typing import Generic, TypeVar
 
@@ -6,16 +6,16 @@ Peer = TypeVar("Peer")
 
 
 class Watch(Generic[Peer]):
-    """Base of what follows the connections of a process to shards (owners.py); this one follows nothing."""
+    """Base of followers of a process's connections to shards (owners.py); it ignores all events."""
 
     def lost(self, peer: Peer) -> None:
-        """The shard does not serve any more; links stay, and are opened again when it does."""
+        """The shard no longer serves; links stay, and are opened again when it serves."""
 
     def welcomed(self, peer: Peer) -> None:
         """The shard was greeted, and every link has been opened again."""
 
     def silent(self, peer: Peer, silent_ms: int) -> None:
-        """The shard has sent nothing for `silent_ms`, and was not started again as far as is known."""
+        """The shard has sent nothing for `silent_ms`, and has not been restarted as far as is known."""
 
     def spoke(self, peer: Peer) -> None:
         """A shard that was silent sends again."""
@@ -24,7 +24,7 @@ class Watch(Generic[Peer]):
         """The shard opened a producer or consumer."""
 
     def ended(self, peer: Peer, link: int) -> None:
-        """The shard ended a producer or consumer, which is about to learn it."""
+        """The shard ended a producer or consumer, whose `ended` is called after this."""
 
     def moved(self, peer: Peer, link: int) -> None:
         """The shard does not own the queue of a link, or not in the epoch that the link named."""

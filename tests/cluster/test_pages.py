@@ -57,7 +57,7 @@ def test_scaling_out_and_in_as_the_page_says(tmp_path: Path) -> None:
                 assert {each["queues"] for each in shards(gateway).values()} == {3}, said
         assert sorted(shards(gateway)) == [0, 1, 2]
         assert kept(gateway, names) == [MESSAGES] * len(names)
-        assert "each is where it should be" in run(gateway, "lightrail-admin rebalance --verify")
+        assert "each is served once, by its owner" in run(gateway, "lightrail-admin rebalance --verify")
 
 
 def test_a_lost_disk_is_given_up_as_the_page_says(tmp_path: Path) -> None:

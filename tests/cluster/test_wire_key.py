@@ -26,7 +26,7 @@ def test_only_who_has_the_key_is_served(tmp_path: Path) -> None:
         assert new_key(path).returncode == 0
     again = new_key(key)
     assert again.returncode == 1
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
     with Cluster(tmp_path) as cluster:
         mine, theirs = ("--wire-key", str(key)), ("--wire-key", str(another))
         cluster.shard("--wire", "0.0.0.0:0", "--advertise", "127.0.0.1", *mine)

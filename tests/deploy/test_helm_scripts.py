@@ -100,7 +100,7 @@ def test_the_job_defines_users_with_their_rights(programs: str, data: Path) -> N
 
 
 def test_the_job_changes_passwords_only_when_asked(programs: str, data: Path, users: Path) -> None:
-    for reset, said in ((False, "stays as it is"), (True, "has another password")):
+    for reset, said in ((False, "stays as it is"), (True, "has a new password")):
         job = container("users/", "users", users={"create": USERS, "resetPasswords": reset})
         environ = {each["name"]: each["value"] for each in job["env"] if each["name"] == "RESET"}
         done = run(

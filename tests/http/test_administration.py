@@ -91,7 +91,7 @@ def test_an_error_says_what_was_expected(
 
 def test_dead_letters_have_no_queue_of_their_own(http: Http) -> None:
     status, detail = refused(http("PUT", f"/net/other/$dlq?{V}", entry(QUEUE)))
-    assert (status, "a name of the system" in detail) == (400, True)
+    assert (status, "a system name" in detail) == (400, True)
 
 
 def test_a_limit_is_a_quota(http: Http) -> None:

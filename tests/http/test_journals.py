@@ -233,7 +233,7 @@ def test_people_see_journals_and_readers_by_lightrail_admin(broker: Broker, http
     rows = json.loads(admin("journal", "list", "--json"))
     assert {row["journal"] for row in rows} == {journal["journal"] for journal in journals(http)}
     assert rows[0]["journal"] in admin("journal", "list")
-    assert "is there now" in admin("reader", "set", "test/admin", "--latest", "--hold-hours", "2")
+    assert "is created now" in admin("reader", "set", "test/admin", "--latest", "--hold-hours", "2")
     shown = json.loads(admin("reader", "show", "test/admin", "--json"))
     assert (shown["hold_hours"], set(shown["positions"])) == (2.0, {row["journal"] for row in rows})
     assert "test/admin" in admin("reader", "list")

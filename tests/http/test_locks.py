@@ -51,7 +51,7 @@ def test_a_lock_that_runs_out_brings_the_message_back(http: Http) -> None:
     assert again.properties["DeliveryCount"] == 1
     late = http("DELETE", location)
     assert late.status == 410
-    assert "ran out" in late.json()["detail"]
+    assert "expired" in late.json()["detail"]
     assert http("DELETE", again.headers["location"]).status == 200
 
 

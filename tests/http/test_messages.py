@@ -231,7 +231,7 @@ def test_a_dynamic_node_is_for_its_connection_alone_to_receive(http: Http, amqp:
     for method in ("DELETE", "POST"):
         refused = http(method, f"{path}/!head")
         assert refused.status == 403
-        assert "only the AMQP connection that made it" in refused.json()["detail"]
+        assert "only the AMQP connection that created it" in refused.json()["detail"]
     (seen,) = http("GET", f"{path}/!messages").json()["messages"]
     assert seen["sequence"] >= 0
     assert replies.receive(timeout=20).body == "answer"

@@ -93,7 +93,7 @@ def test_a_dynamic_target_is_made_for_receivers_of_the_connection(
         assert detached.value.link.remote_condition.name == "amqp:resource-deleted"
         found = refused(other, name)
         assert found.name == "amqp:not-found"
-        assert "not there (any more)" in found.description
+        assert "does not exist (any more)" in found.description
 
 
 def test_who_may_do_nothing_else_has_reply_queues(tmp_path: Path) -> None:

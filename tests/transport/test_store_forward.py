@@ -245,7 +245,7 @@ def test_a_file_that_is_no_outbox_is_refused(tmp_path: Path) -> None:
     database.execute("create table x (y)")
     database.commit()
     database.close()
-    with pytest.raises(OutboxError, match="a database of something else"):
+    with pytest.raises(OutboxError, match="found another database"):
         OutboxFile(tmp_path / "other.db", 1, 1)
     OutboxFile(tmp_path / "later.db", 1, 1).close()
     database = sqlite3.connect(tmp_path / "later.db")

@@ -30,7 +30,7 @@ class AnswerError(Exception):
 
 
 class UnreachableError(Exception):
-    """No gateway answered; the message has its address and what to do."""
+    """No gateway answered; the message has its address and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Response:
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON. Raises AnswerError where it is none."""
+        """The body as JSON. Raises AnswerError if it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -77,7 +77,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         missing_ok: bool = False,
     ) -> Response:
-        """One request; `path` is quoted already. Raises AnswerError for 4xx and 5xx, Unreachable."""
+        """One request; `path` is quoted already. Raises AnswerError for 4xx and 5xx, UnreachableError."""
         sent = dict(headers or {})
         if self.authorization:
             sent["Authorization"] = self.authorization
@@ -101,7 +101,7 @@ class Client:
             self._connection = None
 
     def _exchange(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> Response:
-        # The gateway may have closed a kept connection: send idempotent requests once more.
+        # The gateway may have closed a kept connection: idempotent requests are sent once more.
         for kept in (self._connection is not None and method in ("GET", "PUT"), False):
             connection = self._connection or self._connect()
             self._connection = connection
@@ -167,7 +167,7 @@ def authorization(user: str | None, password_file: str | None, token_file: str |
 
 
 def path_of(name: str, *below: str) -> str:
-    """The path of a name, or of something below it: path_of("a b", "!policy") is /a%20b/!policy.
+    """The path of a name, or of a part of it: path_of("a b", "!policy") is /a%20b/!policy.
 
     Raises InvalidNameError for the empty name, whose path is that of the whole installation.
     """

@@ -1,4 +1,4 @@
-"""Registration of commands, with the options that all of them have."""
+"""Registration of commands, with their common options."""
 
 import argparse
 from collections.abc import Callable
@@ -12,11 +12,11 @@ Run = Callable[[Client, argparse.Namespace], int]
 
 
 class UsageError(Exception):
-    """The command line is wrong; the message says what was expected."""
+    """The command line is wrong; the message has what was expected."""
 
 
 class CommandError(Exception):
-    """The command failed, or would do more than was meant; the message says how to go on."""
+    """The command failed, or needs a confirmation; the message has the next step."""
 
 
 def group(things: Subparsers, name: str, help: str) -> Subparsers:

@@ -9,18 +9,18 @@ from lightrail.console.text import printable
 
 PUT_BACK = """
 For an etcd that was restored from an older snapshot while the cluster ran. The gateway writes the entries
-that it knows and this etcd lacks: names, policies, users, rights, subscriptions, readers, shards and
+that it has and this etcd lacks: names, policies, users, rights, subscriptions, readers, shards and
 placements. After that all processes continue with this etcd. Nothing is deleted: entries that had been
 deleted after the snapshot exist again, and are listed.
 """
 SHOWN = 20
-"""Keys of each kind that are printed; with --json all are."""
+"""Number of keys of each kind that are printed; --json prints all."""
 
 
 def register(things: Subparsers) -> None:
     """Adds these commands."""
     coordinator = group(things, "coordinator", "etcd, after it was set back to an older snapshot")
-    add(coordinator, "show", _show, "show whether etcd was set back; exit status 1 when it was")
+    add(coordinator, "show", _show, "show whether etcd was set back; exit status 1 if it was")
     add(
         coordinator,
         "put-back",
@@ -49,7 +49,7 @@ def _put_back(client: Client, parsed: argparse.Namespace) -> int:
     for key, what in (
         ("written", "entries were written again"),
         ("kept", "entries were changed since, and stay as they are"),
-        ("again", "entries had been deleted, or were made since: look whether they are wanted"),
+        ("again", "entries had been deleted, or were created since: check whether they are wanted"),
     ):
         print(f"{len(done[key]):,} {what}")
         for each in done[key][:SHOWN]:

@@ -52,12 +52,12 @@ OPTIONS: Final = {
     "--token-file": "token_file",
     "--ca": "ca",
 }
-"""Options of the gateway, and where argparse puts them."""
+"""Options of the gateway, and their argparse attributes."""
 
 
 def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subparsers) -> None:
     """Adds the commands and the options of the gateway; `journals` are the subcommands of `journal`."""
-    gateway = parser.add_argument_group("the gateway, for commands that talk to a running broker")
+    gateway = parser.add_argument_group("the gateway, for commands that use a running broker")
     gateway.add_argument(
         "--url",
         metavar="URL",
@@ -129,7 +129,7 @@ def run(parsed: argparse.Namespace) -> int:
         print("lightrail-admin: interrupted", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # The reader of our output closed the pipe; without this Python would report that again at exit.
+        # The reader of the output closed the pipe; without this Python would report that again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     finally:

@@ -15,8 +15,8 @@ from lightrail.model import limits, units
 
 POLL_S: Final = 0.2
 GATEWAY_WAIT_S: Final = 60.0
-"""How long the command keeps asking a gateway that does not answer. The moves continue without the
-command."""
+"""How long the command repeats its requests to a gateway that does not answer. The moves continue without
+the command."""
 RESULT_WAIT_S: Final = 3.0
 """How long the command waits for the results of moves that are no longer under way."""
 MOVES_SHOWN: Final = 20
@@ -28,9 +28,10 @@ def carry_out(
     """Begins the moves of a plan, and waits until no move is under way.
 
     Args:
-        skip: leave out moves of queues that changed since the plan was made; else one of them fails the plan.
+        skip: leave out moves of queues that changed since the plan was made; otherwise such a queue fails the
+            plan.
     """
-    # Moves that ended before this command are not its own, even those of the same queues.
+    # Moves that ended before this command do not belong to it, even those of the same queues.
     watching = Watching(client.get("/!moves")["ended"])
     begun: list[dict[str, Any]] = []
     left_out: list[str] = []
@@ -43,7 +44,7 @@ def carry_out(
         if parsed.json:
             show_json({"begun": begun, "left_out": left_out})
         else:
-            print(f"{counted(len(begun), 'move')} begun; `lightrail-admin rebalance` shows how far they are")
+            print(f"{counted(len(begun), 'move')} begun; `lightrail-admin rebalance` shows their progress")
         return 0
     _watch(client, watching)
     ended = watching.ended
@@ -61,7 +62,7 @@ def carry_out(
     for each in failed:
         print(printable(f"{each['queue']}: {each.get('error') or 'not moved'}"), file=sys.stderr)
     if left_out:
-        print(f"left out, as deleted, moving or there already: {some(left_out)}")
+        print(f"left out, as deleted, moving or moved already: {some(left_out)}")
     return 1 if failed else 0
 
 
@@ -77,14 +78,14 @@ def _watch(client: Client, watching: Watching) -> None:
             watching.look(_moves(client))
     except KeyboardInterrupt:
         raise CommandError(
-            "the moves go on; `lightrail-admin rebalance` shows them again, --cancel calls them off"
+            "the moves continue; `lightrail-admin rebalance` shows them again, --cancel cancels them"
         ) from None
     finally:
         watching.close()
 
 
 def _moves(client: Client) -> dict[str, Any]:
-    """The moves under way. Raises UnreachableError or Failed after GATEWAY_WAIT_S without an answer."""
+    """The moves under way. Raises UnreachableError or AnswerError after GATEWAY_WAIT_S without an answer."""
     until_s = time.monotonic() + GATEWAY_WAIT_S
     while True:
         try:
@@ -99,12 +100,12 @@ def _moves(client: Client) -> dict[str, Any]:
 
 
 def _with_moves_note(error: UnreachableError | AnswerError) -> tuple[Any, ...]:
-    text = f"{error}; the moves go on without it"
+    text = f"{error}; the moves continue without it"
     return (error.status, text) if isinstance(error, AnswerError) else (text,)
 
 
 def some(queues: list[str]) -> str:
-    """The first MOVES_SHOWN names, and how many more there are."""
+    """The first MOVES_SHOWN names, and the number of the others."""
     more = f" and {len(queues) - MOVES_SHOWN:,} more" if len(queues) > MOVES_SHOWN else ""
     return printable(", ".join(queues[:MOVES_SHOWN])) + more
 

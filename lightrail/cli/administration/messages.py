@@ -1,4 +1,4 @@
-"""The commands `send`, `receive`, `peek`, `purge`, `move` and `dlq`: messages of a name, one or many."""
+"""The commands `send`, `receive`, `peek`, `purge`, `move` and `dlq`: messages of a name."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from lightrail.console.results import show_json, table
 from lightrail.model.names import DEAD_LETTER_SEGMENT, dead_letter_name, is_dead_letter
 
 NOTHING: Final = 4
-"""Exit status of a receive that got no message."""
+"""Exit status of a receive without a message."""
 POLL_S: Final = 0.2
 PROPERTY: Final = "lightrail-property-"
 PEEK_COLUMNS: Final = ("sequence", "state", "delivery_count", "enqueued_at", "size", "subject", "body")
@@ -31,7 +31,7 @@ def register(things: Subparsers) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="an application property; numbers, true, false and null as JSON has them",
+        help="an application property; numbers, true, false and null as in JSON",
     )
     command.add_argument("--subject", metavar="TEXT")
     command.add_argument("--message-id", metavar="ID")
@@ -43,11 +43,11 @@ def register(things: Subparsers) -> None:
         "--delay", metavar="SECONDS", type=float, help="for queues with the policy field delay"
     )
     command.add_argument("--transient", action="store_true", help="do not wait for the disk")
-    command.add_argument("--count", metavar="N", type=int, default=1, help="so many times (default 1)")
+    command.add_argument("--count", metavar="N", type=int, default=1, help="number of copies (default 1)")
     command = add(things, "receive", _receive, f"receive messages; exit status {NOTHING} when there is none")
     command.add_argument("name", metavar="NAME")
-    command.add_argument("--timeout", metavar="SECONDS", type=float, default=0, help="wait so long for one")
-    command.add_argument("--count", metavar="N", type=int, default=1, help="at most so many (default 1)")
+    command.add_argument("--timeout", metavar="SECONDS", type=float, default=0, help="wait for a message")
+    command.add_argument("--count", metavar="N", type=int, default=1, help="largest number (default 1)")
     command = add(things, "peek", _peek, "show messages without consuming them")
     command.add_argument("name", metavar="NAME")
     command.add_argument("--count", metavar="N", type=int, default=10)
@@ -59,7 +59,7 @@ def register(things: Subparsers) -> None:
     command.add_argument("source", metavar="FROM")
     command.add_argument("target", metavar="TO")
     command.add_argument("--copy", action="store_true", help="copy them instead of moving them")
-    command.add_argument("--count", metavar="N", type=int, help="at most so many (default: all present now)")
+    command.add_argument("--count", metavar="N", type=int, help="largest number (default: all present now)")
     command.add_argument(
         "--filter", metavar="JSON", help="only messages that match, see `subscriptions add --help`"
     )
@@ -67,7 +67,7 @@ def register(things: Subparsers) -> None:
     command = add(dlq, "list", _dead_letters, "dead-letter queues with messages, or the messages of one")
     command.add_argument("name", metavar="NAME", nargs="?")
     command.add_argument("--count", metavar="N", type=int, default=100)
-    command = add(dlq, "redrive", _redrive, "send dead letters back to the queues they came from")
+    command = add(dlq, "redrive", _redrive, "send dead letters to the queues that they come from")
     command.add_argument("name", metavar="NAME", help="the queue, or its dead-letter queue")
     command.add_argument("--to", metavar="NAME", help="send them to this name instead")
     command.add_argument("--count", metavar="N", type=int)
@@ -158,7 +158,7 @@ def message_of(response: Response) -> dict[str, Any]:
     }
 
 
-# --- looking ---------------------------------------------------------------------------------------------
+# --- peeking ---------------------------------------------------------------------------------------------
 
 
 def _peek(client: Client, parsed: argparse.Namespace) -> int:
@@ -210,8 +210,8 @@ def _dead_letters(client: Client, parsed: argparse.Namespace) -> int:
 
 
 def _purge(client: Client, parsed: argparse.Namespace) -> int:
-    if not parsed.yes and not confirmed(f"Remove every message of {parsed.name} that no consumer holds?"):
-        raise CommandError("nothing was removed; say --yes to purge without being asked")
+    if not parsed.yes and not confirmed(f"Remove every message of {parsed.name} that is not in flight?"):
+        raise CommandError("nothing was removed; --yes purges without a prompt")
     answer = client.request("DELETE", path_of(parsed.name, "!messages")).json()
     if parsed.json:
         show_json(answer)
@@ -246,7 +246,7 @@ def _redrive(client: Client, parsed: argparse.Namespace) -> int:
 def transfer(
     client: Client, body: dict[str, Any], as_json: bool, pause: Callable[[float], None] = time.sleep
 ) -> int:
-    """Lets the gateway move messages, and shows the progress. Ctrl-C cancels the rest."""
+    """Moves messages through the gateway, and shows the progress. Ctrl-C cancels the rest."""
     started = client.request("POST", "/!transfers", json_body=body)
     state = started.json()
     path = started.headers.get("location", f"/!transfers/{state['id']}")
@@ -265,7 +265,7 @@ def transfer(
     if as_json:
         show_json(state)
     else:
-        target = state.get("to") or "the queues they came from"
+        target = state.get("to") or "the queues that they come from"
         print(f"{state['moved']:,} messages from {state['from']} to {target}: {state['state']}")
     if state["state"] == "failed":
         raise AnswerError(500, str(state.get("error") or "the transfer failed"))

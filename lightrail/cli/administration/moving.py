@@ -1,4 +1,4 @@
-"""Progress of moves: a bar for each on a terminal, else a line now and then."""
+"""Progress of moves: a bar for each on a terminal, otherwise a line at intervals."""
 
 import shutil
 import sys
@@ -10,7 +10,7 @@ from lightrail.console.progress import PLAIN_EVERY_S, bar
 from lightrail.console.text import printable
 
 BARS_MAX: Final = 12
-"""Moves that are drawn at a time; the others are counted."""
+"""Largest number of moves that are drawn; the others are counted."""
 BAR: Final = 20
 ERROR_SHOWN: Final = 60
 
@@ -38,7 +38,7 @@ class Watching:
 
     @property
     def ended(self) -> list[dict[str, Any]]:
-        """Results of the watched moves; one that is no longer reported has only its queue."""
+        """Results of the watched moves; a move that is no longer reported has only its queue."""
         return [self._ended.get(queue, {"queue": queue}) for queue in sorted(self._wanted | self._seen)]
 
     @property
@@ -68,14 +68,12 @@ class Watching:
         if not self._terminal:
             if running and time.monotonic() - self._said_s >= PLAIN_EVERY_S:
                 self._said_s = time.monotonic()
-                print(
-                    f"{done:,} of {total:,} queues moved, {len(active)} under way", file=self._out, flush=True
-                )
+                print(f"{done:,} of {total:,} queues moved, {len(active)} active", file=self._out, flush=True)
                 for move in [move for move in running if move.get("error")][:1]:
                     print(printable(f"{move['queue']} waits: {move['error']}"), file=self._out, flush=True)
             return
         self._clear()
-        # A line that wraps would need two lines cleared.
+        # A wrapped line would have to be cleared as two lines.
         width = shutil.get_terminal_size().columns - 1
         # Moves that wait for a shard or for etcd are drawn with the reason.
         drawn = [*active, *(move for move in running if move["phase"] == "waiting" and move.get("error"))]
@@ -111,5 +109,5 @@ def _key(ended: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def megabytes(size: int) -> str:
-    """A size for people."""
+    """A size in readable form."""
     return f"{size / 1_000_000:,.1f} MB"

@@ -36,7 +36,7 @@ def register(things: Subparsers) -> None:
     command = add(names, "delete", _delete, "delete a name with all its messages")
     command.add_argument("name", metavar="NAME")
     command.add_argument("--if-empty", action="store_true", help="refuse while the queue has messages")
-    command.add_argument("--yes", action="store_true", help="without a prompt, whatever is deleted with it")
+    command.add_argument("--yes", action="store_true", help="no prompt, whatever is deleted with it")
     command = add(things, "queues", _queues, "queues and their figures")
     command.add_argument("prefix", metavar="PREFIX", nargs="?", default="")
     command = add(things, "routers", _routers, "routers and their subscriptions")
@@ -61,7 +61,7 @@ def register(things: Subparsers) -> None:
         "--action", metavar="JSON", help='such as {"set": {"application-properties.seen": true}}'
     )
     command.add_argument("--expires-at", metavar="TIME", help="such as 2030-01-31T12:00:00Z")
-    command.add_argument("--id", metavar="ID", help="a name for it (default: one that the broker draws)")
+    command.add_argument("--id", metavar="ID", help="id of the subscription (default: generated)")
     command = add(subscriptions, "remove", _unsubscribe, "end a subscription")
     command.add_argument("router", metavar="ROUTER")
     command.add_argument("id", metavar="ID")
@@ -125,7 +125,7 @@ def _set(client: Client, parsed: argparse.Namespace) -> int:
     if parsed.json:
         show_json(client.get(path))
     else:
-        print(f"{parsed.name} {'has another policy' if known else 'has role ' + str(policy.get('role'))}")
+        print(f"{parsed.name} {'has a new policy' if known else 'has role ' + str(policy.get('role'))}")
     return 0
 
 
@@ -172,20 +172,20 @@ def _delete(client: Client, parsed: argparse.Namespace) -> int:
         if held or dead:
             letters = f" and {counted(dead, 'dead letter')}" if dead else ""
             holds = counted(held, "message") + letters
-            raise CommandError(f"{parsed.name} holds {holds}; with --yes they go with it")
+            raise CommandError(f"{parsed.name} holds {holds}; with --yes they are deleted, too")
     if not parsed.yes and not parsed.if_empty:
         goes = _goes_with(client, parsed.name)
-        if goes and not confirmed(f"{parsed.name} has {goes}, which go with it. Delete it?"):
+        if goes and not confirmed(f"{parsed.name} has {goes}, which are deleted with it. Delete it?"):
             raise CommandError(
-                f"{parsed.name} has {goes}, which would go with it; nothing was deleted, see --yes"
+                f"{parsed.name} has {goes}, which would be deleted with it; nothing was deleted, see --yes"
             )
     client.request("DELETE", path, headers=headers)
-    print(f"{parsed.name} has no role any more")
+    print(f"{parsed.name} no longer has a role")
     return 0
 
 
 def _goes_with(client: Client, name: str) -> str:
-    """The things that a deletion of a name deletes with it, in words; empty where there are none."""
+    """A description of what is deleted with a name; empty if nothing else is."""
     policy = client.get(path_of(name, "!policy"))
     goes = []
     if policy.get("role") == "queue":
@@ -279,9 +279,9 @@ def _unsubscribe(client: Client, parsed: argparse.Namespace) -> int:
     if not parsed.yes and "://" in client.get(path)["target"]:
         # Messages for a URL wait in a queue of the subscription.
         held = _held(client, subscription_name(parsed.router, parsed.id))
-        what = f"subscription {parsed.id} has {counted(held, 'message')} on the way to its URL"
-        if held and not confirmed(f"{what}, which go with it. End it?"):
-            raise CommandError(f"{what}, which would go with it; nothing was removed, see --yes")
+        what = f"subscription {parsed.id} has {counted(held, 'message')} for its URL"
+        if held and not confirmed(f"{what}, which are deleted with it. End it?"):
+            raise CommandError(f"{what}, which would be deleted with it; nothing was removed, see --yes")
     client.request("DELETE", path)
     print(f"subscription {parsed.id} of {parsed.router} has ended")
     return 0

@@ -34,7 +34,7 @@ POSITION_COLUMNS: Final = ("shard", "journal", "position", "records", "messages"
 
 LIST: Final = """examples:
   lightrail-admin journal list                 one line per journal, with its id for offsets and positions
-  lightrail-admin journal list 3f2a9c0e…       the segments of one
+  lightrail-admin journal list 3f2a9c0e…       the segments of one journal
   lightrail-admin journal list --json          the answer of GET /!journals
 
 A journal belongs to a shard on a disk. `away`: its shard does not answer now. Only committed records are
@@ -47,14 +47,14 @@ SET: Final = """examples:
   lightrail-admin reader set capture --hold-hours 48 --hold-bytes 20GB
   lightrail-admin reader set capture --position 3f2a9c=0 --reset     back to the beginning
 
-Shards keep segments that a reader has not read, up to its bounds. Positions go back only with --reset.
+Shards keep segments that a reader has not read, up to its bounds. Positions decrease only with --reset.
 """
 
 
 def register(things: Subparsers, journals: Subparsers) -> None:
     """Adds these commands; `journals` are the actions of `journal`."""
     command = add(journals, "list", _journals, "journals of all shards, and their segments", LIST)
-    command.add_argument("journal", metavar="JOURNAL", nargs="?", help="the segments of this one")
+    command.add_argument("journal", metavar="JOURNAL", nargs="?", help="show the segments of this journal")
     readers = group(things, "reader", "readers of journals and their positions")
     add(readers, "list", _list, "all readers, with their lag")
     command = add(readers, "show", _show, "one reader, with its position in each journal")
@@ -84,7 +84,7 @@ def register(things: Subparsers, journals: Subparsers) -> None:
         help="bytes of unread segments kept for it at each shard, such as 20GB "
         f"({units.format_size(limits.READER_HOLD_BYTES)} for a new one)",
     )
-    command.add_argument("--reset", action="store_true", help="positions may go back")
+    command.add_argument("--reset", action="store_true", help="positions may decrease")
     command = add(readers, "remove", _remove, "delete a reader; its unread segments are no longer kept")
     command.add_argument("name", metavar="NAME")
 
@@ -99,7 +99,7 @@ def _journals(client: Client, parsed: argparse.Namespace) -> int:
     elif parsed.journal is None:
         table([_journal_row(row) for row in rows], JOURNAL_COLUMNS)
     elif not rows or rows[0].get("away"):
-        print(f"journal {printable(parsed.journal)} is {'away' if rows else 'not there'} now")
+        print(f"journal {printable(parsed.journal)} is {'away' if rows else 'not known'} now")
         return 1
     else:
         table(
@@ -208,7 +208,7 @@ def _set(client: Client, parsed: argparse.Namespace) -> int:
         show_json(reader)
     else:
         count = counted(len(reader["positions"]), "position")
-        what = "is there now" if answer.status == 201 else "is changed"
+        what = "is created now" if answer.status == 201 else "is changed"
         print(
             f"reader {printable(reader['name'])} {what}: {count}, holds {reader['hold_hours']:g} h and "
             f"{units.format_size(reader['hold_bytes'])} at most"

@@ -21,7 +21,7 @@ REBALANCE: Final = """examples:
   lightrail-admin rebalance --throttle 20MB --max-moves 50
   lightrail-admin rebalance --dry-run --json > plan.json
   lightrail-admin rebalance --plan plan.json   a plan that was saved, or that another tool made
-  lightrail-admin rebalance --verify           is every queue at its shard, and only there?
+  lightrail-admin rebalance --verify           checks that every queue is at its shard, and only there
 
 The load of a queue is 1 and its messages per second, in and out. Exit status: 0 done, or nothing to do;
 1 a move failed, or --verify found a problem; 2 wrong use; 3 no gateway answers.
@@ -33,11 +33,11 @@ def register(things: Subparsers) -> None:
     command = add(things, "rebalance", _rebalance, "spread the load of queues over the shards", REBALANCE)
     what = command.add_mutually_exclusive_group()
     what.add_argument("--dry-run", action="store_true", help="only show the plan")
-    what.add_argument("--cancel", action="store_true", help="call off moves that have not frozen their queue")
+    what.add_argument("--cancel", action="store_true", help="cancel moves that have not frozen their queue")
     what.add_argument("--verify", action="store_true", help="only check the placement of queues")
     what.add_argument("--plan", metavar="FILE", help="execute this plan (docs/formats/plan.md); - is stdin")
     command.add_argument("--throttle", metavar="SIZE", help="bytes per second of each copy, such as 20MB")
-    command.add_argument("--max-moves", metavar="N", type=int, help="move at most so many queues this time")
+    command.add_argument("--max-moves", metavar="N", type=int, help="move at most so many queues")
     command.add_argument(
         "--sample",
         metavar="SECONDS",
@@ -106,9 +106,9 @@ def _cancel(client: Client, parsed: argparse.Namespace) -> int:
     if parsed.json:
         show_json(answer)
     else:
-        print(f"{counted(len(answer['cancelled']), 'move')} called off")
+        print(f"{counted(len(answer['cancelled']), 'move')} cancelled")
         if answer["too_late"]:
-            print(f"too late for {some(answer['too_late'])}: these end in a moment")
+            print(f"too late for {some(answer['too_late'])}: these moves end soon")
     return 0
 
 
@@ -123,7 +123,7 @@ def _verify(client: Client, parsed: argparse.Namespace) -> int:
             print(printable(f"  {problem}"))
         if len(problems) > MOVES_SHOWN:
             print(f"  and {len(problems) - MOVES_SHOWN:,} more")
-        print(counted(len(problems), "problem") if problems else "each is where it should be, once")
+        print(counted(len(problems), "problem") if problems else "each is served once, by its owner")
     return 1 if found["problems"] else 0
 
 
@@ -138,7 +138,7 @@ def _read(path: str) -> dict[str, Any]:
         raise UsageError(f"the plan {path} can't be read: {error}") from None
     if not isinstance(plan, dict) or not isinstance(plan.get("moves"), list):
         raise UsageError(
-            f"{path} is no plan: expected an object with a list of moves, as docs/formats/plan.md says"
+            f"{path} is no plan: expected an object with a list of moves, as in docs/formats/plan.md"
         )
     for index, move in enumerate(plan["moves"]):
         if not isinstance(move, dict) or not isinstance(move.get("queue"), str) or "to" not in move:

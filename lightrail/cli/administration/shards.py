@@ -42,11 +42,11 @@ def register(things: Subparsers) -> None:
     command.add_argument("id", metavar="ID", type=int)
     command.add_argument("--throttle", metavar="SIZE", help="bytes per second of each copy, such as 20MB")
     command.add_argument("--no-wait", action="store_true", help="begin, and do not wait for the end")
-    command = add(shards, "revive", _revive, "let a draining shard get queues again")
+    command = add(shards, "revive", _revive, "let a draining shard receive queues again")
     command.add_argument("id", metavar="ID", type=int)
     command = add(shards, "forget-disk", _forget_disk, "give up a disk that is lost, with its messages")
     command.add_argument("id", metavar="ID", type=int)
-    # This command uses no gateway, because the gateway may wait for this very shard; see cli/files.py.
+    # This command uses no gateway, because the gateway may wait for this shard; see cli/files.py.
     command = shards.add_parser(
         "accept-disk",
         help="let a directory that was refused as a copy or as outdated serve",
@@ -59,7 +59,7 @@ def register(things: Subparsers) -> None:
     command.add_argument(
         "--lose-queues", action="store_true", help="its disk is lost: give up its queues and their messages"
     )
-    command.add_argument("--yes", action="store_true", help="with --lose-queues: really do it")
+    command.add_argument("--yes", action="store_true", help="with --lose-queues: confirm it")
 
 
 def _list(client: Client, parsed: argparse.Namespace) -> int:
@@ -80,7 +80,7 @@ def _drain(client: Client, parsed: argparse.Namespace) -> int:
     plan["moves"] = [move for move in plan["moves"] if move["from"] == parsed.id]
     if parsed.id in plan["silent"]:
         raise CommandError(
-            f"shard {parsed.id} gets no more queues, but it does not answer, so its queues can't be "
+            f"shard {parsed.id} receives no more queues, but it does not answer, so its queues can't be "
             "copied: start it and run this again"
         )
     if not parsed.json:
@@ -91,8 +91,8 @@ def _drain(client: Client, parsed: argparse.Namespace) -> int:
     left = _shard(client, parsed.id)
     if left is not None and left["queues"]:
         raise CommandError(
-            f"shard {parsed.id} still has {counted(left['queues'], 'queue')}: run this again; for those that "
-            "stay then, `lightrail-admin rebalance --verify` has the reason"
+            f"shard {parsed.id} still has {counted(left['queues'], 'queue')}: run this again; for those "
+            "that stay then, `lightrail-admin rebalance --verify` has the reason"
         )
     if not parsed.json:
         print(f"shard {parsed.id} is empty: stop it, then `lightrail-admin shard remove {parsed.id}`")
@@ -140,19 +140,19 @@ def _remove(client: Client, parsed: argparse.Namespace) -> int:
                     print(f"and {len(lost) - LOST_SHOWN:,} more")
             raise CommandError(
                 f"{counted(len(lost), 'queue')} of shard {parsed.id} would lose all messages, for good; "
-                "with --yes it is done"
+                "confirm with --yes"
             )
         client.request("DELETE", path, query={"lose_queues": "true"})
     if parsed.json:
         show_json({"removed": parsed.id, "lost": lost})
     else:
         if lost:
-            print(f"{counted(len(lost), 'queue')} lost their messages, and are at other shards now")
+            print(f"{counted(len(lost), 'queue')} lost their messages, and are on other shards now")
         print(f"shard {parsed.id} is removed; its data directory can be deleted")
     return 0
 
 
 def _queues_of(client: Client, id: int) -> list[str]:
-    """All queues placed on a shard, which need not be running."""
+    """All queues that are placed on a shard, whether it runs or not."""
     found = client.get(path_of("!shards", str(id)))
     return [str(queue) for queue in found["queue_names"]]

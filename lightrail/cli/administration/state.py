@@ -12,29 +12,29 @@ from lightrail.console.text import printable
 from lightrail.model.names import is_dead_letter, owner
 
 BACKLOG = 1_000
-"""Ready messages of a queue without consumers from which the doctor warns."""
+"""The doctor warns from this number of ready messages of a queue without consumers."""
 UNDECIDED_S = 60
-"""Seconds that a transaction waits for the decision of another shard, from which the doctor warns."""
+"""The doctor warns if a transaction waits for the decision of another shard for this number of seconds."""
 FULL = 0.9
-"""Part of a queue's limit from which the doctor warns."""
+"""The doctor warns from this part of a queue's limit."""
 SILENT: Final = (
-    "start it again where its directory is; the last lines of its log say why it ended. Is the directory "
-    "lost: restore a copy, or give up its messages with lightrail-admin shard forget-disk {id}"
+    "start it again where its directory is; the last lines of its log have the reason of its end. If the "
+    "directory is lost, restore a copy, or give up its messages with lightrail-admin shard forget-disk {id}"
 )
-"""What to do about a shard that does not answer."""
+"""The remedy for a shard that does not answer."""
 NO_ANSWER = "the disk has not answered"
-"""In the reason of a shard whose disk hangs."""
+"""Part of the reason of a shard whose disk does not answer."""
 HANGS = (
-    "look at the disk under the data directory, its controller or the network behind it, and the kernel's "
+    "check the disk of the data directory, its controller or the network to it, and the kernel's "
     "log; no accepted message is lost, and the shard continues when the disk answers"
 )
 
 
 class Finding(NamedTuple):
-    """A problem, or one that is about to occur."""
+    """A present or imminent problem."""
 
     severity: str
-    """`error` (something does not work) or `warning`."""
+    """`error` (a function does not work) or `warning`."""
     what: str
     do: str
 
@@ -42,13 +42,13 @@ class Finding(NamedTuple):
 def register(things: Subparsers) -> None:
     """Adds these commands."""
     add(things, "status", _status, "processes, shards and totals")
-    add(things, "doctor", _doctor, "what is wrong, and what to do; exit status 1 when there is an error")
+    add(things, "doctor", _doctor, "problems and their remedies; exit status 1 if there is an error")
     connections = group(things, "connections", "connections of clients")
     command = add(connections, "list", _connections, "all connections")
     command.add_argument("--user", metavar="NAME")
     command = add(connections, "show", _connection, "one connection with its sessions and links")
     command.add_argument("id", metavar="ID")
-    command = add(connections, "close", _close, "close a connection; its client gets the reason")
+    command = add(connections, "close", _close, "close a connection; its client receives the reason")
     command.add_argument("id", metavar="ID", nargs="+")
 
 
@@ -76,18 +76,18 @@ def _doctor(client: Client, parsed: argparse.Namespace) -> int:
             raise
         # The processes that do not answer are among the findings.
         found = diagnose(status, [])
-        found.insert(0, Finding("error", f"queues can't be listed: {error}", "look at what is not ready"))
+        found.insert(0, Finding("error", f"queues can't be listed: {error}", "check what is not ready"))
     if parsed.json:
         show_json([finding._asdict() for finding in found])
     else:
         for finding in found:
             print(f"{finding.severity}: {finding.what}\n    {finding.do}")
-        print(f"{len(found)} findings" if found else "nothing is wrong")
+        print(f"{len(found)} findings" if found else "no problem found")
     return 1 if any(finding.severity == "error" for finding in found) else 0
 
 
 def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Finding]:
-    """What is wrong by the answer of /!status and the rows of /!queues; errors first."""
+    """Problems in the answer of /!status and the rows of /!queues; errors first."""
     found = [*_not_ready(status), *_about_coordinator(status.get("coordinator", {}))]
     for process in status["processes"]:
         if process["restarts"]:
@@ -95,7 +95,7 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
                 Finding(
                     "warning",
                     f"{process['role']}-{process['id']} was started again {process['restarts']} times",
-                    "its log says why it ended; more than a few is a bug or a machine without memory",
+                    "its log has the reasons; many restarts mean a bug or a machine without memory",
                 )
             )
     for shard in status["shards"]:
@@ -107,7 +107,7 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
 
 
 def _not_ready(status: dict[str, Any]) -> Iterable[Finding]:
-    """Why the broker is not ready, and what to do about each reason."""
+    """Reasons why the broker is not ready, with a remedy for each."""
     silent = {f"shard-{each['id']}": each for each in status["shards"] if not each.get("serving", True)}
     for reason in status.get("reasons", []):
         shard = silent.get(reason.partition(":")[0])
@@ -116,7 +116,7 @@ def _not_ready(status: dict[str, Any]) -> Iterable[Finding]:
         elif NO_ANSWER in reason:
             do = HANGS
         else:
-            do = "look at that process's log; the supervisor restarts it"
+            do = "read the log of that process; the supervisor restarts it"
         yield Finding("error", f"not ready: {reason}", do)
 
 
@@ -128,8 +128,7 @@ def _about_coordinator(coordinator: dict[str, Any]) -> Iterable[Finding]:
             f"etcd was set back to revision {set_back['revision']}, and revision "
             f"{set_back['known_at']} was known: "
             f"{set_back['reason']}. The known state is used, and nothing can be changed",
-            "bring back the etcd that has it, or write the lost entries: "
-            "lightrail-admin coordinator put-back",
+            "start the etcd that has it, or write the lost entries: lightrail-admin coordinator put-back",
         )
     full = coordinator.get("full")
     if full:
@@ -142,7 +141,7 @@ def _about_coordinator(coordinator: dict[str, Any]) -> Iterable[Finding]:
 
 
 def _about_store(shard: dict[str, Any]) -> Iterable[Finding]:
-    """What is wrong with a shard's disk."""
+    """Problems of a shard's disk."""
     if shard.get("store_full"):
         yield Finding(
             "error",
@@ -154,19 +153,19 @@ def _about_store(shard: dict[str, Any]) -> Iterable[Finding]:
         yield Finding(
             "error",
             f"shard {shard['id']} could not write {shard['store_failures']} times",
-            "free space on the disk of the data directory, or look for its errors in the log",
+            "free space on the disk of the data directory, or search the log for its errors",
         )
 
 
 def _about_transactions(shard: dict[str, Any]) -> Iterable[Finding]:
-    """Transactions that wait for the decision of another shard for long."""
+    """Transactions that have waited for a long time for the decision of another shard."""
     seconds = shard.get("transaction_prepared_seconds") or 0
     if seconds >= UNDECIDED_S:
         yield Finding(
             "warning",
             f"{shard['transactions_prepared']} transactions wait at shard {shard['id']} for the decision of "
-            f"another shard, the oldest for {seconds} s: their messages and deliveries wait with them",
-            "start the shard that decides: lightrail-admin transactions list names it; is it lost for ever: "
+            f"another shard, the oldest for {seconds} s: their messages and deliveries wait, too",
+            "start the shard that decides: lightrail-admin transactions list names it; if it is lost: "
             "lightrail-admin transactions decide",
         )
 

@@ -1,4 +1,4 @@
-"""The command `transactions`: those that wait for the decision of another shard; decides them by hand."""
+"""The command `transactions`: lists and decides transactions that wait for the decision of another shard."""
 
 import argparse
 from typing import Any, Final
@@ -8,9 +8,9 @@ from lightrail.cli.administration.commands import CommandError, Subparsers, add,
 from lightrail.console.results import show_json, table
 from lightrail.console.text import counted, printable
 
-DECIDE: Final = """Only for a shard that is lost for ever, with its disk. It may have decided otherwise before
-that, and clients may have been answered so: then its own part of the transaction, and this decision at the
-other shards, contradict each other. While it can come back, start it instead: the others ask it again.
+DECIDE: Final = """Only for a shard that is lost for good, with its disk. It may have decided otherwise and
+answered its clients before: then its part of the transaction contradicts this decision at the other shards.
+If the shard can be started, start it instead: the other shards request its decision again.
 
 `commit` sends the messages of the transaction and settles its deliveries. `abort` sends nothing, and delivers
 what the transaction had settled again.
@@ -27,8 +27,8 @@ COLUMNS: Final = ("id", "shard", "decides", "seconds", "messages", "deliveries",
 def register(things: Subparsers) -> None:
     """Adds these commands."""
     transactions = group(things, "transactions", "transactions that wait for the decision of another shard")
-    add(transactions, "list", _list, "all of them, with the shard that decides; a row per shard that waits")
-    command = add(transactions, "decide", _decide, "decide those of a shard that is lost for ever", DECIDE)
+    add(transactions, "list", _list, "all of them, with the deciding shard; a row per waiting shard")
+    command = add(transactions, "decide", _decide, "decide those of a shard that is lost for good", DECIDE)
     command.add_argument("decision", metavar="commit|abort", choices=("commit", "abort"))
     command.add_argument(
         "which",
@@ -36,7 +36,7 @@ def register(things: Subparsers) -> None:
         nargs="+",
         help="a transaction, or all that a lost shard would have decided",
     )
-    command.add_argument("--yes", action="store_true", help="really do it")
+    command.add_argument("--yes", action="store_true", help="confirm it")
 
 
 def _list(client: Client, parsed: argparse.Namespace) -> int:
@@ -82,7 +82,7 @@ def _decide(client: Client, parsed: argparse.Namespace) -> int:
         shards = ", ".join(str(each) for each in sorted({each["decides"] for each in rows}))
         raise CommandError(
             f"{counted(len(ids), 'transaction')} would be decided by hand ({parsed.decision}). This may "
-            f"contradict what shard {shards} has done, and what clients were answered; with --yes it is done"
+            f"contradict the decision of shard {shards} and answers to clients; confirm with --yes"
         )
     body = {"decision": parsed.decision}
     done = [client.request("POST", path_of("!transactions", id), json_body=body).json() for id in ids]

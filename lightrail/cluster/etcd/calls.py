@@ -42,7 +42,7 @@ class Calls:
         self._loop = loop
         self._counts = counts
         self._threads = ThreadPoolExecutor(limits.ETCD_THREADS, thread_name_prefix="etcd-write")
-        # A thread of its own: a registration must not wait behind writes.
+        # A separate thread: a registration must not wait behind writes.
         self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix="etcd-lease")
         self._waiting = 0
 
@@ -61,7 +61,7 @@ class Calls:
         return await self._counted(self._lease_thread, work)
 
     async def entry(self, key: str) -> Entry | None:
-        """An entry as etcd has it now, whatever the view has seen."""
+        """An entry as it is in etcd now, even if the view of this process is older."""
         until = time.monotonic() + self.times.call
         return await self.run(lambda: self.client.get(key, until))
 

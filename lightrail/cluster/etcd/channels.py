@@ -1,9 +1,9 @@
 """EtcdChannels: one channel at a time to one of etcd's endpoints; after a failure, one to the next.
 
-The only module that imports the etcd3 package (0.12.0) and gRPC. We use the package's protocol, its channel
-with certificates, and its login. We don't use its watcher: while etcd is away it starts a thread per attempt
-without pause, and it delivers nothing afterwards (measured: 11,700 threads in 5 s). We don't use one channel
-for several addresses either, so that each server's certificate is checked against its own name.
+The only module that imports the etcd3 package (0.12.0) and gRPC. It uses the package's protocol, channel with
+certificates, and login, but not its watcher: while etcd is down the watcher starts a thread per attempt
+without pause, and it delivers nothing afterwards (measured: 11,700 threads in 5 s). No channel has several
+addresses, so that each server's certificate is checked against the name of this server.
 """
 
 import os
@@ -105,7 +105,7 @@ class LeaseLostError(CoordinatorError):
 
 
 class NotAskedError(CoordinatorError):
-    """A call waited until its time was over; it was never sent to etcd."""
+    """A call waited for longer than its time limit; it was never sent to etcd."""
 
 
 class EtcdChannels:
@@ -170,7 +170,7 @@ class EtcdChannels:
             raise CoordinatorError(f"a certificate for etcd can't be read: {error}") from None
 
     def leave(self, channel: Any) -> None:
-        """After a failure: the next call goes to the next endpoint."""
+        """Closes the channel after a failure: the next call uses the next endpoint."""
         with self._lock:
             if channel is None or channel is self._channel:
                 self._next += 1
@@ -244,7 +244,7 @@ def elsewhere(error: Any) -> bool:
 
 
 def _login_is_old(error: Any) -> bool:
-    """Whether users or rights were changed in etcd since we logged in, which it calls INVALID_ARGUMENT."""
+    """Whether users or rights were changed in etcd since the login; the error is INVALID_ARGUMENT then."""
     return "revision of auth store is old" in str(error.details())
 
 

@@ -29,7 +29,7 @@ _PAGE: Final = 1_000
 
 
 class WatchEndedError(Exception):
-    """The watch has ended; the text says why. Begin again, after a pause, with a new list."""
+    """The watch has ended; the text has the reason. Begin again, after a pause, with a new list."""
 
 
 class WatchLostError(WatchEndedError):
@@ -188,7 +188,7 @@ class EtcdClient:
     # --- leases -------------------------------------------------------------------------------------------
 
     def grant(self, seconds: float, until: float) -> int:
-        """Makes a lease; returns its number."""
+        """Creates a lease; returns its number."""
         request = rpc.LeaseGrantRequest(TTL=max(1, round(seconds)), ID=0)
         answer = self._channels.read(
             lambda channel, timeout: channel.leasestub.LeaseGrant(
@@ -199,7 +199,7 @@ class EtcdClient:
         return int(answer.ID)
 
     def refresh(self, lease: int, until: float) -> bool:
-        """Keeps a lease alive; False when it is lost."""
+        """Refreshes a lease; returns False if it was lost."""
 
         def ask(channel: Any, timeout: float) -> Any:
             request = rpc.LeaseKeepAliveRequest(ID=lease)
@@ -319,9 +319,9 @@ class EtcdClient:
                 if ended.is_set():
                     return
                 if int(answer.header.revision) < first - 1:
-                    raise WatchEndedError("etcd has lost revisions that it had a moment ago")
+                    raise WatchEndedError("etcd has lost revisions that it had before")
                 if answer.compact_revision:
-                    raise WatchEndedError("etcd has forgotten changes that were not seen here")
+                    raise WatchEndedError("etcd has compacted changes that were not seen here")
                 if answer.canceled:
                     raise WatchEndedError(f"etcd ended the watch: {answer.cancel_reason}")
                 if answer.events:

@@ -42,7 +42,7 @@ log = logging.getLogger("lightrail.cluster.etcd")
 
 
 class EtcdCoordinator(KeyedCoordinator):
-    """See the port for what its methods promise. Make one by ``await EtcdCoordinator.open(settings)``."""
+    """See the port for its methods. Create it with ``await EtcdCoordinator.open(settings)``."""
 
     def __init__(self, settings: EtcdSettings, loop: asyncio.AbstractEventLoop, times: EtcdTimes) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class EtcdCoordinator(KeyedCoordinator):
         wait_s: float = 10.0,
         times: EtcdTimes | None = None,
     ) -> "EtcdCoordinator":
-        """Reads everything; the first process makes the identity of the cluster.
+        """Reads all entries; the first process creates the identity of the cluster.
 
         Raises:
             CoordinatorError: etcd did not answer within `wait_s` seconds, or it refused.
@@ -92,7 +92,7 @@ class EtcdCoordinator(KeyedCoordinator):
         return coordinator
 
     async def close(self) -> None:
-        """Deletes the registrations if etcd answers; else their lease expires."""
+        """Deletes the registrations if etcd answers; otherwise their lease expires."""
         await self._leases.close()
         self._follower.end()
         self._client.close()
@@ -179,7 +179,7 @@ class EtcdCoordinator(KeyedCoordinator):
                 # The last write makes all processes continue with this etcd.
                 await self._transact([last], 0, putting_back=True)
             except ConflictError as conflict:
-                # Processes that were started since then write as well.
+                # Processes that were started since then also write.
                 log.info("etcd is read again: %s", conflict)
                 continue
             again = [key for key in plan.again if key not in written]

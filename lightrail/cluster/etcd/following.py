@@ -118,10 +118,10 @@ class Follower:
     def _found_list(self, entries: list[Entry], revision: int) -> None:
         identity = next((each for each in entries if each.key == IDENTITY), None)
         if identity is None or Identity.decode(identity, self._prefix) != self._identity:
-            # By its entries all our queues would be deleted.
+            # Its entries would delete all queues of this process.
             raise CoordinatorError(
                 f"etcd {_ANOTHER} below {self._prefix} than {self._identity.cluster}, which "
-                "was there when this process started: bring that one back, or restart all processes"
+                "was there when this process started: restore that one, or restart all processes"
             )
         there = [each for each in entries if each.key != IDENTITY]
         new_history = self._check(there, revision)
@@ -159,7 +159,7 @@ class Follower:
         raise CoordinatorError(explained(found))
 
     def _wait_for_loop(self) -> None:
-        """Waits until the loop has applied all entries: until the next ones the view does not change."""
+        """Waits until the loop has applied all entries; the view does not change until the next entries."""
         reached = threading.Event()
         self._hand(reached.set)
         while not reached.wait(self._times.pause):
@@ -181,9 +181,9 @@ class Follower:
 
 
 def explained(found: SetBack) -> str:
-    """The evidence and the remedy, for people."""
+    """The evidence and the remedy, as text."""
     return (
         f"etcd was set back, as by a restored snapshot: {found.reason}. The state of revision "
-        f"{found.known_at} is used, and nothing is deleted or written. Bring back the etcd that has it, "
+        f"{found.known_at} is used, and nothing is deleted or written. Start the etcd that has it, "
         "or write the lost entries with `lightrail-admin coordinator put-back` (docs/operate/backup.md)"
     )

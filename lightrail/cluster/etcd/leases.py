@@ -43,7 +43,7 @@ class LeasedRegistrations(Registrations):
         self._keeper = loop.create_task(self._keep())
 
     async def close(self) -> None:
-        """Deletes the registrations if etcd answers; else their lease expires."""
+        """Deletes the registrations if etcd answers; otherwise their lease expires."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -89,7 +89,7 @@ class LeasedRegistrations(Registrations):
     def new_history(self, revision: int) -> None:
         """A new history was accepted at a revision.
 
-        Entries under our keys are older than this process; only later ones may displace it.
+        Entries under the keys of this process are older than the process; only later ones may displace it.
         """
         for key, registration in self.held.items():
             self.held[key] = registration._replace(revision=revision)
@@ -103,7 +103,7 @@ class LeasedRegistrations(Registrations):
         return await self._calls.run_for_lease(lambda: self._calls.client.grant(self._times.lease, until))
 
     async def _refresh(self, within_s: float) -> bool:
-        """Refreshes the lease; False if it was lost. A process without a lease makes a small request
+        """Refreshes the lease; returns False if it was lost. A process without a lease sends a small request
         instead."""
         lease, until = self._lease, time.monotonic() + within_s
         client = self._calls.client
@@ -113,7 +113,7 @@ class LeasedRegistrations(Registrations):
         return await self._calls.run_for_lease(lambda: client.refresh(lease, until))
 
     async def _keep(self) -> None:
-        """Refreshes the lease; makes a new one, and registers again, when it is lost."""
+        """Refreshes the lease; creates a new one, and registers again, if it was lost."""
         third = self._times.lease / 3
         reached = True
         while True:

@@ -1,7 +1,7 @@
-"""View: all entries of a cluster as one process knows them, and recent changes. Pure.
+"""View: all entries of a cluster in the memory of one process, and recent changes. Pure.
 
 Entries arrive as a whole list at a revision, or as changes after it. In a list that continues the known
-history, a missing entry was deleted meanwhile, and followers get that deletion like any other. A list that
+history, a missing entry was deleted meanwhile, and followers see that deletion like any other. A list that
 does not continue it (history.py) is refused, unless an operator has accepted it: then it begins a new
 history, and the revisions in `News` keep rising.
 """
@@ -36,7 +36,7 @@ class View:
         """Applies all entries of a revision; the caller has checked that they continue the known history.
 
         Args:
-            new_history: they don't continue it, and replace it.
+            new_history: the entries don't continue the known history, and replace it.
 
         Returns:
             Changes since the known revision, deletions included. None of them if the list is older than the

@@ -1,12 +1,12 @@
 """A link that sends without a target: each message has its address in its properties (ANONYMOUS-RELAY).
 
-Behind the link is one producer per recently used address, opened at the first message for it. Outcomes come
-per message; one that can't be routed is rejected with the reason, and the link goes on. Where that outcome
-can't be sent (the message came settled, or the source does not list rejected), the link is detached with the
-reason (Anonymous Terminus 2.2.2).
+The link has one producer per recently used address, opened at the first message for it. Each message has its
+own outcome; a message that can't be routed is rejected with the reason, and the link stays attached. If that
+outcome can't be sent (the message was sent settled, or the source does not list rejected), the link is
+detached with the reason (Anonymous Terminus 2.2.2).
 
 Messages that a client has sent before its link ends, for whatever reason, are still forwarded: those that
-wait for their address to be opened are sent when it is.
+wait until their address is opened are sent then.
 """
 
 import logging
@@ -39,34 +39,34 @@ ANONYMOUS_RELAY: Final = "ANONYMOUS-RELAY"
 REJECTED: Final = Symbol("amqp:rejected:list")
 NO_DELAY: Final = "a router delays no messages: send a message with a delay to a queue"
 DELIVERY_TAG: Final = Symbol("delivery-tag")
-"""Key in the info of an error: which delivery is meant (Anonymous Terminus 2.2.2)."""
+"""Key in the info of an error, for the delivery that it concerns (Anonymous Terminus 2.2.2)."""
 
 
 class ToAddress(IncomingLink):
-    """The producer for one address: outcomes go to the link, credit is counted there."""
+    """The producer for one address: the link sends its outcomes and counts its credit."""
 
     owner: "AnonymousLink"
     hold: Hold | None
     most: int
     """Largest message, in bytes."""
     retired: bool
-    """Nothing more is sent by it: it is closed when everything is answered."""
+    """Whether it sends no more messages, and is closed when every message is answered."""
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
-        """Some messages for the address."""
+        """Sends messages for the address."""
         raise NotImplementedError
 
     def belong(self, owner: "AnonymousLink", hold: Hold, most: int) -> None:
-        """Called once, before anything is sent."""
+        """Sets the link; called once, before a message is sent."""
         self.owner, self.hold, self.most, self.retired = owner, hold, most, False
 
     @property
     def held_back(self) -> bool:
-        """Its shard has no room for messages at present."""
+        """Whether its shard has no room for messages at present."""
         return self._held_back
 
     def _attach(self) -> None:
-        """The link's attach was answered before."""
+        """No action: the link's attach was answered before."""
         self._attached = True
 
     def _lose(self, refusal: Refusal) -> None:
@@ -74,40 +74,40 @@ class ToAddress(IncomingLink):
         self.owner.ended(self)
 
     def _take_back(self) -> None:
-        """The link's credit is small; too many bytes keep the socket from being read."""
+        """No action: the link's credit is small, and the socket is not read when there are too many bytes."""
 
     def _wait(self) -> None:
-        """The link goes on: its other addresses may be at shards that are not away."""
+        """No action: other addresses of the link may be on shards that serve."""
 
     def _keep_credit(self, count: int) -> None:
-        """The link's credit is for all of its addresses: a queue that is behind does not hold it back."""
+        """No action: the link's credit is for all of its addresses, and one slow queue must not reduce it."""
 
     def _top_up(self, least: int | None = None) -> None:
         self.owner.answered(self)
 
 
 class AddressProducer(ToAddress, ProducerLink):
-    """To a queue."""
+    """The producer for the address of a queue."""
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
         ProducerLink.transfers(self, event, now_ms)
 
     def ended(self, refusal: Refusal) -> None:
-        """The shard refuses this producer, or has closed it: unanswered messages are rejected."""
+        """The shard refuses this producer, or has closed it: rejects unanswered messages."""
         while self._window:
             self.refused(self._window.first, refusal)
         super().ended(refusal)
 
 
 class DelayingAddress(AddressProducer, DelayingProducer):
-    """To a queue, where messages may have a delay."""
+    """The producer for the address of a queue, with messages that may have a delay."""
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
         DelayingProducer.transfers(self, event, now_ms)
 
 
 class AddressRouter(ToAddress, RouterLink):
-    """To a router."""
+    """The producer for the address of a router."""
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
         RouterLink.transfers(self, event, now_ms)
@@ -142,12 +142,12 @@ class AnonymousLink(Bound):
         self._open = open
         self._closed = False
         self._producers: dict[str, ToAddress] = {}
-        """By address, in order of their latest use."""
+        """Producers by address, in order of their latest use."""
         self._retired: set[ToAddress] = set()
         self._waiting: dict[str, list[Transfers]] = {}
         """Messages for addresses that are being opened."""
         self._unresolved = 0
-        """Messages that wait there."""
+        """Number of these messages."""
         self._can_reject = _lists_rejected(link.source)
         self.may_delay = may_delay(link)
         """Whether messages may have a delay, as the client's attach announced."""
@@ -156,12 +156,12 @@ class AnonymousLink(Bound):
     # --- from the client -------------------------------------------------------------------------------
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
-        """Sends a batch on, neighbours with one address together."""
-        # Producers of names that were deleted, or deleted and made again, are retired first: see `retire`.
+        """Forwards a batch, in runs of messages with the same address."""
+        # Producers of names that were deleted, or deleted and created again, are retired first: see `retire`.
         self._frontend.poll()
         for address, part in addressed(event):
             if self._closed and not event.settled:
-                # An earlier message ended the link. This one has no outcome, so the client sends it again.
+                # An earlier message ended the link. This one gets no outcome, so the client sends it again.
                 break
             if isinstance(address, ConditionError):
                 self._reject(part, address.condition, address.description)
@@ -203,7 +203,7 @@ class AnonymousLink(Bound):
                 )
 
     def _reject(self, event: Transfers, condition: str, description: str) -> None:
-        """These messages can't be routed."""
+        """Rejects messages that can't be routed."""
         self._frontend.counts.messages_refused += len(event.payloads)
         if self._closed:
             return
@@ -227,7 +227,7 @@ class AnonymousLink(Bound):
         except ConditionError as refused:
             refusal = refused
         except Exception:
-            log.exception("%s, which a message is addressed to, could not be opened", address)
+            log.exception("the address %s of a message could not be opened", address)
             description = f"internal error: {address} could not be opened"
             refusal = ConditionError(conditions.INTERNAL_ERROR, description)
         waiting = self._waiting.pop(address, ())
@@ -245,13 +245,13 @@ class AnonymousLink(Bound):
             elif refusal is not None:
                 self._reject(event, refusal.condition, refusal.description)
         if producer is not None and self._producers.get(address) is not producer:
-            # The client's link has ended, or its address was retired: these were the last messages.
+            # The client's link has ended, or its address was retired: there are no further messages.
             self._end(producer)
         self._top_up()
         self.connection.touch()
 
     def retire(self, address: str) -> None:
-        """The address was deleted, or the right to it revoked: the next message opens it again."""
+        """Closes an address that was deleted, or the right to it revoked: the next message opens it again."""
         if address in self._producers:
             self._retire(address)
 
@@ -326,13 +326,13 @@ def sends_delays(bound: Bound) -> bool:
 
 
 def _lists_rejected(source: object) -> bool:
-    """Whether rejected may be sent to a source; one that lists no outcomes takes any (messaging 3.5.3)."""
+    """Whether rejected may be sent to a source; a source that lists no outcomes accepts any (3.5.3)."""
     outcomes = source.outcomes if isinstance(source, Source) else None
     return not outcomes or REJECTED in outcomes
 
 
 def addressed(event: Transfers) -> Iterator[tuple[str | ConditionError, Transfers]]:
-    """The batch in parts of one address each, in order."""
+    """The batch in parts with one address each, in order."""
     start = 0
     address = _address(event, 0)
     for index in range(1, len(event.payloads)):
@@ -344,7 +344,7 @@ def addressed(event: Transfers) -> Iterator[tuple[str | ConditionError, Transfer
 
 
 def _address(event: Transfers, index: int) -> str | ConditionError:
-    """The address of a message, or why it can't be known."""
+    """The address of a message, or the error of a message without one."""
     if event.message_format:
         description = "expected message-format 0, to find an address in it"
         return ConditionError(conditions.NOT_IMPLEMENTED, description)
@@ -354,11 +354,11 @@ def _address(event: Transfers, index: int) -> str | ConditionError:
         return ConditionError(conditions.DECODE_ERROR, str(error))
     if isinstance(to, str) and to:
         return to
-    return ConditionError(conditions.NOT_FOUND, "expected an address in the properties' field to, none came")
+    return ConditionError(conditions.NOT_FOUND, "expected an address in the properties' field to, found none")
 
 
 def _part(event: Transfers, start: int, stop: int) -> Transfers:
-    """Some neighbours of a batch."""
+    """A run of messages of a batch."""
     if stop - start == len(event.payloads):
         return event
     return Transfers(

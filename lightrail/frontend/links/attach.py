@@ -1,4 +1,4 @@
-"""A link whose attach waits for its answer, with the name that it is for."""
+"""A link whose attach is not answered yet, with the record of its name."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def right_of(link: Link) -> Right:
-    """The right that a link needs at its name; our own role is the opposite one."""
+    """The right that a link needs at its name; the broker's role is the opposite of the client's."""
     return Right.LISTEN if link.is_sender else Right.SEND
 
 
@@ -27,7 +27,7 @@ class Attach:
     link: Link
     record: Name
     number: int
-    """Of the link, unique over the life of this process."""
+    """Number of the link, unique in the lifetime of this process."""
     terms: Terms
 
     @property
@@ -36,11 +36,11 @@ class Attach:
 
     @property
     def open(self) -> bool:
-        """Whether the client still waits."""
+        """Whether the client still waits for the answer."""
         return self.connection.is_open and self.link.state == ATTACHING
 
     def bind(self, bound: Bound) -> None:
-        """Puts an object behind the link; the guard watches the link's name."""
+        """Sets the object of the link; the guard watches the link's name."""
         link, connection = self.link, self.connection
         link.context = bound
         link.answers_close = self.terms.at_close is not None
@@ -55,7 +55,7 @@ class Attach:
     async def place(self) -> "Owner | None":
         """The owner of the name, for a link that is opened before the loop turns.
 
-        None when the client has gone in the meantime.
+        None if the client has disconnected in the meantime.
 
         Raises:
             ConditionError: the name was deleted in the meantime.
@@ -65,7 +65,5 @@ class Attach:
         current = self.frontend.directory.get(name)
         if current.created != self.record.created or current.role is not self.record.role:
             self.frontend.forget_route(name)
-            raise ConditionError(
-                conditions.RESOURCE_DELETED, f"{name} was deleted a moment ago; attach again"
-            )
+            raise ConditionError(conditions.RESOURCE_DELETED, f"{name} was just deleted; attach again")
         return found if self.open else None

@@ -1,7 +1,7 @@
-"""What an attach becomes: by the role of the name that it addresses, and by the client's rights there.
+"""Attaching: opens a link by the role of the name that it addresses and the client's rights on it.
 
-One function per role, in ROLES; each gets an Attach whose rights have been checked and opens the link at a
-shard, or raises ConditionError.
+ROLES has one function per role; each is called with an Attach whose rights have been checked and opens the
+link at a shard, or raises ConditionError.
 """
 
 import logging
@@ -61,7 +61,7 @@ log = logging.getLogger("lightrail.frontend.links.attaching")
 
 
 async def attach(connection: LinkContext, link: Link) -> None:
-    """Answers the attach of a client, at the latest when the shard has answered."""
+    """Answers the attach of a client, at the latest after the answer of the shard."""
     try:
         await _attach(connection, link)
         return
@@ -73,9 +73,9 @@ async def attach(connection: LinkContext, link: Link) -> None:
         unknown = _unknown("this name", error)
         condition, description, info = unknown.condition, unknown.description, unknown.info
     except Exception:
-        log.exception("an attach could not be decided on")
+        log.exception("an attach could not be processed")
         condition, info = conditions.INTERNAL_ERROR, None
-        description = "what is at this name can't be known now; try again"
+        description = "this name can't be looked up now; try again"
     if connection.is_open:
         connection.frontend.counts.links_refused += 1
         link.refuse(condition, description, info)
@@ -90,16 +90,16 @@ def _condition_of(refusal: ServiceError | InvalidPolicyError) -> str:
 
 def _unknown(what: str, error: CoordinatorError) -> ConditionError:
     """The error for a name that can't be looked up now; the log has the reason, with addresses."""
-    log.warning("what is at %s can't be decided on: %s", what, error)
+    log.warning("%s can't be looked up: %s", what, error)
     if isinstance(error, CoordinatorFullError):
         return ConditionError(
             conditions.RESOURCE_LIMIT_EXCEEDED,
-            f"{what} can't become anything now: etcd has no space left and takes no writes; an operator of "
-            "the broker has to make room there. Names that are in use go on",
+            f"{what} can't be created now: etcd has no space left and takes no writes; an operator of "
+            "the broker has to free space. Names in use are not affected",
         )
     return ConditionError(
         conditions.INTERNAL_ERROR,
-        f"what is at {what} can't be known now: the coordinator can't be asked; try again",
+        f"{what} can't be looked up now: the coordinator does not answer; try again",
     )
 
 
@@ -143,21 +143,21 @@ async def _attach(connection: LinkContext, link: Link) -> None:
             await ROLES[record.role](made)
     finally:
         if link.context is None:
-            # This first use perhaps made a name that is deleted with the link, or with what has ended since.
+            # This first use may have created a name that is deleted with the link, session or connection.
             frontend.lifetimes.ended(terms.owner if connection.is_open else connection.client.owner)
 
 
 async def resolve(
     connection: LinkContext, name: str, right: Right, owner: str, expected: Role | None = None
 ) -> Name:
-    """What a name is, checked for a right; a free name becomes a queue where that is allowed.
+    """The record of a name after a check of the right; a name without a role becomes a queue if allowed.
 
     Args:
         owner: owner id for a new queue whose policy has a lifetime.
-        expected: the role by the client's marks; a free name becomes a router only where it is that.
+        expected: the role that the client requests; a name without a role becomes a router only if requested.
 
-    Rights come first: a client without the right learns nothing about the name and creates nothing. Raises
-    ConditionError.
+    Rights are checked first: a client without the right gets no information about the name and creates
+    nothing. Raises ConditionError.
     """
     frontend = connection.frontend
     directory = frontend.directory
@@ -182,14 +182,14 @@ async def resolve(
 async def _to_nothing(attach: Attach) -> None:
     name = attach.record.name
     if names.is_temporary(name):
-        raise ConditionError(conditions.NOT_FOUND, f"the temporary name {name} is not there (any more)")
+        raise ConditionError(conditions.NOT_FOUND, f"the temporary name {name} does not exist (any more)")
     try:
         names.check_spelling(name)
     except names.InvalidNameError as error:
         raise ConditionError(conditions.NOT_FOUND, f"{name} has no role, and {error}") from None
     raise ConditionError(
         conditions.NOT_FOUND,
-        f"{name} has no role, and names here get none by being used: give it one by posting a policy such as "
+        f"{name} has no role, and its first use gives it none: give it one by posting a policy such as "
         f'{{"role": "queue"}} to /{name} over HTTP',
     )
 
@@ -215,7 +215,7 @@ async def _to_queue(attach: Attach) -> None:
     if link.is_sender:
         await _consume(attach)
         return
-    # A link that may be resumed sends its messages as they come.
+    # A link that may be resumed does not delay messages.
     delays = may_delay(link) and suspended_s(link) is None
     if policy["delay"] or delays:
         attach.terms.offered.append(DELAYED_DELIVERY)
@@ -229,7 +229,7 @@ async def _to_queue(attach: Attach) -> None:
 
 
 def _producer(attach: Attach, queue_owner: "Owner", *, delays: bool) -> ProducerLink:
-    """The object behind a link that sends to a queue."""
+    """The object of a link that sends to a queue."""
     link, connection = attach.link, attach.connection
     client_link = client_link_of(link, connection.client.user)
     seconds = suspended_s(link) if client_link else None
@@ -294,7 +294,7 @@ async def _to_router(attach: Attach) -> None:
 
 
 async def _to_send(attach: Attach) -> "Owner | None":
-    """The owner of the name that the client sends to."""
+    """The owner of the name to which the client sends."""
     _bound_size(attach)
     return await attach.place()
 
@@ -319,13 +319,13 @@ async def _consume(attach: Attach, *, relay: bool = False) -> None:
         return
     consumer = _consumer(attach, queue_owner, options)
     attach.bind(consumer)
-    # Credit often comes with the attach, before the queue's shard is known.
+    # Credit often arrives with the attach, before the queue's shard is known.
     consumer.start(link.limit, link.drain)
     queue_owner.open_consumer(consumer)
 
 
 def _consumer(attach: Attach, queue_owner: "Owner", options: "ConsumerOpen") -> ConsumerLink:
-    """The object behind a link that receives from a queue or a connection point."""
+    """The object of a link that receives from a queue or a connection point."""
     link, connection = attach.link, attach.connection
     is_bus = not options.relay and is_bus_link(link)
     seconds = None if is_bus else consumer_suspended_s(link, options)
@@ -345,9 +345,9 @@ def _consumer(attach: Attach, queue_owner: "Owner", options: "ConsumerOpen") -> 
 
 
 async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> ToAddress:
-    """Opens the producer of an address of a link without a target, also when the link has ended.
+    """Opens the producer of an address of a link without a target, even if the link has ended.
 
-    The first `message` for a free name decides what it becomes. Raises ConditionError.
+    The first `message` for a name without a role decides its role. Raises ConditionError.
     """
     connection, link = sender.connection, sender.link
     frontend = connection.frontend
@@ -362,7 +362,7 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
         raise _unknown(address, error) from None
     finally:
         if not connection.is_open:
-            # A name with the lifetime of the connection was perhaps made after its end.
+            # A name with the lifetime of the connection may have been created after its end.
             frontend.lifetimes.ended(connection.client.owner)
     name, number, label = record.name, frontend.next_link(), label_of(link)
     made: AddressProducer | AddressRouter

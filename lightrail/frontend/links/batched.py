@@ -1,8 +1,8 @@
-"""Batched messages: transfers of format 0x80013700, which have many messages in the data sections of one.
+"""Batched messages: transfers of format 0x80013700, whose data sections are messages.
 
-Clients of Azure Service Bus send lists of messages so. Every data section is one encoded message of format 0;
-what other sections the transfer has describes the batch and is dropped. The messages are stored as if each
-had come by itself, and the transfer has one outcome: accepted when all of them are stored.
+Clients of Azure Service Bus send lists of messages in this format. Every data section is one encoded message
+of format 0; other sections of the transfer describe the batch and are dropped. The messages are stored as if
+each had been sent separately, and the transfer has one outcome: accepted when all of its messages are stored.
 """
 
 from collections.abc import Iterator
@@ -29,11 +29,11 @@ _FOOTER: Final = 0x78
 
 
 class Run(NamedTuple):
-    """Neighbours of a batch that can be stored together."""
+    """Consecutive messages of a batch that can be stored together."""
 
     event: Transfers
     is_last: bool
-    """The outcome of the transfer is sent with this run's."""
+    """Whether the outcome of the transfer is sent with that of this run."""
 
 
 def one_by_one(event: Transfers) -> Iterator[tuple[int, bytes]]:
@@ -45,10 +45,10 @@ def one_by_one(event: Transfers) -> Iterator[tuple[int, bytes]]:
 
 
 def runs(event: Transfers, id: int, payload: bytes, now_ms: int, *, by_priority: bool) -> list[Run]:
-    """The messages of one transfer, in runs that agree in what a stored batch has once.
+    """The messages of one transfer, in runs with the same common fields of a stored batch.
 
-    That is: whether they are durable, when they expire (as near as BATCHED_EXPIRY_SPAN_MS), and `by_priority`
-    their priority. Most batches are one run. Raises ConditionError, for the whole transfer.
+    These fields are durability, expiry (within BATCHED_EXPIRY_SPAN_MS), and `by_priority` the priority. Most
+    batches are one run. Raises ConditionError, for the whole transfer.
     """
     found: list[Run] = []
     key: tuple[bool, int, bool] | None = None
@@ -73,7 +73,7 @@ def runs(event: Transfers, id: int, payload: bytes, now_ms: int, *, by_priority:
             key, latest, earliest, longest = mine, end, end, -1
         current.payloads.append(message)
         if end > longest or not ends:
-            # The header and the expiry of the message that expires last hold for the run.
+            # The run has the header and the expiry of the message that expires last.
             current.head, current.absolute_expiry_ms, longest = head, expiry, end
         latest, earliest = max(latest, end), min(earliest, end)
     if current is None:
@@ -86,7 +86,7 @@ def runs(event: Transfers, id: int, payload: bytes, now_ms: int, *, by_priority:
 
 
 def unpacked(event: Transfers, now_ms: int) -> Iterator[tuple[ConditionError | None, Transfers]]:
-    """The runs of all transfers of an event; a transfer that can't be read with the reason."""
+    """The runs of all transfers of an event; a transfer that can't be read has an error."""
     for id, payload in one_by_one(event):
         try:
             yield from ((None, run.event) for run in runs(event, id, payload, now_ms, by_priority=True))
@@ -135,7 +135,7 @@ def _binary(payload: bytes, position: int, end: int) -> bytes:
 
 
 def reject(connection: "LinkContext", link: "Link", event: Transfers, id: int, error: ConditionError) -> None:
-    """Nothing of a transfer is stored. One that came settled has no outcome: its link ends instead."""
+    """Rejects a whole transfer. A transfer that was sent settled has no outcome: its link ends instead."""
     if event.settled:
         connection.links.detach(link, error.condition, error.description)
         return

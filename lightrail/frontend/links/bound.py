@@ -1,4 +1,4 @@
-"""What a connection keeps of each of its links: the object behind the link, and the terms of its attach."""
+"""The state of each link of a connection: the bound object of the link, and the terms of its attach."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ from lightrail.wire.bodies import Refusal
 
 
 class Bound:
-    """The object behind a client's link, which is the link's `context`.
+    """The object of a client's link, which is the link's `context`.
 
-    Besides the calls below it has those for the events of its role: `transfers`, or `credit` and `outcome`.
+    It also has methods for the events of its role: `transfers`, or `credit` and `outcome`.
     """
 
     __slots__ = ()
@@ -27,10 +27,10 @@ class Bound:
         """The socket or the session window has room again, or the client has settled."""
 
     def narrow(self) -> None:
-        """Less may be sent ahead from now on."""
+        """Fewer messages may be sent ahead from now on."""
 
     def closed_for_good(self) -> None:
-        """Before `close`: the client has closed the link, and will not resume it."""
+        """Called before `close` if the client has closed the link, and will not resume it."""
 
     def resumed(self, event: Resumed) -> None:
         """The client has resumed a delivery of a former attach."""
@@ -39,7 +39,7 @@ class Bound:
         """The client has settled deliveries that it sent."""
 
     def delivered(self) -> int:
-        """Messages that the link was sent from a queue, over its life."""
+        """Messages that were sent from a queue over this link."""
         return 0
 
     def relieved(self) -> None:
@@ -48,7 +48,7 @@ class Bound:
 
 @dataclass(slots=True)
 class Terms:
-    """What a link's attach is answered with, and what ends with the link."""
+    """Fields of the answer to a link's attach, and the state that ends with the link."""
 
     owner: str
     """Owner id of names that are deleted with the link."""
@@ -58,13 +58,13 @@ class Terms:
     """The part of the source's filter that is applied; the answer lists it (messaging 3.5.3)."""
     hold: Hold | None = None
     outlives: bool = False
-    """The terminus stays when the link has ended: a durable subscription."""
+    """Whether the terminus stays when the link has ended: a durable subscription."""
     rcv_settle_mode: int = SETTLE_FIRST
-    """Of a link on which the client sends."""
+    """Largest message of a link on which the client sends."""
     suspended_s: int = 0
-    """How long what is unsettled is kept after the link's end."""
+    """How long unsettled deliveries are kept after the end of the link."""
     unsettled: dict[bytes, Any] | None = None
     """Deliveries of a former attach that are kept, and their states."""
     at_close: Callable[[], Awaitable[Refusal | None]] | None = None
-    """Done when the client closes the link for good (detach with closed), which is answered afterwards, with
-    the error that this returns. Has to be set before the link is bound."""
+    """Executed when the client closes the link for good (detach with closed); the detach is answered after
+    that, with the error that this returns. It has to be set before the link is bound."""

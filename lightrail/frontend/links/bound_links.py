@@ -1,4 +1,4 @@
-"""The bound links of one connection: answers their attaches, and ends what belongs to a link with it."""
+"""The bound links of one connection: answers their attaches, and closes their objects at their end."""
 
 import logging
 from collections.abc import Awaitable, Iterator
@@ -19,20 +19,20 @@ LINK_DETACH: Final = Symbol("link-detach")
 
 
 class BoundLinks:
-    """A LinkTable. Iterating gives the objects behind the links."""
+    """A LinkTable. Iteration yields the objects of the links."""
 
     __slots__ = ("_connection", "_terms")
 
     def __init__(self, connection: LinkContext) -> None:
         self._connection = connection
         self._terms: dict[Bound, Terms] | None = None
-        """None before the first link: most idle connections have none."""
+        """None before the first link: most idle connections have no link."""
 
     def __iter__(self) -> Iterator[Bound]:
         return iter(list(self._terms or ()))
 
     def delivered(self) -> int:
-        """Messages that all links were sent from queues."""
+        """Messages that were sent from queues over all links."""
         return sum(bound.delivered() for bound in self._terms or ())
 
     # --- attaches --------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ class BoundLinks:
     def accept_incoming(self, link: Link) -> None:
         """Answers the attach of a link on which the client sends: receiver-settle-mode first (ADR 24).
 
-        Where the client may resume the link, the mode is the client's, since what it has not settled is kept.
+        If the client may resume the link, the mode is the client's, since its unsettled deliveries are kept.
         """
         target = link.target
         assert isinstance(target, Target)
@@ -74,7 +74,7 @@ class BoundLinks:
             source.timeout = terms.suspended_s
         unsettled = terms.unsettled
         if unsettled is None and link.attach is not None and link.attach.unsettled is not None:
-            # What a former attach received is settled, or was released when the link ended.
+            # Deliveries of a former attach are settled, or were released when the link ended.
             unsettled = {}
         link.accept(
             source=source,
@@ -91,7 +91,7 @@ class BoundLinks:
     # --- ends ------------------------------------------------------------------------------------------
 
     def refuse(self, link: Link, attached: bool, refusal: Refusal) -> None:
-        """Ends a link with its shard's reason, without closing the object behind it."""
+        """Ends a link with its shard's reason, without closing the object of the link."""
         bound = link.context
         link.context = None
         self._release(bound)
@@ -100,7 +100,7 @@ class BoundLinks:
     def detach(
         self, link: Link, condition: str, description: str, info: dict[Symbol, Any] | None = None
     ) -> None:
-        """Ends a link with an error, and closes the object behind it."""
+        """Ends a link with an error, and closes the object of the link."""
         attached = link.state != ATTACHING
         self.close(link)
         self._end(link, attached, condition, description, info)
@@ -122,7 +122,7 @@ class BoundLinks:
         self._connection.touch()
 
     def detached(self, event: Detached) -> None:
-        """A link was detached, by the client or by us."""
+        """A link was detached, by the client or by the broker."""
         terms = self._terms.get(event.link.context) if self._terms is not None else None
         if event.closed and event.by_peer and event.link.context is not None:
             event.link.context.closed_for_good()
@@ -144,7 +144,7 @@ class BoundLinks:
         self._connection.touch()
 
     def close(self, link: Link) -> None:
-        """Closes the object behind a link that has ended."""
+        """Closes the object of a link that has ended."""
         bound = link.context
         if bound is not None:
             link.context = None
@@ -172,7 +172,7 @@ class BoundLinks:
 
 
 def _forget_durability(terminus: Source | Target) -> None:
-    """Nothing of the terminus stays when the link has ended, and the answer says so (3.5.3, 3.5.4)."""
+    """Enters into the answer that no state of the terminus stays when the link has ended (3.5.3, 3.5.4)."""
     terminus.durable = 0
     terminus.expiry_policy = LINK_DETACH
     terminus.timeout = 0

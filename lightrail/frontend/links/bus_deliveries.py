@@ -1,8 +1,9 @@
-"""A link of a client of Azure Service Bus that receives from a queue: what such clients expect of deliveries.
+"""A link of a client of Azure Service Bus that receives from a queue: deliveries in the form of Service Bus.
 
-Each message has annotations with its sequence, when it was enqueued and when its lock ends. Its delivery-tag,
-of 16 bytes, is the lock token by which the client renews. Sequences are one higher than the queue's, since
-these clients count from 1. A dead letter has its reason and its description as application properties.
+Each message has annotations with its sequence, the time at which it was enqueued and the end of its lock. Its
+delivery-tag, of 16 bytes, is the lock token with which the client renews the lock. Sequences are one higher
+than those of the queue, since these clients count from 1. A dead letter has its reason and its description as
+application properties.
 """
 
 import secrets
@@ -45,32 +46,32 @@ if TYPE_CHECKING:
 VENDOR: Final = "com.microsoft:"
 PRODUCT: Final = Symbol("product")
 GO_PRODUCT: Final = "MSGolangClient"
-"""How the client for Go calls itself in its open; its links have no property of the vendor."""
+"""Name of the client for Go in its open; its links have no property of the vendor."""
 TAG_PREFIX_BYTES: Final = 12
-"""Before the four bytes of the delivery-id: a lock token is a UUID."""
+"""Precedes the four bytes of the delivery-id: a lock token is a UUID."""
 TTL_MS_MAX: Final = (1 << 32) - 1
-"""Of a header: a uint (messaging 3.2.1)."""
+"""Largest ttl of a header: a uint (messaging 3.2.1)."""
 SEQUENCE: Final = Symbol("x-opt-sequence-number")
 ENQUEUED: Final = Symbol("x-opt-enqueued-time")
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 FIRST_SEQUENCE: Final = 1
-"""What clients have as the sequence of a queue's first message, which is 0 here."""
+"""The clients' sequence of a queue's first message, which is 0 here."""
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
 """x-opt-message-state of a message: deferred by a receiver, or before its time, or neither."""
 REASON: Final = "DeadLetterReason"
 DESCRIPTION: Final = "DeadLetterErrorDescription"
 NOTED_REASON: Final = Symbol("x-opt-deadletter-reason")
 NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
-"""Annotations under which both are kept with a dead letter."""
+"""Annotations of a dead letter with both."""
 REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
-"""Those of this broker, as Service Bus calls them."""
+"""Names of Service Bus for the conditions of this broker."""
 NOT_DEFERRED: Final = (
     "messages can't be deferred in a transaction: the message is in its queue again; defer it without one"
 )
 
 
 def is_bus_link(link: "Link") -> bool:
-    """Whether the client is one of Service Bus: by a property of its attach, or, for Go, of its open."""
+    """Whether the client is for Service Bus, by a property of its attach, or, for Go, of its open."""
     attach = link.attach
     found = None if attach is None else attach.properties
     if any(str(key).startswith(VENDOR) for key in found or ()):
@@ -80,7 +81,7 @@ def is_bus_link(link: "Link") -> bool:
 
 
 def refuse_sessions(link: "Link") -> None:
-    """Raises ConditionError where the client asks for the messages of one session."""
+    """Raises ConditionError if the client requests the messages of one session."""
     source = link.source
     if isinstance(source, Source) and source.filter and SESSION_FILTER in source.filter:
         raise ConditionError(
@@ -102,7 +103,7 @@ class BusConsumerLink(ConsumerLink):
         self._is_dead = is_dead_letter(options.queue)
         self._prefix = secrets.token_bytes(TAG_PREFIX_BYTES)
         link.prefix_tags(self._prefix)
-        # An error that comes back is one of the broker's to these clients.
+        # To these clients an error in the answer would be an error of the broker.
         self.settlements.confirms_plainly = True
 
     @property
@@ -111,7 +112,7 @@ class BusConsumerLink(ConsumerLink):
         return self._bus_queue
 
     def has_tag(self, tag: bytes) -> bool:
-        """Whether a delivery-tag is of this link."""
+        """Whether a delivery-tag belongs to this link."""
         return tag.startswith(self._prefix)
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
@@ -122,7 +123,7 @@ class BusConsumerLink(ConsumerLink):
         if not message_format:
             blob_at = DELIVER_ENDS + 4 * count
             until_ms = delivered_at(part, self._frontend.now_ms()) + self._lock_ms()
-            # These clients add the ttl to the time of enqueueing; it is not lowered by the time in the queue.
+            # These clients add the ttl to the time of enqueueing: it is not reduced by the time in the queue.
             life_ms = max(0, expires - enqueued) if expires else None
             messages: list[bytes] = []
             start = blob_at
@@ -148,7 +149,7 @@ class BusConsumerLink(ConsumerLink):
         return policy.milliseconds("lock_duration") or limits.BUS_LOCK_SHOWN_MS
 
     def outcome(self, event: Outcome) -> None:
-        """The client's outcome: its reasons are kept with a dead letter, and undeliverable-here defers."""
+        """The client's outcome: a dead letter has its reasons, and undeliverable-here defers."""
         state = event.state
         if isinstance(state, Modified) and state.undeliverable_here:
             super().outcome(Outcome(event.link, event.first, event.last, Deferral(state), event.settled))
@@ -156,7 +157,7 @@ class BusConsumerLink(ConsumerLink):
             super().outcome(_translated(event))
 
     def transacted(self, event: Outcome, state: TransactionalState) -> Outcome | None:
-        """These clients commit only when the broker has answered each outcome and settled it."""
+        """See ConsumerLink; these clients commit only after the broker has settled each outcome."""
         if isinstance(state.outcome, Modified) and state.outcome.undeliverable_here:
             self.settlements.settle(event.first, event.last, Modified(delivery_failed=False))
             if not event.settled:
@@ -171,7 +172,7 @@ class BusConsumerLink(ConsumerLink):
 
 
 def _translated(event: Outcome) -> Outcome:
-    """What the client means: reasons become annotations, an abandoned message is a failed delivery."""
+    """The outcome in AMQP's terms: reasons become annotations, an abandoned message is a failed delivery."""
     state = event.state
     if isinstance(state, Rejected):
         state = with_reason(state)
@@ -181,7 +182,7 @@ def _translated(event: Outcome) -> Outcome:
 
 
 def annotations_of(sequence: int, enqueued_at_ms: int, state: int = ACTIVE) -> dict[Symbol, Any]:
-    """What clients read of a message in a queue, by the queue's own sequence."""
+    """The annotations of a message in a queue for these clients; `sequence` is that of the queue."""
     return {
         SEQUENCE: Long(sequence + FIRST_SEQUENCE),
         ENQUEUED: Timestamp(enqueued_at_ms),
@@ -192,9 +193,9 @@ def annotations_of(sequence: int, enqueued_at_ms: int, state: int = ACTIVE) -> d
 def annotated(
     message: bytes, notes: dict[Symbol, Any], *, is_dead: bool, life_ms: int | None = None
 ) -> bytes:
-    """The message with these annotations; as it is where it has none of AMQP's sections.
+    """The message with these annotations; unchanged if it has none of AMQP's sections.
 
-    `life_ms` is how long it may be in its queue, which bounds its ttl; None for as long as its ttl says.
+    `life_ms` is how long it may be in its queue, which bounds its ttl; None for no bound.
     """
     try:
         if is_dead:
@@ -204,7 +205,7 @@ def annotated(
             # The client for JavaScript settles no message without an id.
             properties.message_id = message_id_of(message, notes)
             message = with_properties(message, properties)
-        # These clients read a count of deliveries, which a header without one leaves out.
+        # These clients read the delivery-count, so the header has to contain it.
         header = decode_header(message)
         if life_ms is not None:
             header.ttl = min(life_ms, TTL_MS_MAX if header.ttl is None else header.ttl)
@@ -214,13 +215,13 @@ def annotated(
 
 
 def message_id_of(message: bytes, notes: dict[Symbol, Any]) -> str:
-    """An id for a message that came without one: the same whenever the message is delivered."""
+    """An id for a message without one: the same at each delivery of the message."""
     place = f"{notes[SEQUENCE]} {notes[ENQUEUED]}".encode()
     return blake2b(message[survey(message).head_end :], key=place, digest_size=16).hexdigest()
 
 
 def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
-    """A dead letter with the reason as clients read it; `notes` gets the queue that it was in."""
+    """A dead letter with the reason in the form of these clients; adds its original queue to `notes`."""
     found = decode_annotations(message)
     source = found.get("x-opt-dead-letter-source")
     if isinstance(source, str):

@@ -1,6 +1,6 @@
-"""What links use of their connection and of their frontend. Both are above; links know these protocols alone.
+"""Protocols of the connection and the frontend for links. Both are in higher layers; links use only these.
 
-A link binds what it needs per batch once, when it is made.
+A link binds the methods that it needs per batch once, when it is created.
 """
 
 import asyncio
@@ -43,52 +43,52 @@ class LinkFrontend(Protocol):
     routers: Routers
     shard_connections: "ShardConnections"
     boot: int
-    """Drawn when the process starts."""
+    """Random number, drawn when the process starts."""
     stopping: bool
-    """No more credit is granted: the process ends."""
+    """Whether the process ends, and no more credit is granted."""
 
     def now_ms(self) -> int:
         """Wall clock, in milliseconds since 1970."""
 
     def later(self, wait_ms: int, call: Callable[[], None]) -> None:
-        """Calls back after a while; 0: in the next turn of the loop."""
+        """Makes a call after `wait_ms`; 0: in the next turn of the loop."""
 
     def timer(self, wait_ms: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """The same for a call that can be cancelled, by the handle."""
+        """The same for a call that can be cancelled through the handle."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work that has to wait."""
+        """Runs a coroutine in the background."""
 
     def next_link(self) -> int:
-        """A number for a link, unique over the life of the process."""
+        """A number for a link, unique in the lifetime of the process."""
 
     def poll(self) -> None:
         """Applies changes of names, rights and placements."""
 
     async def first_use(self, name: str, client: str, role: Role) -> Name:
-        """What a name is that is used for the first time; see `Service.first_use`."""
+        """The record of a name that is used for the first time; see `Service.first_use`."""
 
     async def place(self, queue: str) -> "Owner":
         """The owner of a queue, for a link that is opened before the loop turns; a new queue is placed."""
 
     async def find(self, queue: str) -> Placement:
-        """Where a queue is; a new queue is placed by the coordinator."""
+        """The placement of a queue; a new queue is placed by the coordinator."""
 
     def placed(self, queue: str) -> "ShardPeer | None":
-        """The shard of a queue if both are known here, else None."""
+        """The shard of a queue if both are known here, otherwise None."""
 
     def forget_route(self, name: str) -> None:
-        """Discards what is known of a name's placement."""
+        """Discards the known placement of a name."""
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
-        """Sends a request to the shard of a queue. Raises ShardAway, ShardRefused."""
+        """Sends a request to the shard of a queue. Raises ShardDownError, ShardRefusedError."""
 
 
 class LinkTable(Protocol):
     """The links of one connection: attaches are answered and links are ended here."""
 
     def __iter__(self) -> Iterator[Bound]:
-        """The objects behind the links."""
+        """The objects of the links."""
 
     def bind(self, bound: Bound, terms: Terms) -> None:
         """A link is bound from now on, until it is detached or refused."""
@@ -100,23 +100,23 @@ class LinkTable(Protocol):
         """Answers the attach of a link on which the client receives."""
 
     def refuse(self, link: "Link", attached: bool, refusal: Refusal) -> None:
-        """Ends a link with its shard's reason, without closing the object behind it."""
+        """Ends a link with its shard's reason, without closing the object of the link."""
 
     def detach(
         self, link: "Link", condition: str, description: str, info: dict[Symbol, Any] | None = None
     ) -> None:
-        """Ends a link with an error, and closes the object behind it."""
+        """Ends a link with an error, and closes the object of the link."""
 
 
 class LinkContext(Sender, Receiver, Protocol):
     """The connection of a link."""
 
     starved: dict[Bound, None]
-    """Links that get nothing until the client opens its session window or settles."""
+    """Links that receive no messages until the client opens its session window or settles."""
     unsettled_bytes: int
-    """Of messages that the client received and has not settled, and of the slices that they came in."""
+    """Bytes of messages that the client received and has not settled, including those of their slices."""
     window_bytes: int
-    """Bytes that shards may send ahead of what the client reads, over all receiving links."""
+    """Bytes that shards may send before the client has read them, over all receiving links."""
 
     @property
     def frontend(self) -> LinkFrontend:
@@ -124,7 +124,7 @@ class LinkContext(Sender, Receiver, Protocol):
 
     @property
     def client(self) -> Client:
-        """Who is at the other end."""
+        """The client of the connection."""
 
     @property
     def links(self) -> LinkTable:
@@ -132,10 +132,10 @@ class LinkContext(Sender, Receiver, Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the socket is there."""
+        """Whether the socket is open."""
 
     def has_too_much_unsettled(self) -> bool:
         """Whether the client has to settle before it receives more."""
 
     def touch(self) -> None:
-        """Output is written at the end of this turn of the loop."""
+        """Schedules the output to be written at the end of this turn of the loop."""

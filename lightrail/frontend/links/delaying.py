@@ -1,9 +1,9 @@
-"""A link that sends to a queue and says that its messages may ask to wait (capability DELAYED_DELIVERY).
+"""A link that sends to a queue and announces messages with a delay (capability DELAYED_DELIVERY).
 
-A queue delays messages where its policy has `delay`, which costs an index of all its messages. Clients of JMS
-ask for a delay without any policy. So the first message with a delay on such a link sets the field, as the
-first use of a name makes it a queue (ADR 43). Until the queue's shard follows, this message and those behind
-it wait here; without the capability messages are not looked at.
+A queue delays messages if its policy has `delay`, which costs an index of all its messages. Clients of JMS
+request a delay without a policy. So the first message with a delay on such a link sets the field, as the
+first use of a name makes it a queue (ADR 43). Until the queue's shard has the new policy, this message and
+those behind it wait here; without the capability messages are not examined.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("lightrail.frontend.links.delaying")
 
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
-"""Qpid JMS sends with a delivery delay only where this capability is offered."""
+"""Qpid JMS sends with a delivery delay only if this capability is offered."""
 _MARK: Final = b"x-opt-delivery-"
-"""With which both annotations begin (shard/queue/delays.py). A message that has it elsewhere is one too many
-for which the queue is made to delay, and is not delayed by it."""
+"""Common prefix of both annotations (shard/queue/delays.py). A message that has it in another place makes the
+queue delay messages unnecessarily, and is not delayed."""
 
 
 def may_delay(link: "Link") -> bool:
-    """Whether the client says that messages of this link may have a delay."""
+    """Whether the client announced that messages of this link may have a delay."""
     attach = link.attach
     return attach is not None and DELAYED_DELIVERY in symbols(attach.desired_capabilities)
 
 
 def asks_for_delay(messages: Iterable[bytes]) -> bool:
-    """Whether one of some messages seems to ask for a delay; annotations are at the beginning of each."""
+    """Whether a message seems to request a delay; annotations are at the beginning of each message."""
     return any(_MARK in message for message in messages)
 
 
@@ -73,13 +73,13 @@ class DelayingProducer(ProducerLink):
         self._held_events: list[Transfers] = []
         """Batches that wait until the queue delays messages."""
         self._held_count = 0
-        """Messages in them."""
+        """Number of messages in these batches."""
         self._without_delay: bytes | None = None
         """Header and annotations of a message without a delay, and the descriptor of its properties."""
 
     @property
     def unanswered(self) -> int:
-        """See IncomingLink; with those that wait here."""
+        """See IncomingLink; includes the messages that wait here."""
         return self._unanswered_messages + self._held_count
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
@@ -94,20 +94,20 @@ class DelayingProducer(ProducerLink):
         self._intake.received(self._connection, _size(event))
 
     def ended(self, refusal: Refusal) -> None:
-        """See Producer: what waits here is rejected for the same reason."""
+        """See Producer: messages that wait here are rejected for the same reason."""
         for event in self._take_held():
             self._reject(event, refusal)
         super().ended(refusal)
 
     def close(self) -> None:
-        """See ProducerLink; what waits here is sent when the queue delays messages."""
+        """See ProducerLink; messages that wait here are sent when the queue delays messages."""
         if self._held_events:
             self._closed = True
         else:
             super().close()
 
     def _asks_for_delay(self, event: Transfers) -> bool:
-        """See `asks_for_delay`; messages that begin like one without a delay have none either."""
+        """See `asks_for_delay`; messages that begin like a message without a delay have none either."""
         known = self._without_delay
         if known and event.pieces is None and all(each.startswith(known) for each in event.payloads):
             return False
@@ -121,7 +121,7 @@ class DelayingProducer(ProducerLink):
     # --- the policy ------------------------------------------------------------------------------------
 
     async def _make_delay(self) -> None:
-        """Sets the field of the policy, and sends what waits, or rejects messages that ask for a delay."""
+        """Sets the field of the policy, and sends the waiting messages, or rejects those with a delay."""
         problem: Refusal | None = None
         try:
             await make_delay(self._frontend, self.queue)
@@ -161,7 +161,7 @@ class DelayingProducer(ProducerLink):
 
 
 async def make_delay(frontend: LinkFrontend, queue: str) -> None:
-    """Makes a queue delay messages that ask for it, and waits until its shard does.
+    """Makes a queue delay messages that request it, and waits until its shard does.
 
     Raises ServiceError, InvalidPolicyError, CoordinatorError, ShardDownError, ShardRefusedError.
     """
@@ -173,7 +173,7 @@ async def make_delay(frontend: LinkFrontend, queue: str) -> None:
         try:
             await frontend.service.change(ANYBODY, queue, policy, record.revision)
         except ChangedError:
-            # Somebody else changed the policy at the same time, perhaps for the same reason.
+            # Another process changed the policy at the same time, perhaps for the same reason.
             if not tries:
                 raise
     for _ in range(limits.DELAY_TRIES):
@@ -184,7 +184,7 @@ async def make_delay(frontend: LinkFrontend, queue: str) -> None:
 
 
 def _messages(event: Transfers) -> Iterable[bytes]:
-    """The messages, of one in pieces its beginning."""
+    """The messages; of a message in pieces the first piece."""
     return event.payloads if event.pieces is None else (bytes(event.pieces[0]),)
 
 

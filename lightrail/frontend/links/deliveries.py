@@ -1,12 +1,10 @@
-"""A link that receives from a queue: slices from the shard to the client, credit from the client back.
+"""A link that receives from a queue: forwards slices to the client and credit to the shard.
 
-Delivery numbers count from 0 over the life of the link and are the same here, in the engine and at the shard.
-The shard never gets more credit than the client's socket keeps up with: a reader that stalls holds back a
-window, not its whole credit.
-
-A drain is one request to the shard: until its DRAINED has come, no further credit is sent. The shard takes
-all credit away when it answers, so credit that crossed the answer would be understood by one end and not by
-the other.
+Delivery numbers count from 0 over the lifetime of the link and are the same here, in the engine and at the
+shard. The shard never receives more credit than the client's socket can handle: for a client that stalls,
+messages of one window wait here, not of its whole credit.
+A drain is one request to the shard: until its DRAINED has arrived, no further credit is sent. The shard drops
+all credit when it answers, so the two ends would disagree about credit that crosses the answer.
 """
 
 from typing import TYPE_CHECKING
@@ -82,23 +80,23 @@ class ConsumerLink(Bound, Consumer):
         self._window = ReceiveWindow()
         """The shard's credit: a part of the client's."""
         self._credit_bytes = 0
-        """The same CREDIT is used up when so many bytes were sent."""
+        """The credit in bytes of the same CREDIT."""
         self._used_bytes = 0
-        """Bytes that came since that CREDIT."""
+        """Bytes that arrived since that CREDIT."""
         self._drain = False
-        """The client drains: it wants the messages that are there, and its credit to end then."""
+        """Whether the client drains: it requests the available messages, and the end of its credit then."""
         self._draining = False
-        """The shard has been sent the drain, up to `_sent_limit`, and has not answered."""
+        """Whether a drain was sent to the shard, up to `_sent_limit`, and is not answered."""
         self._again = False
-        """The client's credit has changed since then."""
+        """Whether the client's credit has changed since then."""
         self._wanted = 0
         """Bytes of the next message, which the shard reported instead of sending it; 0 for none."""
         self._reserved = 0
-        """Bytes for that message which the latest CREDIT includes, and which have not come."""
+        """Bytes for that message which the latest CREDIT includes, and which have not arrived."""
         self.has_large = False
-        """The message came, and room is reserved for it until the client has read it."""
+        """Whether the message has arrived, and room is reserved for it until the client has read it."""
         self._mean_size = 0.0
-        """Of messages, in bytes; 0 before the first one."""
+        """Mean size of messages, in bytes; 0 before the first one."""
         connection.consumers += 1
 
     @property
@@ -108,18 +106,18 @@ class ConsumerLink(Bound, Consumer):
 
     @property
     def options(self) -> ConsumerOpen:
-        """What the source of the link asks for."""
+        """The options of the link's source."""
         return self._options
 
     # --- from the client -------------------------------------------------------------------------------
 
     def start(self, limit: int, drain: bool) -> None:
-        """The credit that came before the link was bound to its queue."""
+        """Sets the credit that arrived before the link was bound to its queue."""
         self._limit = limit
         self._drain = drain
 
     def credit(self, event: Credit) -> None:
-        """The client lets us send deliveries numbered below `event.limit`."""
+        """The client allows deliveries numbered below `event.limit`."""
         self._limit = event.limit
         self._drain = event.drain
         self._again = self._draining
@@ -130,16 +128,16 @@ class ConsumerLink(Bound, Consumer):
         self.settlements.outcome(event)
 
     def transacted(self, event: Outcome, state: TransactionalState) -> Outcome | None:
-        """The client's outcome in a transaction, as the transaction gets it; None where it is refused."""
+        """The client's outcome in a transaction, in the form for the transaction; None if it is refused."""
         return Outcome(event.link, event.first, event.last, state.outcome, event.settled)
 
     # --- from the shard --------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """Opens this consumer at the shard with the credit that is left.
+        """Opens this consumer at the shard with the remaining credit.
 
-        Where the queue has moved, the client keeps its unsettled deliveries. Where the shard was started
-        again, they are back in the queue.
+        If the queue has moved, the client keeps its unsettled deliveries. If the shard was restarted, they
+        are in the queue again.
         """
         if self._closed:
             return
@@ -176,7 +174,7 @@ class ConsumerLink(Bound, Consumer):
         blob_at = DELIVER_ENDS + 4 * count
         ends = memoryview(part)[DELIVER_ENDS:blob_at].cast("I")
         if message_format or not (attempts or expires):
-            # Nobody writes into the view, so that the engine may keep it as it is.
+            # No code writes into the view, so the engine may keep it without a copy.
             blob = part[blob_at:] if size < limits.COPIED_BYTES else memoryview(part)[blob_at:].toreadonly()
             self._link.send(count, ends, blob, base, self._presettled, message_format)
         else:
@@ -191,7 +189,7 @@ class ConsumerLink(Bound, Consumer):
                 now_ms=self._frontend.now_ms(),
                 presettled=self._presettled,
             )
-        # One byte more than received: the mean size of empty messages must not come near 0.
+        # One byte more than received: the mean size of empty messages must not approach 0.
         mean = (size + 1) / count
         self._mean_size += (mean - self._mean_size) * 0.25 if self._mean_size else mean
         if not self._presettled:
@@ -211,12 +209,12 @@ class ConsumerLink(Bound, Consumer):
             self._send_credit()
 
     def larger(self, number: int, size: int) -> None:
-        """See Consumer: the shard sends the message when there is room for it."""
+        """See Consumer: the shard sends the message as soon as there is room for it."""
         if self._closed or size <= self._credit_bytes - self._used_bytes:
             # The latest CREDIT, which crossed this report, has room for the message.
             return
         if self._reserved:
-            # Smaller messages came instead, and used up a part of the room.
+            # Smaller messages arrived instead, and used a part of the room.
             self._large_came()
         self._wanted = size
         self._window.withdraw()
@@ -224,7 +222,7 @@ class ConsumerLink(Bound, Consumer):
             self._send_credit()
 
     def _large_came(self) -> None:
-        """The message that room was reserved for is in the output, which this turn ends with writing."""
+        """The message with the reserved room is in the output, which is written at the end of this turn."""
         self._reserved = self._wanted = 0
         self.has_large = True
         connection = self.connection
@@ -249,24 +247,24 @@ class ConsumerLink(Bound, Consumer):
 
     @property
     def awaits_large(self) -> bool:
-        """Whether its credit has room for a large message that has not come."""
+        """Whether the credit includes a large message that has not arrived."""
         return self._reserved > 0
 
     def take_back(self) -> None:
-        """Takes credit back that brought no message, whose room others wait for."""
+        """Withdraws credit that brought no message, since other links wait for its room."""
         self._wanted = 0
         self._unreserve()
         self._credit_bytes = self._used_bytes = 0
         self._send_credit(force=True)
 
     def _unreserve(self) -> None:
-        """No large message is expected; the room of one that came is kept until it is read."""
+        """No large message is expected; the room of one that arrived is kept until it is read."""
         self._reserved = 0
         if not self.has_large:
             self._outflow.reservations.release(self)
 
     def drained(self, number: int) -> None:
-        """The shard has no (more) messages for the credit that it had, and has taken that credit away."""
+        """The shard has no (more) messages for its credit, and has dropped the credit."""
         if self._closed or not self._draining:
             return
         self._draining = False
@@ -277,7 +275,7 @@ class ConsumerLink(Bound, Consumer):
         ) and number < self._limit
         self._window.withdraw()
         if window_used_up:
-            # There may be more messages. A full socket's credit is sent when it is `writable`.
+            # There may be more messages. The credit for a full socket is sent when it is `writable`.
             self._send_credit()
         elif again or not self._drain:
             self._send_credit(force=True)
@@ -310,12 +308,12 @@ class ConsumerLink(Bound, Consumer):
             self._send_credit()
 
     def close(self) -> None:
-        """The client's link has ended: its unsettled deliveries go back to the queue."""
+        """The client's link has ended: its unsettled deliveries return to the queue."""
         if not self._closed:
             self._leave()
         if not self._frontend.stopping:
             self._owner.close_consumer(self.number)
-        # Else the end of our connection to the shard returns them, without counting a failed delivery.
+        # Otherwise the end of the connection to the shard returns them, without counting a failed delivery.
 
     def _leave(self) -> None:
         self._closed = True
@@ -325,11 +323,11 @@ class ConsumerLink(Bound, Consumer):
         self.settlements.close()
 
     def delivered(self) -> int:
-        """Messages that the shard has sent, over the life of the link."""
+        """Messages that the shard has sent over the lifetime of the link."""
         return self._window.next
 
     def narrow(self) -> None:
-        """The shard may send less ahead from now on: credit beyond that is taken back."""
+        """The shard may send fewer messages ahead from now on: withdraws the credit beyond that."""
         if not self._closed and not self._drain and self._window.credit > self._messages_ahead():
             self._send_credit(force=True)
 
@@ -340,7 +338,7 @@ class ConsumerLink(Bound, Consumer):
         return max(1, min(limits.DELIVERY_WINDOW_MAX, int(share)))
 
     def _send_credit(self, *, force: bool = False) -> None:
-        """Sends a CREDIT frame if it is due, or `force`d, and the client's socket keeps up."""
+        """Sends a CREDIT frame if it is due, or `force` is set, and the client's socket is not full."""
         if self._draining:
             return
         connection = self.connection
@@ -350,14 +348,14 @@ class ConsumerLink(Bound, Consumer):
         starved = bool(self._link.backlog) or connection.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES
         if sent_limit - sent > most >> 1 and not (bytes_used or force or starved or connection.paused):
             return
-        # Runs are counted where credit is due, not with each slice.
+        # Runs are counted when credit is due, not with each slice.
         starved = starved or connection.has_too_much_unsettled()
         if starved or connection.paused or self.has_large:
             if starved:
                 connection.starved[self] = None
             if not force:
                 return
-            # The client's socket is full: the shard keeps what is left of its latest credit.
+            # The client's socket is full: the shard keeps the rest of its latest credit.
             size = self._credit_bytes - self._used_bytes
             limit = min(self._limit, max(sent_limit, sent) if size > 0 else sent)
         else:
@@ -367,7 +365,7 @@ class ConsumerLink(Bound, Consumer):
             size = connection.window_bytes // connection.consumers
             limit = min(self._limit, sent + most)
             if limit == sent and (self._wanted or self._reserved):
-                # The client wants nothing now.
+                # The client accepts no message now.
                 self._wanted = 0
                 self._unreserve()
             if not force and (limit == sent or (limit == sent_limit and not bytes_used)):
@@ -377,7 +375,7 @@ class ConsumerLink(Bound, Consumer):
                     return
                 size = self._reserved = self._wanted
             elif self._reserved:
-                # The message may be on its way.
+                # The message may be in transit.
                 size = max(size, self._credit_bytes - self._used_bytes)
             self._wanted = 0
         self._post_credit(limit, max(1, size >> 10))

@@ -1,4 +1,4 @@
-"""Dynamic nodes: names that the broker draws for a client, with the lifetime that it asks for (3.5.9 on)."""
+"""Dynamic nodes: names that the broker generates for a client, with the requested lifetime (3.5.9 on)."""
 
 import contextlib
 import secrets
@@ -31,16 +31,16 @@ KEY_BYTES: Final = 16
 LIFETIME_POLICY: Final = Symbol("lifetime-policy")
 SUPPORTED_DIST_MODES: Final = Symbol("supported-dist-modes")
 BROKER: Final = Caller("broker", everything=True)
-"""The broker itself makes and deletes these names: nobody needs a right for them."""
+"""The caller that creates and deletes these names: the broker, so that clients need no right for them."""
 
 
 async def make(connection: LinkContext, link: "Link", terminus: Source | Target, owner: str) -> Name:
-    """Makes the node that a link asks for, and enters its name and lifetime into the link's terminus.
+    """Creates the node that a link requests, and enters its name and lifetime into the link's terminus.
 
     Without a lifetime policy, and with delete-on-close, the node is deleted with the link `owner`, and only
-    the connection can receive from it. With the other policies a queue is for whoever knows its name, and may
-    outlive the connection. A router keeps nothing, so that it is deleted with the connection. Raises
-    ConditionError.
+    the connection can receive from it. With the other policies every client with the name of a queue can
+    receive from it, and it may outlive the connection. A router stores nothing, so it is deleted with the
+    connection. Raises ConditionError.
     """
     frontend = connection.frontend
     if terminus.address not in (None, ""):
@@ -51,7 +51,7 @@ async def make(connection: LinkContext, link: "Link", terminus: Source | Target,
     if frontend.lifetimes.temporary_count(connection.client.owner) >= limits.TEMPORARY_NAMES_MAX:
         raise ConditionError(
             conditions.RESOURCE_LIMIT_EXCEEDED,
-            f"the connection has {limits.TEMPORARY_NAMES_MAX} dynamic nodes, which is the most",
+            f"the connection has {limits.TEMPORARY_NAMES_MAX} dynamic nodes, the maximum",
         )
     with_link = isinstance(lifetime, DeleteOnClose)
     if node_of(terminus) is Role.ROUTER:
@@ -71,7 +71,7 @@ async def make(connection: LinkContext, link: "Link", terminus: Source | Target,
 async def finish(frontend: LinkFrontend, record: Name) -> Refusal | None:
     """Deletes a node whose link is closed, before the close is answered.
 
-    Where it can't be deleted now, the frontend tries again (lifetimes.py), and the client need not wait.
+    If it can't be deleted now, the frontend tries again (lifetimes.py), and the client need not wait.
     """
     with contextlib.suppress(CoordinatorError):
         frontend.directory.refresh()
@@ -89,7 +89,7 @@ def _lifetime(
         return DeleteOnClose()
     if isinstance(asked, DeleteOnClose | DeleteOnNoLinks | DeleteOnNoMessages | DeleteOnNoLinksOrMessages):
         return asked
-    # A described value may be a policy that nobody has defined yet; the field has no value of another type.
+    # A described value may be a policy of a later specification; the field has no values of other types.
     raise ConditionError(
         conditions.INVALID_FIELD if isinstance(asked, Described) else conditions.DECODE_ERROR,
         "expected delete-on-close, delete-on-no-links, delete-on-no-messages or "
@@ -98,7 +98,7 @@ def _lifetime(
 
 
 def _check_distribution_modes(terminus: Source | Target) -> None:
-    """One or more symbols (messaging 3.5.9). Every node here can move its messages and copy them."""
+    """Checks for one or more symbols (messaging 3.5.9). Every node can move its messages and copy them."""
     properties: dict[Symbol, Any] = terminus.dynamic_node_properties or {}
     modes = properties.get(SUPPORTED_DIST_MODES)
     several = list(modes) if isinstance(modes, Array) else [modes]

@@ -1,4 +1,4 @@
-"""The filters of a source: which of them are applied, for the shard and for the answer (messaging 3.5.3)."""
+"""The applied filters of a source, for the shard and for the answer (messaging 3.5.3)."""
 
 from typing import Any, Final
 
@@ -10,14 +10,14 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions
 
 NO_LOCAL: Final = frozenset({"apache.org:no-local-filter:list", 0x0000468C00000003})
-"""Only subscriptions have it. Leaving it out elsewhere, as 3.5.8 allows, would give JMS clients their own
-messages: they do not check."""
+"""Only subscriptions apply this filter. If it were ignored elsewhere, as 3.5.8 allows, JMS clients would
+receive their own messages, because they do not check the answer."""
 
 Applied = tuple[dict[str, Any] | None, dict[Symbol, Any] | None]
 
 
 def no_local(source: Source) -> dict[Symbol, Any]:
-    """The filters of a source that ask for messages of other containers alone, by name."""
+    """The filters of a source that exclude messages of its container, by name."""
     given = source.filter or {}
     return {
         name: value
@@ -29,8 +29,8 @@ def no_local(source: Source) -> dict[Symbol, Any]:
 def source_filter(source: Source, *, subscribes: bool = False) -> Applied:
     """(the filter for the shard, the filter set of the answer) of a source; None for no filter.
 
-    Filters that are not supported are left out of both, and no-local ones of those that `subscribes`: see
-    `no_local`. Raises ConditionError for a supported one with an error.
+    Filters that are not supported are left out of both, and no-local filters if it `subscribes`: see
+    `no_local`. Raises ConditionError for a supported filter with an error.
     """
     if not source.filter:
         return None, None

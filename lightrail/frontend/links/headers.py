@@ -12,7 +12,7 @@ UINT_MAX: Final = 0xFFFFFFFF
 
 
 class Outgoing(Protocol):
-    """What messages are sent with: a link."""
+    """The methods of a link with which messages are sent."""
 
     def send(
         self,
@@ -37,12 +37,12 @@ def send_with_new_headers(
     now_ms: int,
     presettled: bool,
 ) -> None:
-    """Sends a slice whose messages get a delivery-count or the ttl that is left.
+    """Sends a slice whose messages need a delivery-count or the remaining ttl in their headers.
 
     Args:
         part: the DELIVER frame, whose messages begin at `blob_at` and end at `ends`, counted from `base`.
         attempts: failed deliveries before this one.
-        expires: when the messages expire, in milliseconds since 1970; 0 for never.
+        expires: expiry of the messages, in milliseconds since 1970; 0 for none.
     """
     left_ms = max(0, expires - now_ms) if expires else -1
     if attempts:
@@ -66,24 +66,24 @@ def send_with_new_headers(
 
 
 def with_new_header(message: bytes, attempts: int, expires: int, now_ms: int) -> bytes:
-    """A message with its count of deliveries and the rest of its time to live.
+    """A message with its delivery-count and its remaining time to live.
 
     Args:
-        expires: when it expires, in milliseconds since the epoch; 0 for never.
+        expires: expiry, in milliseconds since 1970; 0 for none.
     """
     try:
         header = decode_header(message)
     except DecodeError:
-        # Incoming messages are checked for sections that can be told apart and no further. An error here
-        # would end the link of each receiver that the message comes to.
+        # Incoming messages are checked only for separable sections. An error here would end the link of each
+        # receiver of the message.
         return message
     if attempts:
-        # A message may have failed elsewhere before it came to us (3.2.1).
+        # A message may have failed at another broker before (3.2.1).
         header.delivery_count = min(header.delivery_count + attempts, UINT_MAX)
         header.first_acquirer = False
     if header.ttl is not None and expires:
         header.ttl = max(0, min(header.ttl, expires - now_ms))
     elif not attempts:
-        # The message expires at an absolute time (3.2.4), and keeps its header to the byte.
+        # The message expires at an absolute time (3.2.4), and its header stays unchanged.
         return message
     return with_header(message, header)

@@ -1,8 +1,8 @@
-"""Links on which a client sends: what all of them have, and the credit of those whose messages are stored.
+"""Links on which a client sends: their common parts, and the credit of links whose messages are stored.
 
-Backpressure is the sum of three numbers that never exceeds the window: credit that is out, messages that
-came and are not answered, and answered messages whose credit is held. A shard that is slow, full or away
-answers nothing, so nothing more is granted.
+For backpressure the sum of three numbers never exceeds the window: granted credit, received messages that are
+not answered, and answered messages whose credit is held. A shard that is slow, full or disconnected does not
+answer, so no more credit is granted.
 """
 
 from collections.abc import Iterator
@@ -31,16 +31,16 @@ def header_attributes(head: bytes) -> tuple[bool, int, int | None]:
 
 
 def attributes_of(event: Transfers, now_ms: int) -> tuple[bool, int, int]:
-    """(durable, priority, when the last message expires or 0) of a batch; see SenderLink."""
+    """(durable, priority, expiry of the last message or 0) of a batch; see SenderLink."""
     durable, priority, ttl = header_attributes(bytes(event.head))
     return durable, priority, expiry_of(event, ttl, now_ms)
 
 
 def expiry_of(event: Transfers, ttl: int | None, now_ms: int) -> int:
-    """When the last message of a batch expires, in ms since 1970; 0 for never.
+    """Expiry of the last message of a batch, in ms since 1970; 0 for none.
 
     The ttl and the absolute-expiry-time of an event are the latest of its messages, which are within
-    EXPIRY_SPAN_MS. So the earlier of both is no earlier than any message's end, and as near to it.
+    EXPIRY_SPAN_MS. So the earlier of both is not before any message's expiry, and less than this span after.
     """
     expires = 0
     if ttl is not None:
@@ -53,7 +53,7 @@ def expiry_of(event: Transfers, ttl: int | None, now_ms: int) -> int:
 
 
 class SenderLink(Bound, Producer):
-    """One incoming link (the client sends), whether its messages are stored or passed on."""
+    """One incoming link (the client sends), whether its messages are stored or forwarded."""
 
     __slots__ = (
         "_attached",
@@ -80,7 +80,7 @@ class SenderLink(Bound, Producer):
         self._head_attributes: tuple[bool, int, int | None] = (False, 4, None)
 
     def _attributes(self, event: Transfers, now_ms: int) -> tuple[bool, int, int]:
-        """(durable, priority, when the last message expires or 0) of a batch."""
+        """(durable, priority, expiry of the last message or 0) of a batch."""
         head = event.head
         if head != self._head:
             # Equal header sections have equal attributes; the engine has checked this one.
@@ -92,7 +92,7 @@ class SenderLink(Bound, Producer):
         return durable, priority, expiry_of(event, ttl, now_ms)
 
     def _unpacked(self, event: Transfers, now_ms: int, *, by_priority: bool) -> Iterator[list[Run]]:
-        """The messages of batched ones, transfer by transfer; one that can't be read is refused here."""
+        """The messages of batched transfers, by transfer; a transfer that can't be read is refused here."""
         for id, payload in one_by_one(event):
             if self._closed and not event.settled:
                 # An earlier transfer ended the link. The client sends this one again.
@@ -112,7 +112,7 @@ class SenderLink(Bound, Producer):
 
 
 class IncomingLink(SenderLink):
-    """One whose messages are stored: its credit is a window of messages without an answer."""
+    """A link whose messages are stored: its credit is a window of unanswered messages."""
 
     __slots__ = (
         "_held_back",
@@ -130,28 +130,28 @@ class IncomingLink(SenderLink):
         super().__init__(connection, link, number)
         self._held_back = False
         self._waits = False
-        """Its shard is away for longer than senders wait."""
+        """Whether its shard is disconnected for longer than senders wait."""
         self._unanswered_messages = 0
         self._unanswered_bytes = 0
         self._unanswered_batches = 0
         self._held_messages = 0
         """Answered messages for which no new credit was granted yet (shard/pacing.py)."""
         self._held_since_ms = 0
-        """Since when they are held, or since credit for some of them was freed."""
+        """Time since which credit is held, or at which credit for some of them was freed."""
         self._held_timer = False
         self._mean_size = 1024.0
 
     @property
     def unanswered(self) -> int:
-        """Messages that came and have no answer yet."""
+        """Received messages that are not answered yet."""
         return self._unanswered_messages
 
     def _take(self, count: int, size: int) -> None:
-        """A batch came: its messages count until they are answered."""
+        """Counts the messages of a received batch until they are answered."""
         self._unanswered_batches += 1
         self._unanswered_messages += count
         self._unanswered_bytes += size
-        # One byte more than received: the mean size of empty messages must not come near 0.
+        # One byte more than received: the mean size of empty messages must not approach 0.
         self._mean_size += ((size + 1) / count - self._mean_size) * 0.25
         counts = self._counts
         counts.messages_received += count
@@ -161,7 +161,7 @@ class IncomingLink(SenderLink):
             self._take_back()
 
     def _take_back(self) -> None:
-        """The messages are larger than those that the credit was meant for: the remaining credit shrinks."""
+        """Reduces the remaining credit, since the messages are larger than it was computed for."""
         if self._link.credit > limits.LINK_CREDIT_MIN:
             self._link.grant(limits.LINK_CREDIT_MIN)
             self._connection.touch()
@@ -193,7 +193,7 @@ class IncomingLink(SenderLink):
             self._connection.touch()
 
     def _wait(self) -> None:
-        """Takes the credit back until the shard is back; messages that come all the same wait for it."""
+        """Withdraws the credit until the shard serves; messages that arrive all the same wait for it."""
         self._waits = True
         if self._attached and not self._closed and self._link.credit:
             self._link.grant(0)
@@ -207,7 +207,7 @@ class IncomingLink(SenderLink):
                 self._connection.touch()
 
     def _keep_credit(self, count: int) -> None:
-        """Credit for so many answered messages is held until `_free_credit`."""
+        """Holds the credit for `count` answered messages until `_free_credit`."""
         frontend = self._frontend
         if not self._held_messages:
             self._held_since_ms = frontend.now_ms()
@@ -218,7 +218,7 @@ class IncomingLink(SenderLink):
         self._counts.credit_held += count
 
     def _check_held_credit(self) -> None:
-        """Long without FREED, credit for a few messages makes the shard compare the rates anew."""
+        """After a long time without FREED, grants a little credit: the shard compares the rates again."""
         self._held_timer = False
         if self._closed:
             return
@@ -232,7 +232,7 @@ class IncomingLink(SenderLink):
             frontend.later(left_ms, self._check_held_credit)
 
     def _free_credit(self, count: int = 0) -> None:
-        """Grants credit that was held, for so many messages; 0: for all."""
+        """Grants held credit for `count` messages; 0: for all."""
         held = self._held_messages
         if not held:
             return
@@ -244,7 +244,7 @@ class IncomingLink(SenderLink):
             self._connection.touch()
 
     def _give(self, batches: int, count: int, size: int) -> None:
-        """So many batches, messages and bytes are answered, or will get no answer."""
+        """Subtracts batches, messages and bytes that are answered, or will not be answered."""
         self._unanswered_batches -= batches
         self._unanswered_messages -= count
         self._unanswered_bytes -= size
@@ -254,13 +254,13 @@ class IncomingLink(SenderLink):
             self._connection.touch()
 
     def _end(self, refusal: Refusal) -> None:
-        """Ends the link with a reason: its unanswered messages will get no answer."""
+        """Ends the link with a reason: its unanswered messages will not be answered."""
         self._intake.answered(self._connection, self._unanswered_bytes, self._unanswered_batches)
         self._unanswered_messages = self._unanswered_bytes = self._unanswered_batches = 0
         self._lose(refusal)
 
     def _top_up(self, least: int | None = None) -> None:
-        """Grants credit when at least half of the window is free, or `least`: one flow for many messages."""
+        """Grants credit if at least half of the window is free, or `least`: one flow for many messages."""
         if self._frontend.stopping or self._held_back or self._waits:
             return
         window = int(limits.LINK_UNANSWERED_BYTES / self._mean_size)

@@ -1,7 +1,7 @@
-"""How JMS clients mark a destination as a queue or as a topic (AMQP Binding for JMS, 5.3).
+"""Destination types of JMS clients, queue or topic (AMQP Binding for JMS, 5.3).
 
-The mark is in the capabilities of a terminus; for a message that is sent without a terminus it is in the
-annotation `x-opt-jms-dest`. A topic is a router. ADR 26 has what follows from it.
+The type is in the capabilities of a terminus; for a message that is sent without a terminus it is in the
+annotation `x-opt-jms-dest`. A topic is a router. ADR 26 has the consequences.
 """
 
 from collections.abc import Mapping
@@ -33,20 +33,20 @@ _BY_ANNOTATION: Final[Mapping[int, Role]] = {
 
 
 def symbols(value: Any) -> frozenset[str]:
-    """A field that may be one symbol or several."""
+    """The symbols of a field that may be one symbol or several."""
     if value is None:
         return frozenset()
     return frozenset(map(str, value)) if isinstance(value, list | tuple) else frozenset({str(value)})
 
 
 def node_of(terminus: Source | Target) -> Role | None:
-    """The role that the capabilities of a terminus ask for; None where they ask for none, or for both."""
+    """The role that the capabilities of a terminus request; None if they request none, or both."""
     asked = {_BY_CAPABILITY[each] for each in symbols(terminus.capabilities) if each in _BY_CAPABILITY}
     return asked.pop() if len(asked) == 1 else None
 
 
 def node_of_message(message: Buffer) -> Role | None:
-    """The role that a message's annotation asks for at its address; None without one."""
+    """The role that a message's annotation requests for its address; None without the annotation."""
     try:
         found = decode_annotations(message).get(_ANNOTATION)
     except DecodeError:
@@ -55,7 +55,7 @@ def node_of_message(message: Buffer) -> Role | None:
 
 
 def another_node(record: Name) -> str:
-    """Why a client can't use a name in the role that it expects, and what to do."""
+    """Why a client can't use a name in the role that it expects, and the remedy."""
     name, role = record.name, record.role
     other = Role.ROUTER if role is Role.QUEUE else Role.QUEUE
     return (

@@ -1,4 +1,4 @@
-"""Outcomes between AMQP and the wire: of deliveries to the shard, and of a listener back to its senders."""
+"""Outcomes between AMQP and the wire: of deliveries to the shard, and of a listener to its senders."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,11 +17,11 @@ class Deferral:
     """An outcome by which a client of Azure Service Bus defers messages."""
 
     state: Modified
-    """As the client reads it where we settle: undeliverable-here."""
+    """The state when the broker settles: undeliverable-here."""
 
 
 OUTCOMES: Final = (Accepted, Rejected, Released, Modified, Deferral)
-"""Terminal states (messaging 3.4): the others settle nothing by themselves."""
+"""Terminal states (messaging 3.4): other states do not settle a delivery."""
 FAILED: Final = Modified(delivery_failed=True)
 """The outcome of messages that a shard may have stored before it stopped."""
 
@@ -30,7 +30,7 @@ def encode_outcome(state: object, options: ConsumerOpen) -> tuple[OutcomeCode, b
     """The code and body of a SETTLE frame.
 
     Args:
-        state: that the client has settled with; without an outcome, the default of `options` is sent.
+        state: of the client's settlement; without an outcome, the default of `options` is sent.
     """
     if isinstance(state, Accepted):
         return OutcomeCode.ACCEPTED, b""
@@ -57,7 +57,7 @@ def encode_outcome(state: object, options: ConsumerOpen) -> tuple[OutcomeCode, b
             undeliverable_here=bool(state.undeliverable_here),
             annotations=annotations,
         ).encode()
-    # Settled without an outcome: the source's default-outcome, else modified(delivery-failed) (3.5.3).
+    # Settled without an outcome: the source's default-outcome, or modified(delivery-failed) (3.5.3).
     return OutcomeCode(options.default_outcome), SettleDetail.default_of(options).encode()
 
 
@@ -84,5 +84,5 @@ def _annotations(encoded: str) -> Any:
 
 
 def _is_annotation(key: object) -> bool:
-    """Whether an entry of an error's info goes on the dead letter: x-opt-, but for the broker's own names."""
+    """Whether an entry of an error's info is kept on the dead letter: x-opt-, except the broker's names."""
     return isinstance(key, str) and key.startswith("x-opt-") and not key.startswith("x-opt-dead-letter-")

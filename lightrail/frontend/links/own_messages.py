@@ -1,7 +1,8 @@
-"""Messages that a sender's own container does not want back: the no-local filter of subscriptions.
+"""The no-local filter of subscriptions, which excludes messages of the subscriber's container.
 
-A subscription with it is not fed by links of the container that made it (JMS 2.0, 8.3.3: by its client
-identifier, which is the container-id). The plan has the queues of such subscriptions and their containers.
+A subscription with this filter receives no messages from links of the container that created it (JMS 2.0,
+8.3.3: of its client identifier, which is the container-id). The plan has the queues of such subscriptions and
+their containers.
 """
 
 from typing import TYPE_CHECKING
@@ -19,9 +20,9 @@ def container_of(link: "Link") -> str:
 
 
 def left_out(routed: Routed, plan: Plan, container: str) -> Routed:
-    """The groups of a batch without the queues that do not want messages of a container.
+    """The groups of a batch without the queues that exclude messages of a container.
 
-    A message that only such queues would get is for nobody, and not unroutable: it is accepted.
+    A message that only such queues would receive is not stored, and not unroutable: it is accepted.
     """
     own = {queue for queue, unwanted in plan.no_local.items() if unwanted == container}
     if not own:

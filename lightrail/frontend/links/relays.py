@@ -1,8 +1,8 @@
-"""A link that sends to a connection point: its messages are passed to a listener, and nothing is stored.
+"""A link that sends to a connection point: its messages are forwarded to a listener, and not stored.
 
-Credit and outcomes are the listener's. The client's credit is the sum of what listeners have granted (GRANT),
-without a window of the frontend. When the shard is away, messages without an outcome are released: the
-listener may have received them, but its outcome will never come.
+Credit and outcomes are those of the listener. The client's credit is the sum of the credit of listeners
+(GRANT), without a window of the frontend. If the shard is lost, messages without an outcome are released: the
+listener may have received them, but its outcome will never arrive.
 """
 
 from array import array
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Passing:
-    """A batch on its way to a listener."""
+    """A batch that was sent to a listener."""
 
     __slots__ = ("count", "first_id", "open", "settled", "size")
 
@@ -34,7 +34,7 @@ class Passing:
         self.size = size
         self.settled = settled
         self.open = count
-        """Messages without an outcome."""
+        """Number of messages without an outcome."""
 
 
 class RelayLink(SenderLink):
@@ -57,9 +57,9 @@ class RelayLink(SenderLink):
         self._name = name
         self._label = label
         self._sent = 0
-        """Messages that came, over the life of the link."""
+        """Messages that were received over the lifetime of the link."""
         self._base = 0
-        """Messages that had come when the link was last opened at the shard, which counts from there."""
+        """Messages that were received before the last opening at the shard, which counts from there."""
         self._limit = 0
         self._next = 1
         self._passing: dict[int, Passing] = {}
@@ -99,7 +99,7 @@ class RelayLink(SenderLink):
     # --- from the shard --------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """Opens this relay at the shard; messages without an outcome are released."""
+        """Opens this relay at the shard; releases messages without an outcome."""
         for number in list(self._passing):
             self._end(number, RELEASED)
         self._base = self._limit = self._sent
@@ -118,7 +118,7 @@ class RelayLink(SenderLink):
         )
 
     def ready(self) -> None:
-        """The shard has opened the relay: the attach is answered; credit comes when there is a listener."""
+        """The shard has opened the relay: answers the attach; a listener will grant credit."""
         if not self._closed and not self._attached:
             self._attached = True
             self._connection.links.accept_incoming(self._link)
@@ -146,12 +146,12 @@ class RelayLink(SenderLink):
             self._answered(batch)
 
     def answered(self, number: int, count: int) -> None:
-        """Whole batches were accepted."""
+        """A listener accepted whole batches."""
         for each in range(number, number + count):
             self._end(each, ACCEPTED)
 
     def refused(self, number: int, refusal: Refusal) -> None:
-        """The shard could not pass a batch to a listener."""
+        """The shard could not forward a batch to a listener."""
         error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
         self._end(number, Rejected(error=error))
 
@@ -162,7 +162,7 @@ class RelayLink(SenderLink):
         self._lose(refusal)
 
     def timed_out(self) -> None:
-        """The shard is away for too long: messages without an outcome are released."""
+        """The shard is lost for too long: releases messages without an outcome."""
         for number in list(self._passing):
             self._end(number, RELEASED)
         self._limit = self._sent
@@ -171,7 +171,7 @@ class RelayLink(SenderLink):
     # --- the end ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The client's link has ended: nobody waits for outcomes."""
+        """The client's link has ended: outcomes are no longer needed."""
         if not self._closed:
             self._closed = True
             for number in list(self._passing):
@@ -190,7 +190,7 @@ class RelayLink(SenderLink):
         batch = self._passing.pop(number, None)
         if batch is None:
             return
-        # Some messages may have their outcomes already; the engine passes over settled ones.
+        # Some messages may have their outcomes already; the engine skips settled ones.
         self._settle(batch.first_id, batch.count, state, batch.settled)
         counts = self._counts
         if state is ACCEPTED:

@@ -1,7 +1,7 @@
 """A link that sends to a queue and that its client may resume (transport 2.6.13).
 
-Its shard has the delivery-tags of what is stored and perhaps not settled. Here are those of batches under
-way, and in receiver-settle-mode second those that the client has not settled, by their ids.
+The shard has the delivery-tags of stored messages that may be unsettled. This link has the tags of unanswered
+batches, and in receiver-settle-mode second those that the client has not settled, by their ids.
 """
 
 from typing import TYPE_CHECKING
@@ -60,7 +60,7 @@ class ResumableLink(ProducerLink):
         assert attach is not None
         complete = attach.unsettled is not None and not attach.incomplete_unsettled
         self._announced = attach.unsettled if complete else None
-        """Every tag that the client has not settled by its attach, if the attach has a map."""
+        """Every unsettled tag in the client's attach, if the attach has a map."""
 
     # --- the attach ------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ class ResumableLink(ProducerLink):
         return opening
 
     def unsettled(self, tags: list[bytes], is_kept: bool) -> None:
-        """See Producer: what the client does not know any more it has settled."""
+        """See Producer: the client has settled tags that are not in its map."""
         if self._attached or self._closed:
             return
         terms, announced, attach = self._terms, self._announced, self._link.attach
@@ -86,7 +86,7 @@ class ResumableLink(ProducerLink):
         self._announced = None
 
     def _forget(self, tags: list[bytes], flags: int = 0) -> None:
-        """The shard need not keep these tags any more."""
+        """Tells the shard that it need not keep these tags any longer."""
         self._owner.post(
             frame(Kind.FORGET, flags=flags, link=self.number, count=len(tags), body=encode_tags(tags))
         )
@@ -94,12 +94,12 @@ class ResumableLink(ProducerLink):
     # --- from the client -------------------------------------------------------------------------------
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
-        """Sends a batch to the shard, behind its tags."""
+        """Sends the tags of a batch to the shard, and then the batch."""
         if self._link.incomplete_unsettled:
             self._connection.links.detach(
                 self._link,
                 conditions.NOT_ALLOWED,
-                "expected resumed deliveries only, as our unsettled map was incomplete, found a new one",
+                "expected resumed deliveries only, as the broker's unsettled map was incomplete, found new",
             )
             return
         if event.message_format == BATCHED:
@@ -122,7 +122,7 @@ class ResumableLink(ProducerLink):
         self._send(event, now_ms)
 
     def resumed(self, event: Resumed) -> None:
-        """A message that is stored comes again: it gets its outcome, and is not stored."""
+        """The client resends a stored message: answers with its outcome, and does not store it."""
         if event.settled:
             self._forget([event.tag])
         else:
@@ -133,7 +133,7 @@ class ResumableLink(ProducerLink):
         self._connection.touch()
 
     def sender_settled(self, event: SenderSettled) -> None:
-        """The client has the outcome, and does not resume these deliveries."""
+        """The client received the outcome, and will not resume these deliveries."""
         ids = range(event.first_delivery_id, event.last_delivery_id + 1)
         tags = [tag for id in ids if (tag := self._unsettled.pop(id, None)) is not None]
         if tags:
@@ -146,7 +146,7 @@ class ResumableLink(ProducerLink):
         self._forget([], CLOSED)
 
     def _top_up(self, least: int | None = None) -> None:
-        """No credit is granted while more is unsettled than the shard keeps."""
+        """Grants no credit while there are more unsettled messages than the shard keeps."""
         if len(self._unsettled) <= limits.UNSETTLED_TAGS_MAX - limits.LINK_CREDIT_MAX:
             super()._top_up(least)
 
@@ -170,6 +170,6 @@ class ResumableLink(ProducerLink):
         super().refused(number, refusal)
 
     def timed_out(self) -> None:
-        """See Producer: what has no answer waits for the shard, as nobody knows whether it is stored."""
+        """See Producer: unanswered messages wait for the shard, since they may be stored."""
         if not self._closed:
             self._wait()

@@ -1,16 +1,16 @@
 """A link that receives from a queue and that its client may resume (transport 2.6.13, messaging 3.4.6).
 
-Its deliveries are numbered over all of its attaches, by the shard, and its delivery-tags end with these
-numbers: a tag means the same delivery at any frontend. When the link has ended the shard keeps what is
-unsettled; the next attach begins with it (`recovered`):
+The shard numbers deliveries over all attaches of the link, and delivery-tags end with these numbers: a tag
+stands for the same delivery at any frontend. When the link has ended the shard keeps its unsettled
+deliveries; the next attach begins with them (`recovered`):
 
-    the client has an outcome    the shard stores it, and a resumed, settled transfer tells the client
+    the client has an outcome    the shard stores it, and a resumed, settled transfer is sent to the client
     both have the delivery       it is sent again, resumed
-    only the shard has it        it is sent again as a new one: a resumed one the client would ignore (2.7.5)
+    only the shard has it        it is sent again as new: the client would ignore a resumed one (2.7.5)
     only the client has it       it is settled; nothing is sent
 
-An incomplete map of the client says nothing about deliveries that it lacks: they wait for the next attach,
-and nothing new is sent on this one (2.7.3). New deliveries follow when all of that is done.
+Deliveries that are missing in an incomplete map of the client wait for the next attach, and no new deliveries
+are sent on this one (2.7.3). Otherwise new deliveries are sent after all of these.
 """
 
 from collections import deque
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from lightrail.wire.owner import Owner
 
 TERMINUS_BYTES: Final = 8
-"""Of a delivery-tag, before the number."""
+"""Length of the prefix of a delivery-tag, before the number."""
 BEGINNING: Final = Received(section_number=0, section_offset=0)
-"""State of a resumed delivery whose message comes whole, whatever the client has of it."""
+"""State of a resumed delivery whose message is sent whole, whatever part the client has of it."""
 
 
 class Messages:
@@ -74,7 +74,7 @@ class ResumableConsumer(ConsumerLink):
 
     Args:
         seconds: how long unsettled deliveries are kept after the end of the link.
-        terms: of the attach, to which what the shard has is added.
+        terms: of the attach, to which the shard's unsettled deliveries are added.
     """
 
     __slots__ = (
@@ -107,19 +107,19 @@ class ResumableConsumer(ConsumerLink):
         terms.suspended_s = seconds
         self._terms = terms
         self._is_restricted = attach.incomplete_unsettled
-        """Nothing new may be sent."""
+        """Whether no new deliveries may be sent."""
         self._first = 0
         """Number of the first new delivery of this attach."""
         self._left: deque[int] = deque()
         """Deliveries that are to be sent again, in their order."""
         self._asked = False
-        """The shard has been asked for them, and has not answered all."""
+        """Whether they were requested from the shard, and not all have arrived."""
         self._known: set[int] = set()
-        """Deliveries that the client has, too."""
+        """Deliveries that the client has as well."""
         self._outcomes: list[tuple[int, Any]] = []
-        """Those whose outcome the client has, until the attach is answered."""
+        """Deliveries with an outcome of the client, until the attach is answered."""
         self._concluding: dict[int, Any] = {}
-        """The same, until the shard has stored the outcome."""
+        """The same deliveries, until the shard has stored the outcome."""
 
     # --- the attach ------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class ResumableConsumer(ConsumerLink):
             self._terms.unsettled = mine
 
     def ready(self) -> None:
-        """See Consumer: the client's attach is answered, and what is unsettled is sent again."""
+        """See Consumer: answers the client's attach, and sends unsettled deliveries again."""
         if self._closed or self._attached:
             return
         super().ready()
@@ -159,7 +159,7 @@ class ResumableConsumer(ConsumerLink):
         self._go_on()
 
     def _conclude(self) -> None:
-        """Sends the outcomes that the client has to the shard, neighbours together."""
+        """Sends the client's outcomes to the shard, consecutive ones together."""
         outcomes, self._outcomes = self._outcomes, []
         if self._closed or not outcomes:
             return
@@ -177,7 +177,7 @@ class ResumableConsumer(ConsumerLink):
             self.settlements.outcome(found)
 
     def _go_on(self) -> None:
-        """Asks for the next deliveries to send again, or for new ones where none is left."""
+        """Requests the next deliveries to send again, or new deliveries if none is left."""
         if self._closed or self._asked:
             return
         if self._left:
@@ -211,7 +211,7 @@ class ResumableConsumer(ConsumerLink):
     # --- from the shard --------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """See Consumer: what was not sent again yet is asked for once more, or can't be."""
+        """See Consumer: requests the deliveries that were not sent again yet once more, or aborts them."""
         if self._closed:
             return
         super().reopen()
@@ -219,7 +219,7 @@ class ResumableConsumer(ConsumerLink):
             return
         self._asked = False
         if not self._options.resume:
-            # The shard was started again: these deliveries are back in their queue.
+            # The shard was restarted: these deliveries are in their queue again.
             self._abort(self._left)
             self._left = deque()
             if self._concluding:
@@ -227,7 +227,7 @@ class ResumableConsumer(ConsumerLink):
         self._go_on()
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
-        """See ConsumerLink; below the first new number, deliveries come again."""
+        """See ConsumerLink; deliveries below the first new number are repeated ones."""
         if number >= self._window.next:
             super().deliver(part, number, count)
         elif not self._closed:
@@ -275,7 +275,7 @@ class ResumableConsumer(ConsumerLink):
         self._go_on()
 
     def _pass_over(self, number: int) -> None:
-        """The shard has no messages any more for deliveries below `number` that were not sent again."""
+        """Aborts deliveries below `number` that were not sent again: the shard no longer has the messages."""
         lost: list[int] = []
         while self._left and self._left[0] < number:
             lost.append(self._left.popleft())
@@ -283,14 +283,14 @@ class ResumableConsumer(ConsumerLink):
             self._abort(lost)
 
     def _abort(self, numbers: Iterable[int]) -> None:
-        """Deliveries that the client expects, but that are not its own any more."""
+        """Aborts deliveries that the client expects, but that are no longer delivered to this link."""
         for each in numbers:
             if each in self._known:
                 self._link.send_again(each, resume=True, aborted=True)
         self.connection.touch()
 
     def settled(self, number: int, count: int, is_certain: bool) -> None:
-        """See Consumer; where the client had an outcome before this attach, it learns that it is stored."""
+        """See Consumer; confirms outcomes that the client had before this attach."""
         if self._closed:
             return
         if self._concluding:
@@ -337,7 +337,7 @@ class ResumableConsumer(ConsumerLink):
                 self.connection.touch()
             return
         if self.settlements.count >= limits.SUSPENDED_DELIVERIES_MAX:
-            # Credit follows when the client has settled some.
+            # Credit follows when the client has settled some deliveries.
             self.connection.starved[self] = None
             if not force:
                 return
@@ -345,7 +345,7 @@ class ResumableConsumer(ConsumerLink):
 
 
 def _shared(state: Any) -> Any:
-    """Equal states of neighbours are one, so that their outcome is one frame."""
+    """The same object for equal states, so that consecutive equal outcomes are sent as one frame."""
     if isinstance(state, Accepted):
         return ACCEPTED
     return RELEASED if isinstance(state, Released) else state

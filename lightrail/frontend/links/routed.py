@@ -1,4 +1,4 @@
-"""A batch that a client sent to a router, and the outcome of each of its messages so far."""
+"""A batch that a client sent to a router, and the present outcome of each of its messages."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -15,9 +15,9 @@ from lightrail.wire.lanes import Attributes, Load
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
 
-NOT_STORED: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is away, and can't have it")
-MAYBE_STORED: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is away, and may have it")
-"""Why messages are given up; they are released, or modified with delivery-failed, and not rejected."""
+NOT_STORED: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is not connected, and can't have stored it")
+MAYBE_STORED: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is not connected, and may have stored it")
+"""Reasons after which messages are released, or modified with delivery-failed, and not rejected."""
 
 
 class RoutedBatch:
@@ -54,24 +54,24 @@ class RoutedBatch:
         self.attributes = attributes
         self.came_ms = now_ms
         self.outstanding = 0
-        """Loads without an answer."""
+        """Unanswered loads."""
         self.loads: list[Load] = []
         self.refused: dict[int, Refusal] | None = None
-        """Reasons by index in the batch."""
+        """Reasons of refused messages by index in the batch."""
         self.walk: Walk | None = None
-        """The walk through the plan, where messages have to be looked into."""
+        """The walk through the plan, if messages have to be decoded for it."""
         self.whole = whole
-        """The batched message that these come from, which has one outcome (batched.py)."""
+        """The transfer of batched messages that these belong to, which has one outcome (batched.py)."""
 
     def refuse(self, indices: Iterable[int], refusal: Refusal) -> None:
-        """These messages are not stored in every queue that they are for; the first reason counts."""
+        """Records that messages are not stored in all of their queues; the first reason counts."""
         if self.refused is None:
             self.refused = {}
         for index in indices:
             self.refused.setdefault(index, refusal)
 
     def carried_beside(self, load: Load) -> dict[int, set[str]]:
-        """The queues that other loads carry each message to, by index."""
+        """The queues of each message in other loads, by index."""
         carried: dict[int, set[str]] = {}
         for other in self.loads:
             if other is not load:
@@ -97,7 +97,7 @@ class RoutedBatch:
         if refusal is None:
             return ACCEPTED
         if refusal is NOT_STORED:
-            # A copy may be stored elsewhere; then the client may not conclude that nothing has happened.
+            # A copy may be stored in another queue; then released would be wrong.
             return FAILED if len(self.loads) > 1 else RELEASED
         if refusal is MAYBE_STORED:
             return FAILED
@@ -105,7 +105,7 @@ class RoutedBatch:
 
 
 def settle(link: "Link", batches: Iterable[RoutedBatch]) -> None:
-    """Settles batches that have all their answers, neighbours in one range."""
+    """Settles batches whose loads are all answered, consecutive ones in one range."""
     first = last = -1
     for batch in batches:
         if batch.settled:
@@ -126,7 +126,7 @@ def settle(link: "Link", batches: Iterable[RoutedBatch]) -> None:
 
 
 class Whole:
-    """The outcome of one batched message, whose messages may be several batches."""
+    """The outcome of one transfer of batched messages, which may be several batches."""
 
     __slots__ = ("_state", "outstanding")
 
@@ -135,14 +135,14 @@ class Whole:
         self._state: Any = ACCEPTED
 
     def ended(self, batch: RoutedBatch, refused: Mapping[int, Refusal]) -> Iterator[tuple[int, int, Any]]:
-        """The delivery-id and the state to settle it with, once the last of the batches has its answers.
+        """The delivery-id and its state, once the last of the batches is answered completely.
 
-        A single refused message makes the transfer one that was not accepted, for the first reason.
+        If a single message was refused, the transfer is not accepted, for the first reason.
         """
         self.outstanding -= 1
         if refused and self._state is ACCEPTED:
             state = batch.state_of(next(iter(refused.values())))
-            # Other messages of the transfer may be stored: a release would claim that nothing has happened.
+            # Other messages of the transfer may be stored: released would be wrong.
             self._state = FAILED if state is RELEASED else state
         if not self.outstanding:
             yield batch.first_id, batch.first_id, self._state
@@ -151,7 +151,7 @@ class Whole:
 def left_over(
     groups: Iterable[Group], positions: Sequence[int], carried: Mapping[int, set[str]]
 ) -> Iterator[tuple[frozenset[str], list[int], list[bytes]]]:
-    """Messages for queues that no load carries them to yet: the queues, indices in the batch, and contents.
+    """Messages for queues for which they are in no load yet: the queues, indices in the batch, and contents.
 
     Args:
         positions: for each message of the groups, its index in the batch.

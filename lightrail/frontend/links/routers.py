@@ -1,4 +1,4 @@
-"""What a frontend's links to routers share: plans, looks into messages, and the links that wait."""
+"""The shared state of a frontend's links to routers: plans, the budget of looks, and waiting links."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Resumable(Protocol):
 
 
 class Routers:
-    """One per frontend."""
+    """Shared state of links to routers, one per frontend."""
 
     __slots__ = ("_is_turning", "_later", "_links", "_tasks", "_waiting", "looks", "routing")
 
@@ -26,21 +26,21 @@ class Routers:
         self._waiting: dict[Resumable, None] = {}
         self.routing = Routing(directory)
         self.looks = Looks()
-        """Bounds the messages that all links look into in one turn of the loop."""
+        """Budget of filtering of all links in one turn of the loop."""
         self._is_turning = False
         self._links: dict[Resumable, None] = {}
-        """Links whose batches have yet to be looked into, in the order in which they stopped."""
+        """Links whose batches still have to be filtered, in the order in which they stopped."""
         self._tasks: list[asyncio.Future[None]] = []
         directory.listen(self._changed)
 
     def begin_turn(self) -> None:
-        """Looks are about to be used up: the next turn has new ones."""
+        """Renews the budget in the next turn."""
         if not self._is_turning:
             self._is_turning = True
             self._later(0, self._next_turn)
 
     def wait_turn(self, link: Resumable) -> None:
-        """The looks of this turn are used up: the link goes on in one of the next turns."""
+        """The budget of this turn is used up: the link continues in one of the next turns."""
         self._links[link] = None
         self.begin_turn()
 
@@ -63,17 +63,17 @@ class Routers:
             link = next(iter(links))
             del links[link]
             link.go_on()
-        # Links that had no turn come before those that had one and stopped again.
+        # Links that had no turn precede those that had one and stopped again.
         self._links = {**links, **self._links}
         if self._links:
             self.begin_turn()
 
     def wait(self, link: Resumable) -> None:
-        """The link goes on when subscriptions or names change, once."""
+        """Calls the link's `go_on` once when subscriptions or names change."""
         self._waiting[link] = None
 
     def _changed(self, changes: Changes) -> None:
-        # Not at once: the caller that refreshed the directory may be in the middle of a batch.
+        # Later, since the caller that refreshed the directory may be in the middle of a batch.
         waiting, self._waiting = self._waiting, {}
         for link in waiting:
             self._later(0, link.go_on)

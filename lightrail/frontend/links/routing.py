@@ -1,12 +1,12 @@
 """A link that sends to a router: a plan distributes its batches, and each is answered when all parts are.
 
-A batch goes through the plan when it comes, and becomes one frame per set of queues that live on one shard
-(wire/lanes.py). It is accepted when every frame with its messages is; messages of a frame that is refused are
-rejected with the frame's reason. While the shard of a queue has to be looked up, or nobody has subscribed yet
-and the policy lets senders wait, batches wait in their order; credit bounds how many.
+A batch is routed by the plan when it arrives, and becomes one frame per set of queues on one shard
+(wire/lanes.py). It is accepted when every frame with its messages is; messages of a refused frame are
+rejected with the frame's reason. While the shard of a queue has to be looked up, or there is no subscription
+yet and the policy lets senders wait, batches wait in their order; credit bounds their number.
 
-When a queue moves, its shard returns frames for it, with all that were behind them. They are sent to the
-queues' new shards, in their order, before anything else of the link.
+When a queue moves, its shard returns frames for it, with all frames behind them. They are sent to the queues'
+new shards, in their order, before any other frames of the link.
 """
 
 import logging
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lightrail.frontend.links.routing")
 
-NO_ROUTER: Final = "{router} is no router any more"
+NO_ROUTER: Final = "{router} is no longer a router"
 
 
 class RouterLink(IncomingLink):
@@ -87,7 +87,7 @@ class RouterLink(IncomingLink):
     # --- from the client -------------------------------------------------------------------------------
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
-        """Distributes a batch as the plan says."""
+        """Distributes a batch by the plan."""
         if event.message_format == BATCHED:
             for found in self._unpacked(event, now_ms, by_priority=True):
                 whole = Whole(len(found))
@@ -105,7 +105,7 @@ class RouterLink(IncomingLink):
             self._waiting.append(batch)
 
     def _route(self, batch: RoutedBatch, now_ms: int) -> bool:
-        """Sends a batch to its queues, or refuses it; False when it has to wait."""
+        """Sends a batch to its queues, or refuses it; returns False if it has to wait."""
         self._frontend.poll()
         ways = self._ways
         if ways.moved != ways.shard_connections.moved:
@@ -138,7 +138,7 @@ class RouterLink(IncomingLink):
         return self._distribute(batch, plan, routed)
 
     def _distribute(self, batch: RoutedBatch, plan: Plan, routed: Routed) -> bool:
-        """Sends the groups of a batch; False when the shard of a queue has to be looked up."""
+        """Sends the groups of a batch; returns False if the shard of a queue has to be looked up."""
         groups, unroutable = left_out(routed, plan, container_of(self._link)) if plan.no_local else routed
         ways, known = self._ways, self._ways.known
         unknown: list[str] = []
@@ -161,7 +161,7 @@ class RouterLink(IncomingLink):
         return True
 
     def _walked(self, batch: RoutedBatch, plan: Plan) -> Routed | None:
-        """The queues of each message by the plan's filters; None where the looks of this turn are used up."""
+        """The queues of each message by the plan's filters; None if the looks of this turn are used up."""
         routers = self._routers
         walk = batch.walk
         if walk is None or walk.plan is not plan:
@@ -174,7 +174,7 @@ class RouterLink(IncomingLink):
     # --- queues that move ------------------------------------------------------------------------------
 
     def _displaced(self, loads: list[Load]) -> None:
-        """A shard returned loads: they are sent again when their queues are found, or after a pause."""
+        """A shard returned loads: sends them again when their queues are found, or after a pause."""
         self._ways.known.clear()
         if not self._adrift:
             self._frontend.spawn(self._send_again())
@@ -188,7 +188,7 @@ class RouterLink(IncomingLink):
             for queue in {queue for load in self._adrift for queue in load.queues}:
                 await frontend.find(queue)
         except Exception:
-            log.exception("where the queues of %s are now can't be known", self.router)
+            log.exception("the new shards of the queues of %s could not be found", self.router)
             frontend.spawn(self._send_again())
             return
         loads, self._adrift = self._adrift, []
@@ -197,7 +197,7 @@ class RouterLink(IncomingLink):
             unknown: list[str] = []
             ways = self._ways.find(load.queues, unknown)
             if unknown:
-                # The shard of one has not been announced yet.
+                # The shard of a queue is not registered yet.
                 self._adrift = loads[index:]
                 frontend.spawn(self._send_again())
                 return
@@ -216,16 +216,16 @@ class RouterLink(IncomingLink):
         self._stored([load])
 
     def _timed_out(self, loads: list[Load]) -> None:
-        """A shard is away for longer than senders wait: the client gets its messages back."""
+        """A shard is lost for longer than senders wait: releases the messages, or modifies them."""
         for load in loads:
             load.batch.refuse(load.indices, MAYBE_STORED if load.may_be_stored else NOT_STORED)
         self._wait()
         self._stored(loads)
 
-    # --- what has to wait ------------------------------------------------------------------------------
+    # --- waiting batches -------------------------------------------------------------------------------
 
     def _may_wait(self, batch: RoutedBatch, plan: Plan, now_ms: int) -> bool:
-        """Without any queue, a batch waits for a first subscriber for as long as the policy says."""
+        """Whether a batch without any queue waits for a first subscription, as the policy allows."""
         wait_ms = plan.policy.milliseconds("buffer_timeout") or 0
         left = batch.came_ms + wait_ms - now_ms
         if left <= 0:
@@ -246,16 +246,16 @@ class RouterLink(IncomingLink):
             self._frontend.spawn(self._find(queues))
 
     async def _find(self, queues: list[str]) -> None:
-        """Looks up the shards of queues, then goes on with the batches that wait for them."""
+        """Looks up the shards of queues, then continues with the batches that wait for them."""
         refusal: Refusal | None = None
         try:
             for queue in queues:
                 await self._frontend.find(queue)
                 if self._frontend.placed(queue) is None:
-                    # Its shard has not been announced yet.
+                    # The shard of a queue is not registered yet.
                     await self._ways.shard_connections.owners.change(limits.OWNER_RETRY_MS_MAX)
         except Exception:
-            log.exception("the coordinator could not say where the queues of %s are", self.router)
+            log.exception("the coordinator could not place the queues of %s", self.router)
             refusal = Refusal(conditions.INTERNAL_ERROR, "the shard of a queue is not known; try again")
         self._looking_up = False
         if refusal is not None and self._waiting:
@@ -289,7 +289,7 @@ class RouterLink(IncomingLink):
         ways = self._ways
         if ways.leaving and ways.has_left:
             ways.leaving.clear()
-            # Not in the middle of a lane's answers.
+            # Later, since this is in the middle of a lane's answers.
             self._frontend.later(0, self.go_on)
 
     def _refused(self, load: Load, refusal: Refusal) -> None:
@@ -314,7 +314,7 @@ class RouterLink(IncomingLink):
                 return
             await self._distribute_again(load, plan)
         except Exception:
-            log.exception("messages for %s could not be resolved anew", self.router)
+            log.exception("messages for %s could not be routed again", self.router)
             self._fail(load, refusal)
             return
         load.batch.loads.remove(load)
@@ -331,7 +331,7 @@ class RouterLink(IncomingLink):
         return routers.routing.plan(self.router, frontend.now_ms())
 
     async def _distribute_again(self, load: Load, plan: Plan) -> None:
-        """Sends messages of a load to the queues that no other load of the batch has for them."""
+        """Sends messages of a load to those of their queues that are in no other load of the batch."""
         batch: RoutedBatch = load.batch
         carried = batch.carried_beside(load)
         positions = sorted(set(load.indices))
@@ -369,7 +369,7 @@ class RouterLink(IncomingLink):
         self._lose(refusal)
 
     def _finish(self, batches: list[RoutedBatch]) -> None:
-        """These batches have all their answers."""
+        """Settles batches whose loads are all answered."""
         counts = self._counts
         count = size = 0
         for batch in batches:

@@ -1,7 +1,7 @@
 """Settlements of one receiving link: its unsettled messages, and the client's outcomes for the shard.
 
-A client that waits for us to settle (receiver-settle-mode second) gets that when the shard has the outcome on
-disk: a delivery that was confirmed is never delivered again.
+For a client that waits for the broker to settle (receiver-settle-mode second), the broker settles when the
+shard has the outcome on disk: a confirmed delivery is never delivered again.
 """
 
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Settlements:
-    """Deliveries are numbered from 0 over the life of the link."""
+    """The settlements of a link, whose deliveries are numbered from 0 over its lifetime."""
 
     __slots__ = (
         "_base",
@@ -55,20 +55,20 @@ class Settlements:
         self._options = options
         self._presettled = options.presettled
         self.is_closed = False
-        """The link has ended."""
+        """Whether the link has ended."""
         self._base = 0
-        """Deliveries numbered below it came from a shard process that has ended since."""
+        """Deliveries below this number are from a shard process that has ended since."""
         self._unconfirmed: Unconfirmed | None = None
-        """Made when the client first waits for us to settle."""
+        """Created when the client first waits for the broker to settle."""
         self.confirms_plainly = False
-        """A confirmed rejected outcome is settled without the error that the client gave."""
+        """Whether a confirmed rejected outcome is settled without the error that the client sent."""
         self.count = 0
-        """Messages that the client has not settled."""
+        """Number of messages that the client has not settled."""
         self._bytes = 0
-        """Their bytes, with what surrounds their slices."""
+        """Bytes of these messages, including the overhead of their slices."""
 
     def add(self, count: int, size: int) -> None:
-        """A slice was sent unsettled."""
+        """Counts a slice that was sent unsettled."""
         self.count += count
         size += limits.UNSETTLED_SLICE_BYTES
         self._bytes += size
@@ -79,19 +79,19 @@ class Settlements:
         first = event.first
         last = event.last
         if not event.settled and not isinstance(event.state, OUTCOMES):
-            # Not an outcome: how much was received (3.4.1), or nothing at all.
+            # Not an outcome: the received part (3.4.1), or no state at all.
             return
         if self._presettled:
             return
         if first < self._base:
-            # Delivered by a shard process that has ended since: the message is back in its queue already.
+            # Delivered by a shard process that has ended since: the message is in its queue again.
             if not event.settled:
                 self._can_not_confirm()
             first = self._base
             if first > last:
                 return
         if not event.settled:
-            # The receiver waits for us to settle (receiver-settle-mode second, or it only sent its state).
+            # The receiver waits for the settlement (receiver-settle-mode second, or it only sent its state).
             if self._unconfirmed is None:
                 self._unconfirmed = Unconfirmed()
             for each in self._unconfirmed.add(first, last, event.state):
@@ -103,7 +103,7 @@ class Settlements:
             self.settle(first, last, event.state)
 
     def settle(self, first: int, last: int, state: object, asked: int = 0) -> None:
-        """Settles a range of deliveries at the shard, which confirms it when `asked`."""
+        """Settles a range of deliveries at the shard, which confirms it if `asked`."""
         self._remove(last - first + 1)
         code = self._post(first, last, state, asked)
         self._counts.outcomes[code] += last - first + 1
@@ -125,7 +125,7 @@ class Settlements:
         return code
 
     def give_up(self, before: int) -> None:
-        """The client has closed the link for good: its deliveries get the default outcome."""
+        """The client has closed the link for good: settles its deliveries with the default outcome."""
         first = max(0, before - COUNT_MASK)  # A SETTLE has a count of 32 bits.
         if first < before:
             self._post(first, before - 1, None, 0)
@@ -133,16 +133,16 @@ class Settlements:
     # --- in transactions -------------------------------------------------------------------------------
 
     def retire(self, first: int, last: int, *, settled: bool) -> int:
-        """A transaction is to settle a range of deliveries, which the client itself may have `settled`.
+        """Passes a range of deliveries to a transaction; the client may have `settled` them.
 
-        Returns the first one that is there: those before came from a shard process that has ended since.
+        Returns the first valid one: those before are from a shard process that has ended since.
         """
         if settled:
             self._remove(last - first + 1)
         return max(first, self._base)
 
     def retired(self, first: int, last: int, state: object, *, settled: bool) -> None:
-        """The transaction is committed: where the client waits for that, it gets the settlement."""
+        """The transaction is committed: settles the deliveries if the client waits for that."""
         code, _ = encode_outcome(state, self._options)
         self._counts.outcomes[code] += last - first + 1
         if not settled and not self.is_closed:
@@ -157,10 +157,10 @@ class Settlements:
             self._post(first, last, FAILED, 0)
 
     async def renew_locks(self, tags: Sequence[bytes]) -> list[int | None]:
-        """Locks deliveries with these delivery-tags anew, where the shard ends locks by time.
+        """Renews the locks of deliveries with these delivery-tags, if the shard ends locks by time.
 
-        Returns, tag by tag: milliseconds for which it is locked from now on; 0 where its lock ran out or it
-        has an outcome, None where no time ends its lock. Raises ShardAway, ShardRefused.
+        Returns for each tag: milliseconds for which it is locked from now on; 0 if its lock expired or it has
+        an outcome, None if its lock does not expire. Raises ShardDownError, ShardRefusedError.
         """
         numbers = [self._link.unsettled_number(tag) for tag in tags]
         options = self._options
@@ -175,10 +175,10 @@ class Settlements:
         return [0 if number is None else locked.get(number, 0) for number in numbers]
 
     async def settle_by_tags(self, tags: Sequence[bytes], state: object) -> list[bool]:
-        """Settles deliveries with these delivery-tags; returns when that is on disk.
+        """Settles deliveries with these delivery-tags; returns when the outcomes are on disk.
 
-        Returns, tag by tag: whether the delivery has this outcome now; not where its lock ran out or it has
-        another one. Raises ShardAway, ShardRefused: what was settled is not known.
+        Returns for each tag whether the delivery has this outcome now; False if its lock expired or it has a
+        different outcome. Raises ShardDownError, ShardRefusedError: some may have been settled.
         """
         found = [self._link.unsettled_number(tag) for tag in tags]
         numbers = [number for number in found if number is not None and number >= self._base]
@@ -194,33 +194,33 @@ class Settlements:
         if settled and not self.is_closed:
             self._remove(len(settled))
             for number in settled:
-                # The request is answered instead. Azure's client for Python reads any disposition as one
-                # about its own messages, such as that request.
+                # The request is answered instead. Azure's client for Python relates any disposition to its
+                # messages, such as that request.
                 self._link.forget_sent(number, number)
         return [number in settled for number in found]
 
     # --- from the shard --------------------------------------------------------------------------------
 
     def forget(self, sent: int) -> None:
-        """The shard was started again: the deliveries numbered below `sent` are back in their queue."""
+        """The shard was restarted: the deliveries numbered below `sent` are in their queue again."""
         self._base = sent
         self._remove(self.count)
         if self._unconfirmed:
-            # The shard has perhaps stored these outcomes, and perhaps not.
+            # The shard may have stored these outcomes.
             self._unconfirmed.clear()
             self._can_not_confirm()
 
     def repeat(self) -> None:
-        """Another shard has the queue, and did not see the outcomes that the former one has not confirmed.
+        """Sends outcomes that the former shard has not confirmed to the new shard of the queue.
 
-        Sending an outcome twice does no harm.
+        Sending an outcome twice has no effect.
         """
         if self._unconfirmed:
             for each in self._unconfirmed.all():
                 self._post(*each, ASKED)
 
     def confirmed(self, number: int, count: int, is_certain: bool) -> None:
-        """See Consumer.settled: the client gets the settlement that it waits for."""
+        """See Consumer.settled: settles the deliveries for which the client waits."""
         if not self._unconfirmed:
             return
         found = self._unconfirmed.take(number, count)
@@ -241,7 +241,7 @@ class Settlements:
         self._remove(self.count)
 
     def _can_not_confirm(self) -> None:
-        """A client that waits for us to settle would wait for ever: its link ends. Others need no answer."""
+        """Ends the link of a client that waits for settlements, which will not arrive."""
         if self._link.rcv_settle_mode == SETTLE_SECOND:
             self._frontend.later(0, self._detach)
 
@@ -250,7 +250,7 @@ class Settlements:
             self._connection.links.detach(self._link, conditions.DETACH_FORCED, UNCONFIRMED)
 
     def _remove(self, count: int) -> None:
-        """So many messages are settled; the bytes of each are not known, only their sum."""
+        """Subtracts `count` settled messages; the bytes of each are not known, only their sum."""
         if count < self.count:
             size = self._bytes * count // self.count
         else:

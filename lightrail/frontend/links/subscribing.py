@@ -1,19 +1,19 @@
-"""A receiver at a router: it gets a subscription, and the queue `ROUTER/$subscriptions/KEY` to receive from.
+"""A receiver at a router: it has a subscription, and receives from the queue `ROUTER/$subscriptions/KEY`.
 
-- A durable source, or one with expiry-policy never (messaging 3.5.3), stands for the subscription of the
-  container-id and the link's name; it survives its client and ends at a detach with closed.
+- A durable source, or one with expiry-policy never (messaging 3.5.3), has the subscription of the
+  container-id and the link's name; it outlives the client and ends at a detach with closed.
 - With capability `shared` all links of that name, cut at `|`, share one subscription, and with `global` those
-  of all container-ids; where it is not durable it ends with the last of them.
-- Any other receiver has a subscription of its own, which ends with the link.
+  of all container-ids; unless it is durable it ends with the last of these links.
+- Any other receiver has a separate subscription, which ends with the link.
 
 The source's filters are the subscription's: messages that don't match are not stored, nor with a no-local
-filter those of the client's own container. Distribution-mode copy,
-with which Qpid JMS asks for a durable subscription, means that others get the messages, too: at a router it
-does not mean browsing. A receiver without a source finds the durable subscription of its name again, which is
-how Qpid JMS unsubscribes.
+filter those of the client's container. Distribution-mode copy, with which Qpid JMS requests a durable
+subscription, means that other subscriptions receive the messages, too: at a router it does not mean browsing.
+A receiver without a source finds the durable subscription of its name again, which is how Qpid JMS
+unsubscribes.
 
 A closing detach that ends a subscription is answered when the subscription has ended: a client that
-subscribes again by the same name after the answer gets a new one.
+subscribes again by the same name after the answer gets a new subscription.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ log = logging.getLogger("lightrail.frontend.links.subscribing")
 SHARED: Final = "shared"
 GLOBAL: Final = "global"
 SHARED_SUBSCRIPTIONS: Final = Symbol("SHARED-SUBS")
-"""Qpid JMS makes shared consumers only where this is offered."""
+"""Qpid JMS creates shared consumers only if this capability is offered."""
 NEVER: Final = Symbol("never")
 LAST_CONSUMER: Final = "last_consumer"
 KEPT: Final = 2
@@ -61,7 +61,7 @@ KEPT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The subscription that a source asks for."""
+    """The subscription that a source requests."""
 
     key: str
     durable: bool
@@ -69,12 +69,12 @@ class Wanted:
 
     @property
     def of_link(self) -> bool:
-        """Whether the subscription is for this link alone and ends with it."""
+        """Whether the subscription is only for this link and ends with it."""
         return not self.durable and not self.shared
 
 
 def wanted(link: "Link", source: Source) -> Wanted:
-    """The subscription that a link asks for."""
+    """The subscription that a link requests."""
     durable = bool(source.durable) or source.expiry_policy == NEVER
     capabilities = symbols(source.capabilities)
     shared = SHARED in capabilities
@@ -92,7 +92,7 @@ def _key(link: "Link", durable: bool, shared: bool, everywhere: bool) -> str:
 
 
 async def subscribe(attach: Attach) -> None:
-    """Makes or finds the subscription of a receiver, and opens the link at its queue."""
+    """Creates or finds the subscription of a receiver, and opens the link at its queue."""
     link, frontend = attach.link, attach.frontend
     source = link.source
     assert isinstance(source, Source)
@@ -112,13 +112,13 @@ async def subscribe(attach: Attach) -> None:
 
 
 def _no_local(attach: Attach, source: Source, asked: Wanted) -> str:
-    """The container-id whose messages the subscription does not get, or "". Raises ConditionError."""
+    """The container-id whose messages the subscription excludes, or "". Raises ConditionError."""
     given = no_local(source)
     if not given:
         return ""
     if asked.shared:
         raise ConditionError(
-            conditions.NOT_ALLOWED, "a shared subscription is of several clients and has no no-local filter"
+            conditions.NOT_ALLOWED, "a shared subscription has several clients and no no-local filter"
         )
     if attach.record.policy["distribution"] == "one":
         raise ConditionError(
@@ -148,7 +148,7 @@ async def _ensure(attach: Attach, asked: Wanted, spec: dict[str, Any] | None, lo
                 conditions.NOT_ALLOWED,
                 f"the shared subscription has the filter {found.filter}; its links can't have another one",
             )
-        # Another selector makes another subscription (JMS 2.0, 8.3.3): the former one and its messages go.
+        # A new selector makes a new subscription (JMS 2.0, 8.3.3): the former one is deleted.
         with contextlib.suppress(MissingError):
             await service.drop(ANYBODY, queue)
         found = None
@@ -176,7 +176,7 @@ async def _ensure(attach: Attach, asked: Wanted, spec: dict[str, Any] | None, lo
 
 
 async def _leave_other_topics(attach: Attach, asked: Wanted) -> None:
-    """A durable subscription that comes with another topic ends at the former one (JMS 2.0, 8.3.3).
+    """Ends a durable subscription at its former topic if the attach has another one (JMS 2.0, 8.3.3).
 
     Only for clients that attach to a topic: others may have subscriptions of one name at several routers.
     Raises ConditionError.
@@ -199,14 +199,12 @@ def _policy(link: "Link", asked: Wanted) -> Policy:
 
 
 async def _open(attach: Attach, asked: Wanted, record: Name) -> bool:
-    """Opens the link at the queue; False when the client has gone in the meantime."""
+    """Opens the link at the queue; returns False if the client has disconnected in the meantime."""
     link, frontend, terms = attach.link, attach.frontend, attach.terms
     owner = await frontend.place(record.name)
     if not _is_there(frontend, record):
         frontend.forget_route(record.name)
-        raise ConditionError(
-            conditions.RESOURCE_DELETED, "the subscription was ended a moment ago; attach again"
-        )
+        raise ConditionError(conditions.RESOURCE_DELETED, "the subscription was just ended; attach again")
     if not attach.open:
         return False
     options = consumer_options(link, record.name)
@@ -230,10 +228,10 @@ async def _open(attach: Attach, asked: Wanted, record: Name) -> bool:
 async def unsubscribe(
     frontend: LinkFrontend, record: Name, shared: bool, *, by_name: bool = False
 ) -> Refusal | None:
-    """Ends a subscription; a shared one only when no other link receives from it.
+    """Ends a subscription; a shared one only if no other link receives from it.
 
-    Returns None when the subscription has ended, or stays for other links; else why it still exists. With
-    `by_name` it was looked up to be ended, and other links are a reason.
+    Returns None if the subscription has ended, or stays for other links; otherwise why it still exists. With
+    `by_name`, for a subscription that was looked up to end it, other links are such a reason.
     """
     try:
         links = await _links(frontend, record) if shared else 0
@@ -247,18 +245,18 @@ async def unsubscribe(
             return None
         log.warning("the subscription %s stays, though its receiver closed it: %s", record.name, error)
         return Refusal(
-            conditions.INTERNAL_ERROR, f"expected to end the subscription, which is still there: {error}"
+            conditions.INTERNAL_ERROR, f"expected to end the subscription, which still exists: {error}"
         )
     return None
 
 
 async def _forget_unused(frontend: LinkFrontend, record: Name) -> None:
-    """Ends a shared subscription that was made for a link that could not be opened."""
+    """Ends a shared subscription that was created for a link that could not be opened."""
     await unsubscribe(frontend, record, True)
 
 
 async def _links(frontend: LinkFrontend, record: Name) -> int:
-    """How many links receive from a subscription. Raises CoordinatorError, ShardDownError,
+    """Number of links that receive from a subscription. Raises CoordinatorError, ShardDownError,
     ShardRefusedError."""
     # A request for a queue that no longer exists would place it again.
     if not _is_there(frontend, record):
@@ -268,19 +266,19 @@ async def _links(frontend: LinkFrontend, record: Name) -> int:
 
 
 async def _remove(frontend: LinkFrontend, record: Name) -> None:
-    """Deletes this very subscription, not one that was made since under the same name.
+    """Deletes this subscription, unless it was deleted and created again under the same name.
 
     Raises CoordinatorError.
     """
     while _is_there(frontend, record):
-        # Where its policy changes in the meantime, its revision is read again.
+        # If its policy changes in the meantime, its revision is read again.
         with contextlib.suppress(MissingError, ChangedError):
             revision = frontend.directory.get(record.name).revision
             await frontend.service.drop(ANYBODY, record.name, revision)
 
 
 def _is_there(frontend: LinkFrontend, record: Name) -> bool:
-    """Whether this very subscription still exists. Raises CoordinatorError."""
+    """Whether this subscription exists, and was not created again since. Raises CoordinatorError."""
     frontend.directory.refresh()
     return frontend.directory.get(record.name).created == record.created
 
@@ -289,7 +287,7 @@ def _is_there(frontend: LinkFrontend, record: Name) -> bool:
 
 
 class LookUp(Bound):
-    """Behind a link that only asks whether a durable subscription exists; no message passes."""
+    """The object of a link that only looks up a durable subscription; no messages are sent."""
 
     __slots__ = ()
 
@@ -297,14 +295,14 @@ class LookUp(Bound):
         """The client's link has ended."""
 
     def credit(self, event: object) -> None:
-        """There is nothing to send."""
+        """No action: there are no messages to send."""
 
     def outcome(self, event: object) -> None:
-        """There is nothing to settle."""
+        """No action: there are no deliveries to settle."""
 
 
 def find(link: "Link", frontend: LinkFrontend) -> tuple[Name, Name, bool]:
-    """(router, queue, shared) of the durable subscription that a link without a source asks for.
+    """(router, queue, shared) of the durable subscription of a link without a source, by its name.
 
     Raises ConditionError.
     """
@@ -325,18 +323,18 @@ def find(link: "Link", frontend: LinkFrontend) -> tuple[Name, Name, bool]:
 
 
 async def _demand_unused(frontend: LinkFrontend, queue: Name, shared: bool) -> None:
-    """Raises ConditionError where others receive from a shared subscription that is to be ended."""
+    """Raises ConditionError if other links receive from a shared subscription that is to be ended."""
     try:
         links = await _links(frontend, queue) if shared else 0
         for _ in range(limits.UNUSED_TRIES):
             if not links:
                 return
-            # Perhaps a link was detached at another frontend, and the shard does not know of it yet.
+            # A link may have been detached at another frontend, and the shard has not seen this yet.
             await asyncio.sleep(limits.UNUSED_AGAIN_MS / 1000)
             links = await _links(frontend, queue)
     except (ShardDownError, ShardRefusedError) as error:
         raise ConditionError(
-            conditions.INTERNAL_ERROR, f"who receives from the subscription can't be known now: {error}"
+            conditions.INTERNAL_ERROR, f"the receivers of the subscription can't be determined now: {error}"
         ) from None
     if links:
         raise ConditionError(conditions.RESOURCE_LOCKED, _in_use(queue, links))
@@ -350,7 +348,7 @@ def _in_use(queue: Name, links: int) -> str:
 async def look_up(attach: Attach, queue: Name, shared: bool) -> None:
     """Answers with the source of a durable subscription; a detach with closed ends it.
 
-    Raises ConditionError when others receive from it: they would lose it, which JMS 2.0, 8.3.3 forbids.
+    Raises ConditionError if other links receive from it: they would lose it, which JMS 2.0, 8.3.3 forbids.
     """
     frontend = attach.frontend
     await _demand_unused(frontend, queue, shared)

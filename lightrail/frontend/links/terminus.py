@@ -1,4 +1,4 @@
-"""What a link's terminus asks for: the name that it addresses, and options of a consumer."""
+"""The fields of a link's terminus: the name that it addresses, and options of a consumer."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def terminus_of(link: "Link") -> Source | Target:
-    """The terminus on our side: the source of a link that receives, the target of one that sends.
+    """The terminus at the broker: the source of a link that receives, the target of a link that sends.
 
     Raises:
         ConditionError: there is none.
@@ -24,14 +24,15 @@ def terminus_of(link: "Link") -> Source | Target:
     terminus = link.source if link.is_sender else link.target
     if not isinstance(terminus, (Source, Target)):
         side = "source" if link.is_sender else "target"
-        raise ConditionError(conditions.INVALID_FIELD, f"expected a {side} with an address, none came")
+        raise ConditionError(conditions.INVALID_FIELD, f"expected a {side} with an address, found none")
     return terminus
 
 
 def suspended_s(link: "Link") -> int | None:
-    """How long a link is suspended after its end; None where it is not resumable.
+    """How long a link is suspended after its end; None if it is not resumable.
 
-    The client asks by the timeout of our terminus or by an expiry-policy of never, or resumes the link now.
+    The client requests this by the timeout of the broker's terminus or an expiry-policy of never, or resumes
+    the link now.
     """
     terminus, attach = link.source if link.is_sender else link.target, link.attach
     assert isinstance(terminus, Source | Target)
@@ -60,9 +61,9 @@ def refuse_incomplete(link: "Link") -> None:
 
 
 def name_of(address: object) -> str:
-    """The name that an address stands for. Raises ConditionError."""
+    """The name in an address. Raises ConditionError."""
     if address is None or address == "":
-        raise ConditionError(conditions.INVALID_FIELD, "expected an address, none came")
+        raise ConditionError(conditions.INVALID_FIELD, "expected an address, found none")
     if not isinstance(address, str):
         raise ConditionError(
             conditions.INVALID_FIELD, f"expected a string as address, got {type(address).__name__}"
@@ -74,7 +75,7 @@ def name_of(address: object) -> str:
 
 
 def label_of(link: "Link") -> str:
-    """A link's name for people: container and link name, each cut to half of the length."""
+    """A readable name of a link: container and link name, each cut to half of the length."""
     peer = link.session.connection.peer_open
     half = limits.LABEL_CHARACTERS_MAX // 2
     container = peer.container_id if peer is not None else ""
@@ -82,10 +83,10 @@ def label_of(link: "Link") -> str:
 
 
 def client_link_of(link: "Link", user: str | None) -> str:
-    """What a link of a client is known by at the shard of its queue (2.6.1): digits of what names it.
+    """Identity of a client's link at the shard of its queue (2.6.1): a digest of its names.
 
-    The same for each attach of the link, on any connection of its container and user; empty for a container
-    without an id, whose links are known to nobody.
+    It is the same for each attach of the link, on any connection of its container and user; empty for a
+    container without an id, whose links have no identity.
     """
     peer = link.session.connection.peer_open
     if peer is None or not peer.container_id:
@@ -95,7 +96,7 @@ def client_link_of(link: "Link", user: str | None) -> str:
 
 
 def consumer_options(link: "Link", queue: str) -> ConsumerOpen:
-    """The consumer that the source of a receiving link asks for (messaging 3.5.3)."""
+    """The options of a consumer in the source of a receiving link (messaging 3.5.3)."""
     source = link.source
     assert isinstance(source, Source)
     options = ConsumerOpen(queue, label=label_of(link))

@@ -1,4 +1,4 @@
-"""A link that sends to a queue: its batches on the way to the shard, and their answers."""
+"""A link that sends to a queue: sends its batches to the shard, and handles the answers."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -33,14 +33,14 @@ class Batch:
         self.first_id = first_id
         self.count = count
         self.ids = ids
-        """Delivery-ids from `first_id` on that get the outcome of these messages: as many as messages, or of
-        a batched message (batched.py) one, and none where later ones of the same transfer follow."""
+        """Number of delivery-ids from `first_id` on that have the outcome of these messages: that of the
+        messages, for a transfer of batched messages (batched.py) 1, or 0 unless this is its last batch."""
         self.size = size
         self.settled = settled
 
 
 class TransferPart(Batch):
-    """Messages of one transfer that is several frames: others of it may be stored."""
+    """Some messages of one transfer that is several frames: the others may be stored."""
 
     __slots__ = ()
 
@@ -69,12 +69,12 @@ class ProducerLink(IncomingLink):
         self._directory = connection.frontend.directory
         self._window: SendWindow[Batch] = SendWindow()
         self._is_held = False
-        """The credit for the next answered batches is held."""
+        """Whether the credit for the next answered batches is held."""
 
     # --- from the client -------------------------------------------------------------------------------
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
-        """Sends a batch to the shard as one frame, or one per priority where the queue orders by it."""
+        """Sends a batch to the shard as one frame, or one per priority if the queue orders by priority."""
         if event.message_format == BATCHED:
             self._unpack(event, now_ms)
         elif event.mixed and self._directory.get(self.queue).policy["priorities"] > 1:
@@ -84,10 +84,10 @@ class ProducerLink(IncomingLink):
             self._send(event, now_ms)
 
     def _unpack(self, event: Transfers, now_ms: int) -> None:
-        """Sends the messages of batched ones, each transfer as one frame that is stored whole.
+        """Sends the messages of batched transfers, each transfer as one frame that is stored as a whole.
 
-        One whose messages differ in durability, expiry or priority is several frames. A shard that refused
-        one refuses those behind it, so that the outcome of the last frame is that of the transfer.
+        A transfer whose messages differ in durability, expiry or priority is several frames. A shard that
+        refused one frame refuses those behind it, so the outcome of the last frame is that of the transfer.
         """
         by_priority = self._directory.get(self.queue).policy["priorities"] > 1
         for found in self._unpacked(event, now_ms, by_priority=by_priority):
@@ -147,7 +147,7 @@ class ProducerLink(IncomingLink):
         self._counts.batches_repeated += len(self._window)
 
     def _opening(self) -> ProducerOpen:
-        """What this producer is opened with."""
+        """The options with which this producer is opened."""
         return ProducerOpen(
             self.queue, label=self._label, client_link=self._client_link, steals=not self._attached
         )
@@ -157,7 +157,7 @@ class ProducerLink(IncomingLink):
         self._owner.post(batch.part)
 
     def ready(self) -> None:
-        """The shard has opened the producer: the client's attach is answered, with the first credit."""
+        """The shard has opened the producer: answers the client's attach, and grants the first credit."""
         self._attach()
 
     def answered(self, number: int, count: int) -> None:
@@ -195,7 +195,7 @@ class ProducerLink(IncomingLink):
         self._free_credit(count)
 
     def refused(self, number: int, refusal: Refusal) -> None:
-        """A batch could not be stored, or only its first messages: the others are rejected."""
+        """A batch could not be stored, or only its first messages: rejects the others."""
         batch = self._window.answer(number)
         if batch is None:
             return
@@ -218,17 +218,17 @@ class ProducerLink(IncomingLink):
         self._window.clear()
         self._end(refusal)
 
-    # --- while no shard is there -----------------------------------------------------------------------
+    # --- while no shard is connected -------------------------------------------------------------------
 
     def disconnected(self) -> None:
         """See Producer."""
         self._window.mark_sent()
 
     def timed_out(self) -> None:
-        """Unanswered messages go back to the client: released where no shard can have stored them.
+        """Settles unanswered messages: as released if no shard can have stored them.
 
-        There is no credit until the shard is back. Messages that came settled still wait, since they have no
-        outcome to send; so do those of a client that has gone.
+        There is no credit until the shard serves again. Messages that were sent settled still wait, since
+        they have no outcome; so do those of a client that has disconnected.
         """
         if self._closed:
             return
@@ -254,9 +254,9 @@ class ProducerLink(IncomingLink):
     # --- the end ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The client's link has ended. Its messages still reach the shard before the producer is closed.
+        """The client's link has ended. Its messages are still sent to the shard; then the producer is closed.
 
-        They are stored if there is room: without a link, nobody could be told of an outcome later.
+        They are stored if there is room: without a link, a later outcome can't be sent.
         """
         self._closed = True
         if self._window:

@@ -1,13 +1,13 @@
-"""Outcomes that the client wants settled by us (receiver-settle-mode second), until they are on disk."""
+"""Outcomes that the broker has to settle (receiver-settle-mode second), until they are on disk."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 UNCONFIRMED: Final = (
     "expected the queue's shard to store your outcomes before they are settled here, found that it was "
-    "started again or had no room; attach again: what it has not stored is delivered again"
+    "restarted or had no room; attach again: deliveries without a stored outcome are delivered again"
 )
-"""To a client whose outcomes can't be confirmed."""
+"""Error for a client whose outcomes can't be confirmed."""
 
 Range = tuple[int, int, Any]
 """First and last delivery number, and the state that the client sent for all of them."""
@@ -25,21 +25,21 @@ class Unconfirmed:
         return len(self._states)
 
     def add(self, first: int, last: int, state: Any) -> list[Range]:
-        """The client waits for these. Returns those that the shard does not know: the first state counts."""
+        """Adds outcomes that the client waits for. Returns the new ones: the first state counts."""
         new = self._others(first, last, state)
         for number in range(first, last + 1):
             self._states.setdefault(number, state)
         return new
 
     def drop(self, first: int, last: int, state: Any) -> list[Range]:
-        """The client settles these itself. Returns those that the shard does not know yet."""
+        """Removes outcomes that the client settles. Returns those that were not sent to the shard yet."""
         others = self._others(first, last, state)
         for number in range(first, last + 1):
             self._states.pop(number, None)
         return others
 
     def take(self, first: int, count: int) -> list[Range]:
-        """The shard has stored these. Returns those that the client waits for."""
+        """Removes outcomes that the shard has stored. Returns those that the client waits for."""
         states = self._states
         there = (number for number in range(first, first + count) if number in states)
         return list(_ranges((number, states.pop(number)) for number in there))
@@ -57,7 +57,7 @@ class Unconfirmed:
 
 
 def _ranges(outcomes: Iterable[tuple[int, Any]]) -> Iterator[Range]:
-    """Neighbours with one state, of (number, state) in rising order."""
+    """Ranges of consecutive numbers with one state, of (number, state) in rising order."""
     first = last = -1
     newest: Any = None
     for number, state in outcomes:

@@ -12,12 +12,12 @@ from lightrail.wire.shards import ShardPeer
 
 
 class Way(NamedTuple):
-    """To queues of one shard."""
+    """The way to queues of one shard."""
 
     lane: Lane
     queues: frozenset[str]
     most: int
-    """Messages of one load: the shard looks into each, once for each queue that asks for it."""
+    """Most messages in one load: the shard decodes each, once for each queue that requires it."""
 
     def send(
         self,
@@ -51,17 +51,17 @@ class Ways:
         self._lanes: dict[int, Lane] = {}
         """By shard."""
         self.known: dict[frozenset[str], list[Way]] = {}
-        """By sets of queues of the current plan."""
+        """Ways by sets of queues of the current plan."""
         self.shard_connections = frontend.shard_connections
         self.moved = frontend.shard_connections.moved
-        """`ShardConnections.moved` when the ways were last changed: another value means that queues have
+        """`ShardConnections.moved` when the ways were last changed: a different value means that queues have
         moved."""
         self.leaving: list[Lane] = []
-        """Lanes with messages on their way to a queue that has moved: later messages wait for these."""
+        """Lanes with unanswered messages for a queue that has moved: later messages wait for these."""
 
     @property
     def has_left(self) -> bool:
-        """Whether the messages on their way to former shards are answered."""
+        """Whether all messages that were sent to former shards are answered."""
         return all(lane.is_idle for lane in self.leaving)
 
     def find(self, queues: frozenset[str], unknown: list[str]) -> list[Way]:
@@ -98,13 +98,13 @@ class Ways:
         return lane
 
     def plan_changed(self) -> None:
-        """Another plan has other sets of queues."""
+        """Drops the ways, since a new plan has different sets of queues."""
         self.known.clear()
         for lane in self._lanes.values():
             lane.forget_sets()
 
     def follow(self) -> None:
-        """Queues have moved: messages on their way to them are answered before later ones are sent."""
+        """Queues have moved: unanswered messages for them have to be answered before later ones are sent."""
         shard_connections = self.shard_connections
         self.moved = shard_connections.moved
         self.known.clear()
@@ -120,11 +120,11 @@ class Ways:
         ]
 
     def abandon(self) -> None:
-        """The client's link has ended: shards store what was sent if there is room, and wait for none."""
+        """The client's link has ended: shards store sent messages only if there is room now."""
         for lane in self._lanes.values():
             lane.abandon()
 
     def close(self) -> None:
-        """Everything is answered."""
+        """Closes the lanes, since every message is answered."""
         for lane in self._lanes.values():
             lane.close()

@@ -12,7 +12,7 @@ from lightrail.namespace.records import Name
 Fields = dict[str, Any]
 
 SEQUENCE_END: Final = 1 << 62
-"""Sequences that clients may name are below."""
+"""Sequences of clients are below this number."""
 
 
 def queue_of(record: Name) -> str:
@@ -31,7 +31,7 @@ def whole(body: Fields, key: str, low: int, high: int) -> int:
 
 
 def sequences_of(body: Fields) -> list[int]:
-    """The queue's own sequences of messages that a client names. Raises RequestError."""
+    """The queue's sequences for the sequences in a client's request. Raises RequestError."""
     numbers = body.get("sequence-numbers")
     if (
         not isinstance(numbers, list)

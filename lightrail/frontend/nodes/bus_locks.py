@@ -1,8 +1,8 @@
-"""Locks of one queue by their tokens, as clients of Azure Service Bus renew and settle them over $management.
+"""Locks of one queue by their tokens, which clients of Azure Service Bus renew and settle over $management.
 
-A token is the delivery-tag of a message that a link of the same connection received: no client renews or
-settles the deliveries of another one. Or it is that of a deferred message, which no link received: it names
-the lock at the shard, by 8 bytes of the lock's key and 8 of the message's sequence.
+A token is the delivery-tag of a message that a link of the same connection received, so that no client renews
+or settles the deliveries of another client. Or it is the token of a deferred message, which no link received:
+8 bytes of the lock's key and 8 of the message's sequence, which identify the lock at the shard.
 """
 
 import json
@@ -24,13 +24,13 @@ from lightrail.namespace.rights import demand
 from lightrail.wire.bodies import ConsumerOpen
 
 KEY_BYTES: Final = 8
-"""Of the key of locks of deferred messages."""
+"""Length of the key of locks of deferred messages."""
 DEAD_LETTERED: Final = Symbol("com.microsoft:dead-letter")
-"""Condition of a rejection that dead-letters a message, as these clients write it on a link."""
+"""Condition with which these clients reject a message on a link to dead-letter it."""
 
 
 async def renew(connection: NodeContext, record: Name, body: Fields) -> Fields:
-    """com.microsoft:renew-lock: messages are locked for as long again. Raises RequestError."""
+    """com.microsoft:renew-lock: renews locks for their full duration. Raises RequestError."""
     now_ms = connection.frontend.now_ms()
     ends: list[Timestamp] = []
     for token in tokens_of(body):
@@ -47,9 +47,9 @@ async def renew(connection: NodeContext, record: Name, body: Fields) -> Fields:
 
 
 async def settle(connection: NodeContext, record: Name, body: Fields) -> Fields:
-    """com.microsoft:update-disposition: messages get their outcome, which is on disk with the answer.
+    """com.microsoft:update-disposition: settles messages; the outcomes are on disk before the answer.
 
-    Raises RequestError: a lock has ended; the messages of the others are settled all the same.
+    Raises RequestError if a lock has ended; the messages of the other locks are settled all the same.
     """
     state = _state(body)
     by_link: dict[BusConsumerLink, list[UUID]] = {}
@@ -83,7 +83,7 @@ def lock_of(token: UUID) -> Fields:
 
 
 async def settle_deferred(connection: NodeContext, record: Name, token: UUID, state: object) -> bool:
-    """Settles a deferred message by its lock; False where there is no such lock (any more)."""
+    """Settles a deferred message by its lock; returns False if there is no such lock (any more)."""
     if not _may_be_deferred(token):
         return False
     demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
@@ -94,7 +94,7 @@ async def settle_deferred(connection: NodeContext, record: Name, token: UUID, st
 
 
 async def _renew_deferred(connection: NodeContext, record: Name, token: UUID) -> int:
-    """When the lock of a deferred message ends now; 0 where there is no such lock (any more)."""
+    """Renews the lock of a deferred message; returns its end, or 0 if there is no such lock (any more)."""
     if not _may_be_deferred(token):
         return 0
     demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
@@ -128,7 +128,7 @@ def _lost(tokens: list[UUID]) -> RequestError:
 
 
 def _state(body: Fields) -> Any:
-    """The outcome that a request asks for. Raises RequestError."""
+    """The outcome in a request. Raises RequestError."""
     status = body.get("disposition-status")
     if not isinstance(status, str) or status not in _STATES:
         raise RequestError(
@@ -162,7 +162,7 @@ _STATES: Final[Mapping[str, Callable[[Fields, dict[Any, Any]], Any]]] = {
     "defered": _deferred,
     "suspended": _dead_lettered,
 }
-"""By the disposition-status that these clients send."""
+"""Outcomes by the disposition-status of these clients."""
 
 
 def _annotations(changes: dict[Any, Any]) -> dict[Symbol, Any] | None:

@@ -1,10 +1,10 @@
-"""$cbs: clients bring tokens for what they want to do (AMQP Claims-based Security 1.0).
+"""$cbs: clients put tokens, which grant rights at names (AMQP Claims-based Security 1.0).
 
 There are two ways. `put-token`, of the working drafts and of Azure's clients, is a request with the token in
 its body and the audience as the property name, answered with status-code. `set-token`, of the committee
-draft that the capability AMQP_CBS_V1_0 stands for, is answered by its outcome alone, and its token is for
-every name. Tokens are JSON web tokens that POST /!tokens issues (namespace/tokens.py), or shared access
-signatures that clients of Azure Service Bus make with a key of a user (namespace/signatures.py).
+draft with the capability AMQP_CBS_V1_0, is answered only by its outcome, and its token is for every name.
+Tokens are JSON web tokens that POST /!tokens issues (namespace/tokens.py), or shared access signatures that
+clients of Azure Service Bus make with a key of a user (namespace/signatures.py).
 """
 
 import logging
@@ -32,9 +32,9 @@ CAPABILITY: Final = "AMQP_CBS_V1_0"
 SET_TOKEN: Final = "set-token"
 TYPES: Final = frozenset({"jwt", "amqp:jwt", "servicebus.windows.net:sastoken"})
 MANAGEMENT_SUFFIX: Final = "/$management"
-"""Of an audience that is the management node of a name: the token is for the name."""
+"""Suffix of an audience that is the management node of a name: the token is for the name."""
 SCHEMES: Final = frozenset({"amqp", "amqps", "sb", "http", "https"})
-"""Of audiences that are URIs; only their path counts."""
+"""Schemes of audiences that are URIs; only their path counts."""
 CONDITION_OF: Final = {
     401: conditions.UNAUTHORIZED_ACCESS,
     403: conditions.UNAUTHORIZED_ACCESS,
@@ -55,17 +55,17 @@ class _TokenError(Exception):
 
 
 class Cbs:
-    """The node; requests come and answers leave by nodes/links.py."""
+    """The node; nodes/links.py receives requests and sends answers."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
 
     def silent(self, payload: bytes) -> bool:
-        """A set-token has an outcome and no answer."""
+        """Whether a request has only an outcome, as a set-token."""
         return decode_properties(payload).subject == SET_TOKEN
 
     async def answer(self, connection: NodeContext, payload: bytes) -> Message | None:
-        """Stores a token, or answers why not. Raises ConditionError for a set-token."""
+        """Stores a token, or answers with an error. Raises ConditionError for a set-token."""
         if self.silent(payload):
             try:
                 message = _read(payload)
@@ -112,7 +112,7 @@ class Cbs:
             raise _TokenError(
                 403,
                 "tokens are accepted beyond this machine over TLS only; connect by amqps, or set "
-                "plain_without_tls where something else protects the line",
+                "plain_without_tls if something else protects the connection",
             )
         # Some clients send either kind under the type jwt.
         check = self._signature if signatures.is_signature(str(body)) else self._token
@@ -133,7 +133,7 @@ class Cbs:
         except TooManyTokensError:
             raise _TokenError(
                 400,
-                f"this connection has tokens for {limits.CBS_TOKENS_MAX} audiences, which is the most",
+                f"this connection has tokens for {limits.CBS_TOKENS_MAX} audiences, the maximum",
             ) from None
         log.info("%s acts as user %a at %a from now on", client.peer, token.user, audience or "all names")
 
@@ -142,18 +142,18 @@ class Cbs:
         token = tokens.read(self._authenticator.secret, text, now_ms)
         record = await self._authenticator.coordinator.user(token.user)
         if record is None or tokens.key_digest(record) != token.key_digest:
-            raise tokens.InvalidTokenError("the token's user no longer exists, or has another password now")
+            raise tokens.InvalidTokenError("the token's user no longer exists, or has a new password")
         return token
 
     async def _signature(self, text: str, audience: str, now_ms: int) -> tokens.Claims:
         """The claims of a shared access signature. Raises InvalidTokenError, CoordinatorError."""
         found = signatures.read(text, now_ms)
         resource = _audience(found.resource)
-        # The client for Go signs for its audience in small letters, whatever the name's own are.
+        # The client for Go signs for its audience in lower case, whatever the case of the name.
         asked = (f"{audience}/", f"{audience.lower()}/")
         if resource and not any(each.startswith(f"{resource}/") for each in asked):
             raise tokens.InvalidTokenError(
-                f"the signature is for {resource!a:.200} and what is below, and not for {audience!a:.200}"
+                f"the signature is for {resource!a:.200} and names below, and not for {audience!a:.200}"
             )
         record = await self._authenticator.coordinator.user(found.user)
         keys = () if record is None else keys_of(self._authenticator.secret, record)
@@ -170,7 +170,7 @@ def _read(payload: bytes) -> Message:
 
 
 def _audience(value: Any) -> str:
-    """The name that a token is for: the path of a URI, or the name itself; empty for every name."""
+    """The name in a token's audience: the path of a URI, or the name itself; empty for every name."""
     if not isinstance(value, str):
         raise _TokenError(
             400, f"the property name is {value!r:.80}; expected an audience such as amqp://HOST/NAME"
@@ -189,7 +189,7 @@ def _audience(value: Any) -> str:
 
 
 def _claimed(connection: NodeContext, audience: str) -> str:
-    """The name whose rights a token for an audience is for."""
+    """The name at which a token for an audience grants rights."""
     try:
         return entity_name(connection.frontend.directory, audience)
     except UnknownSubscriptionError:

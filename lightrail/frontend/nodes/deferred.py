@@ -1,4 +1,4 @@
-"""Deferred messages of one queue, as clients of Azure Service Bus receive them by their sequence numbers."""
+"""Deferred messages of one queue, which clients of Azure Service Bus receive by their sequence numbers."""
 
 import secrets
 from typing import Final
@@ -23,7 +23,7 @@ AT_ONCE, LOCKED = 0, 1
 async def receive(connection: NodeContext, record: Name, body: Fields) -> Fields:
     """com.microsoft:receive-by-sequence-number: locks deferred messages, or removes them at once.
 
-    Raises RequestError: not all of them are deferred and free; then none is locked.
+    Raises RequestError if not all of them are deferred and unlocked; then none is locked.
     """
     demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
     if body.get("session-id") is not None:

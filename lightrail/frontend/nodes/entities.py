@@ -1,4 +1,4 @@
-"""The entities of AMQP management: which types there are, their attributes, and how they look as maps."""
+"""The entities of AMQP management: their types, their attributes, and their form as maps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ COMMON: Final = ("name", "identity", "type")
 SHOWN: Final = ("revision", "created_at", "changed_at", "automatic", "given")
 """Attributes of a name beside its policy; they are read only."""
 FIGURES: Final = "figures"
-"""Attribute of a queue: a map of its figures, null where its shard is not there. It is read only."""
+"""Attribute of a queue: a map of its figures, null if its shard does not answer. It is read only."""
 SUBSCRIPTION_FIELDS: Final = ("router", "target", "filter", "action", "rules", "expires_at")
 
 _CRUD: Final[Mapping[str, tuple[str, ...]]] = {"CREATE": (), "READ": (), "UPDATE": (), "DELETE": ()}
@@ -52,15 +52,15 @@ OPERATIONS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     QUEUE: {**_CRUD, "purge": (), "peek": ("from", "count"), "cancel-scheduled": ("sequence",)},
     SUBSCRIPTION: _CRUD,
 }
-"""By type: operations, and their application properties beside type, name and identity."""
+"""Operations by type, and their application properties beside type, name and identity."""
 
 
 class InvalidAttributeError(ValueError):
-    """An attribute can't have this value; the message says what was expected and found."""
+    """An attribute can't have this value; the message has what was expected and found."""
 
 
 def attributes_of(type: str) -> tuple[str, ...]:
-    """The names of all attributes that entities of a type have."""
+    """The names of all attributes of a type's entities."""
     if type == MANAGEMENT:
         return COMMON
     if type == SUBSCRIPTION:
@@ -80,11 +80,11 @@ class Entity:
     identity: str
     attributes: dict[str, Any]
     queue: bool = False
-    """It has figures."""
+    """Whether it has figures."""
 
 
 def entity_of(record: Name) -> Entity:
-    """A name with its policy, every field with the value that holds."""
+    """A name with its policy, every field with its effective value."""
     type = TYPE_OF[record.role]
     attributes: dict[str, Any] = {
         "name": record.name,
@@ -119,10 +119,10 @@ def subscription_entity(subscription: Subscription) -> Entity:
 
 
 def policy_of(type: str, attributes: Mapping[str, Any], given: Mapping[str, Any]) -> Policy:
-    """The policy `given` with these attributes over it; null takes a field back to its default.
+    """The policy `given`, changed by these attributes; null resets a field to its default.
 
     Raises:
-        InvalidAttributeError, InvalidPolicy: an attribute that is none, is read only, or has a wrong value.
+        InvalidAttributeError, InvalidPolicyError: an attribute is unknown, read only, or has a wrong value.
     """
     fields = dict(given)
     for name, value in attributes.items():
@@ -136,7 +136,7 @@ def policy_of(type: str, attributes: Mapping[str, Any], given: Mapping[str, Any]
 
 
 def subscription_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a subscription that a body gives. Raises InvalidAttributeError."""
+    """The fields of a subscription in a body. Raises InvalidAttributeError."""
     fields: dict[str, Any] = {}
     for name, value in attributes.items():
         if name not in SUBSCRIPTION_FIELDS and name != "id":
@@ -153,9 +153,9 @@ def subscription_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def body_attributes(body: Any, type: str, identity: str) -> dict[str, Any]:
-    """The attributes in the body of a CREATE or UPDATE, as JSON would have them.
+    """The attributes in the body of a CREATE or UPDATE, as values of JSON.
 
-    `name`, `identity` and `type` may be among them if they repeat what the request says; they are left out.
+    `name`, `identity` and `type` may be among them if they agree with the request; they are left out.
     Raises InvalidAttributeError.
     """
     if body is None:

@@ -1,8 +1,8 @@
-"""NAME/$management: what clients of Azure Service Bus ask of one queue (operations `com.microsoft:...`).
+"""NAME/$management: requests of Azure Service Bus's clients for one queue (operations `com.microsoft:...`).
 
-Requests carry the operation as an application property and a map in the body; answers carry statusCode,
-statusDescription, errorCondition where there is one, and a map. Sequences are one higher than the queue's, as
-in links/bus_deliveries.py.
+Requests have the operation as an application property and a map in the body; answers have statusCode,
+statusDescription, for some errors errorCondition, and a map. Sequences are one higher than the queue's, as in
+links/bus_deliveries.py.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,7 +40,7 @@ NOT_HERE: Final[Mapping[str, str]] = {
     "set-session-state": "sessions are not available",
     "get-message-sessions": "sessions are not available",
 }
-"""Operations of Service Bus that this version lacks, and why."""
+"""Operations of Service Bus that this version lacks, with the reasons."""
 CONDITIONS: Final = {
     400: "com.microsoft:argument-error",
     401: conditions.UNAUTHORIZED_ACCESS,
@@ -57,12 +57,12 @@ OnRules = Callable[[NodeContext, str, Fields], Awaitable[Fields]]
 
 
 def is_entity_management(path: str) -> bool:
-    """Whether a node of this kind is at an address."""
+    """Whether an address is that of a node of this kind."""
     return path.endswith(SUFFIX) and len(path) > len(SUFFIX)
 
 
 class EntityManagement:
-    """The node of one name on one connection; requests come and answers leave by nodes/links.py."""
+    """The node of one name on one connection; nodes/links.py receives requests and sends answers."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -79,7 +79,7 @@ class EntityManagement:
         }
 
     def silent(self, payload: bytes) -> bool:
-        """Every request has an answer."""
+        """False: every request has an answer."""
         return False
 
     async def answer(self, connection: NodeContext, payload: bytes) -> Message:
@@ -104,7 +104,7 @@ class EntityManagement:
         return reply(204, "No Content", None) if found is None else reply(200, "OK", found)
 
     def _record(self, connection: NodeContext) -> Name:
-        """The queue that the node is of. Raises RequestError."""
+        """The queue of the node. Raises RequestError."""
         directory = connection.frontend.directory
         directory.refresh()
         try:
@@ -114,7 +114,7 @@ class EntityManagement:
         return directory.get(name)
 
     def _path(self) -> str:
-        """The path that the node is of. Raises InvalidNameError."""
+        """The path of the node. Raises InvalidNameError."""
         return queue_name(self.address.removesuffix(SUFFIX))
 
     async def _on_rules(self, work: OnRules, connection: NodeContext, _record: Name, body: Fields) -> Fields:
@@ -123,7 +123,7 @@ class EntityManagement:
     # --- operations ------------------------------------------------------------------------------------
 
     async def _peek(self, connection: NodeContext, record: Name, body: Fields) -> Fields | None:
-        """Messages from a sequence on, without locking or removing them; None where there are none."""
+        """Messages from a sequence on, without locking or removing them; None if there are none."""
         demand_look(connection.frontend.directory, connection.client.caller_for(record.name), record)
         if body.get("session-id") is not None:
             raise RequestError(501, "sessions are not available in this version: peek without a session-id")
@@ -169,13 +169,13 @@ class EntityManagement:
                         message, durable=durable, priority=priority, expires_at_ms=expires_at_ms
                     )
                     if posting.sequence == UNKNOWN_SEQUENCE:
-                        raise RequestError(503, "a message is stored, and its sequence is not known")
+                        raise RequestError(503, "a message is stored, but its sequence is not known")
                     sequences.append(Long(posting.sequence + FIRST_SEQUENCE))
             finally:
                 posting.close()
         except PostingError as error:
             raise RequestError(
-                503, f"{len(sequences)} messages are scheduled, and not more: {error}"
+                503, f"{len(sequences)} messages are scheduled, the others not: {error}"
             ) from None
         return {"sequence-numbers": Array(sequences, 0x81)}
 
@@ -213,7 +213,7 @@ def _parse(payload: bytes) -> tuple[str, Fields]:
 
 
 def _scheduled(value: Any, now_ms: int) -> tuple[bytes, bool, int, int]:
-    """A message to schedule with its durability, its priority and its end. Raises RequestError."""
+    """A message to schedule with its durability, its priority and its expiry. Raises RequestError."""
     message = value.get("message") if isinstance(value, dict) else None
     if not isinstance(message, bytes):
         raise RequestError(400, "expected each of messages to be a map with an encoded message as message")

@@ -1,7 +1,7 @@
 """Rules over TOPIC/Subscriptions/NAME/$management: clients of Azure Service Bus add, remove and list them.
 
 A rule is sent as a map with `sql-filter`, `correlation-filter`, `true-filter` or `false-filter`, and perhaps
-`sql-rule-action`. It is listed as described lists, whose descriptors are Service Bus's.
+`sql-rule-action`. It is listed as described lists with descriptors of Service Bus.
 """
 
 from typing import Any, Final
@@ -34,7 +34,7 @@ Fields = dict[str, Any]
 
 
 async def add(connection: NodeContext, name: str, body: Fields) -> Fields:
-    """add-rule: of the name `rule-name`, as `rule-description` says."""
+    """add-rule: adds the rule `rule-description` under the name `rule-name`."""
     found, caller = _managed(connection, name)
     rule = _name(body)
     description = body.get("rule-description")
@@ -49,14 +49,14 @@ async def add(connection: NodeContext, name: str, body: Fields) -> Fields:
 
 
 async def remove(connection: NodeContext, name: str, body: Fields) -> Fields:
-    """remove-rule: that of the name `rule-name`."""
+    """remove-rule: removes the rule of the name `rule-name`."""
     found, caller = _managed(connection, name)
     await remove_rule(connection.frontend.service, caller, found.router, found.id, _name(body))
     return {}
 
 
 async def enumerate(connection: NodeContext, name: str, body: Fields) -> Fields:
-    """enumerate-rules: at most `top` rules behind the first `skip` ones."""
+    """enumerate-rules: at most `top` rules after the first `skip` rules."""
     found, _ = _managed(connection, name)
     skip, top = (_count(body, key, default) for key, default in (("skip", 0), ("top", limits.RULES_MAX)))
     queue = connection.frontend.directory.get(found.target)
@@ -70,7 +70,7 @@ async def enumerate(connection: NodeContext, name: str, body: Fields) -> Fields:
 
 
 def _managed(connection: NodeContext, name: str) -> tuple[Subscription, Caller]:
-    """The subscription of a path, and who manages it. Raises RequestError, Forbidden.
+    """The subscription of a path, and the caller. Raises RequestError, ForbiddenError.
 
     The token of the connection is for the path of the subscription.
     """

@@ -1,16 +1,16 @@
-"""The links of clients to nodes of the frontend: requests in, answers out.
+"""The links of clients to nodes of the frontend: receives requests, and sends answers.
 
-A client attaches a sender to the node, and names in each request's reply-to the destination of its answer:
+A client attaches a sender to the node. The reply-to of each request has the destination of its answer:
 
-- a receiver of the same connection whose source is the node and whose target address is the reply-to, or
-  without one its link's name (Azure's clients for JavaScript);
-- with no reply-to, the node's own address, or `$me`: the receiver with the request link's name, else the only
-  receiver of the node on the connection;
-- else the queue of that name, such as the dynamic source of a receiver.
+- a receiver of the same connection whose source is the node and whose target address is the reply-to, or,
+  without a target address, its link's name (Azure's clients for JavaScript);
+- with no reply-to, the node's address, or `$me`: the receiver with the request link's name, or without one
+  the only receiver of the node on the connection;
+- otherwise the queue of that name, such as the dynamic source of a receiver.
 
-Requests of one link are answered one after the other. What waits is bounded: a link has credit for
+Requests of one link are answered one after the other. Waiting messages are bounded: a link has credit for
 limits.NODE_REQUESTS_MAX requests, and none while more than limits.NODE_REPLY_BYTES of answers wait for the
-client. A request that can't be answered anywhere is rejected and not executed.
+client. A request without a destination for its answer is rejected and not executed.
 """
 
 import asyncio
@@ -39,28 +39,28 @@ if TYPE_CHECKING:
 log = logging.getLogger("lightrail.frontend.nodes")
 
 PAIRED: Final = "$me"
-"""Reply-to for the receiver with the name of the request link, as RabbitMQ's clients send it."""
+"""Reply-to for the receiver with the name of the request link; RabbitMQ's clients send it."""
 
 
 class NodeContext(LinkContext, Protocol):
     """The connection of a client that uses nodes."""
 
     node_links: "NodeLinks | None"
-    """Its links to nodes, once it has any."""
+    """Links to nodes; None before the first."""
 
     @property
     def amqp(self) -> "Connection | None":
-        """The engine, which knows all links; None when the socket is closed."""
+        """The engine, which has all links; None when the socket is closed."""
 
 
 class Node(Protocol):
     """Answers requests at an address."""
 
     def silent(self, payload: bytes) -> bool:
-        """Whether this request gets no answer but its outcome."""
+        """Whether this request has only an outcome, and no answer."""
 
     async def answer(self, connection: NodeContext, payload: bytes) -> Message | None:
-        """The answer without its address and correlation-id; None for one that only has an outcome.
+        """The answer without its address and correlation-id; None for a request that only has an outcome.
 
         Raises:
             ConditionError: the request is rejected.
@@ -83,10 +83,10 @@ class NodeLinks:
         self.requests: list[RequestLink] = []
         self.replies: list[ReplyLink] = []
         self.waiting_bytes = 0
-        """Of answers that wait for credit, or for the socket."""
+        """Bytes of answers that wait for credit, or for the socket."""
 
     def nodes(self) -> "Iterator[tuple[str, Node]]":
-        """The addresses of the nodes that links are open to, and these."""
+        """The nodes of open links, with their addresses."""
         for request in self.requests:
             yield request.path, request.node
         for answers in self.replies:
@@ -99,7 +99,7 @@ class NodeLinks:
 
 
 class RequestLink(Bound):
-    """The client's link to a node: waiting requests and, while there are any, a task that answers them."""
+    """The client's link to a node: waiting requests and, if there are any, a task that answers them."""
 
     __slots__ = (
         "_address",
@@ -139,7 +139,7 @@ class RequestLink(Bound):
         return self._address
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
-        """Requests of the client."""
+        """Queues requests of the client."""
         for index, payload in enumerate(event.payloads):
             self._line.append(
                 _Waiting(event.first_delivery_id + index, payload, event.settled, event.message_format)
@@ -149,14 +149,14 @@ class RequestLink(Bound):
             self._frontend.spawn(self._work())
 
     def close(self) -> None:
-        """The client's link has ended; requests that came before are still executed, in their order."""
+        """The client's link has ended; requests that arrived before are still executed, in their order."""
         self._closed = True
         self._node_links.requests.remove(self)
         if not self._busy:
             self._end_postings()
 
     def top_up(self) -> None:
-        """Grants credit when at least half of the window is free."""
+        """Grants credit if at least half of the window is free."""
         too_much = self._node_links.waiting_bytes > limits.NODE_REPLY_BYTES
         if too_much or self._closed or self._frontend.stopping:
             return
@@ -200,7 +200,7 @@ class RequestLink(Bound):
             raise
         except Exception:
             log.exception("a request to %s could not be answered", self._address)
-            return _error(conditions.INTERNAL_ERROR, "internal error; the broker's log has more")
+            return _error(conditions.INTERNAL_ERROR, "internal error; see the broker's log")
         return None
 
     async def _execute(self, payload: bytes) -> None:
@@ -230,7 +230,7 @@ class RequestLink(Bound):
             log.warning("an answer to %s is lost: %s", self._connection.client.peer, error)
 
     def _reply_link(self, reply_to: str | None) -> "ReplyLink | None":
-        """The receiver of this connection that the answer is for; None where the reply-to is a queue."""
+        """The receiver of this connection for the answer; None if the reply-to is a queue."""
         here = [each for each in self._node_links.replies if each.node is self.node]
         if reply_to is not None:
             for each in here:
@@ -250,7 +250,7 @@ class RequestLink(Bound):
         )
 
     async def _posting(self, address: str) -> Posting:
-        """The producer for a queue that answers are sent to."""
+        """The producer for a queue that receives answers."""
         try:
             name = queue_name(address)
         except InvalidNameError as error:
@@ -289,7 +289,7 @@ class ReplyLink(Bound):
         self._link = link
         self._line: deque[bytes] = deque()
         self._drain = False
-        # Outcomes have no effect, but clients that settle deliveries expect to be able to.
+        # Outcomes have no effect, but some clients have to be able to settle deliveries.
         self._settled = link.snd_settle_mode == SETTLE_SETTLED
 
     @property
@@ -310,12 +310,12 @@ class ReplyLink(Bound):
             self.writable()
 
     def credit(self, event: Credit) -> None:
-        """The client lets us send."""
+        """The client grants credit for answers."""
         self._drain = event.drain
         self.writable()
 
     def outcome(self, event: Outcome) -> None:
-        """The client's outcome for answers; it may wait for us to settle."""
+        """The client's outcome for answers; the client may wait for the broker to settle."""
         if not event.settled and event.state is not None:
             self._link.settle_sent(event.first, event.last, event.state)
             self._connection.touch()

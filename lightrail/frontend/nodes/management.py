@@ -1,8 +1,8 @@
 """$management: AMQP clients read and change the namespace (AMQP Management 1.0, working draft 15).
 
-Requests carry the operation, the type and the name of an entity as application properties, and attributes as
-a map in the body; answers carry statusCode and statusDescription. Every request calls the same service as
-HTTP, with the caller of the connection, so that rights and errors are the same.
+Requests have the operation, the type and the name of an entity as application properties, and attributes as a
+map in the body; answers have statusCode and statusDescription. Every request calls the same service as HTTP,
+with the caller of the connection, so that rights and errors are the same.
 """
 
 import logging
@@ -48,7 +48,7 @@ class Queues(Protocol):
 
 
 class Management:
-    """The node; requests come and answers leave by nodes/links.py."""
+    """The node; nodes/links.py receives requests and sends answers."""
 
     def __init__(self, service: Service, queues: Queues) -> None:
         self._service = service
@@ -66,7 +66,7 @@ class Management:
         }
 
     def silent(self, payload: bytes) -> bool:
-        """Every request has an answer."""
+        """False: every request has an answer."""
         return False
 
     async def answer(self, connection: NodeContext, payload: bytes) -> Message:
@@ -76,7 +76,7 @@ class Management:
             request = parse(payload, caller_for, connection.client.owner)
             self._directory.refresh()
             if request.operation == RENEW_LOCKS:
-                # It concerns the connection's own links, and no name.
+                # This request is about the connection's links, and no name.
                 return await renew_locks(connection, request)
             return await self._operations[request.operation](request)
         except Exception as error:
@@ -109,7 +109,7 @@ class Management:
             raise RequestError(400, "expected the attributes router and target, found none")
         made = await self._service.subscribe(request.caller_for(router), router, target, id=id, **fields)
         shown = entities.subscription_entity(made).attributes
-        # The key of the signatures of pushes is shown when the subscription is made, and not again.
+        # The key of the signatures of pushes is shown when the subscription is created, and not again.
         return reply(201, "Created", shown | ({"secret": made.secret} if made.secret else {}))
 
     async def _read(self, request: Request) -> Message:
@@ -225,7 +225,7 @@ class Management:
     # --- inside ----------------------------------------------------------------------------------------
 
     def _known(self, request: Request, right: Right | None = None) -> Name:
-        """The name that a request is about. Raises RequestError; Forbidden: the caller may not see it."""
+        """The name in a request. Raises RequestError; ForbiddenError: the caller may not see the name."""
         name = request.name
         if not name:
             raise RequestError(400, "expected the application property name or identity, found neither")
@@ -249,7 +249,7 @@ class Management:
         router, _, id = request.name.rpartition("//")
         found = self._directory.subscription(router, id) if router else None
         if found is None:
-            # A caller that may not manage the router learns nothing of its subscriptions.
+            # To a caller that may not manage the router, its subscriptions are not shown.
             if router:
                 check(router)
                 demand(self._directory, request.caller_for(router), Right.MANAGE, self._directory.get(router))
@@ -258,7 +258,7 @@ class Management:
 
 
 def _peeked(answer: Answer) -> dict[str, Any]:
-    """The answer of a shard with its messages as binaries: `ends` say where each ends in the blob."""
+    """The answer of a shard with its messages as binaries: `ends` has the end of each in the blob."""
     fields = dict(answer.fields)
     blob = answer.blob
     messages: list[dict[str, Any]] = []

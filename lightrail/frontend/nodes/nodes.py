@@ -1,4 +1,4 @@
-"""Nodes that the frontend serves itself, such as $management, without a shard."""
+"""Nodes that the frontend serves without a shard, such as $management."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ class Nodes:
         """Accepts or refuses a link at once, if its attach addresses a node.
 
         Returns:
-            False when the link is for another address.
+            False if the link is for another address.
         """
         terminus = link.source if link.is_sender else link.target
         if not isinstance(terminus, Source | Target) or terminus.dynamic:
@@ -40,11 +40,11 @@ class Nodes:
             connection.frontend.counts.links_refused += 1
             link.refuse(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"this connection has {limits.NODE_LINKS_MAX} links to {path} and its like, the most",
+                f"this connection has {limits.NODE_LINKS_MAX} links to {path} and similar nodes, the maximum",
             )
             return True
         if node is None:
-            # Requests and answers of one name meet at one node.
+            # The links for requests and answers of one name share one node.
             found = (each for address, each in node_links.nodes() if address == path)
             node = next(found, None) or EntityManagement(path)
         terminus.durable, terminus.timeout = 0, 0

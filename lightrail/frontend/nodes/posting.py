@@ -1,4 +1,4 @@
-"""A posting: sends single messages of the frontend to a queue, and waits for each to be stored."""
+"""A posting: sends single messages of the frontend to a queue, and waits until each is stored."""
 
 import asyncio
 from array import array
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PostingError(Exception):
-    """The message is not known to be in the queue: an error condition and a sentence."""
+    """The message may not be in the queue: an error condition and a sentence."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(description)
@@ -57,7 +57,7 @@ class Posting(Producer):
         self._part = b""
         self._sequences = sequences
         self.sequence = UNKNOWN_SEQUENCE
-        """Of the message that was stored last, where the shard says it."""
+        """Sequence of the last stored message, if the shard reports it."""
         self._answer: asyncio.Future[Refusal | None] | None = None
 
     @classmethod
@@ -65,7 +65,7 @@ class Posting(Producer):
         """Opens a queue for messages on behalf of a client, which must have the right to send there.
 
         Raises:
-            PostingError: it has not, or the name is no queue.
+            PostingError: the client lacks the right, or the name is no queue.
         """
         frontend = connection.frontend
         try:
@@ -84,7 +84,7 @@ class Posting(Producer):
     ) -> None:
         """Stores one message in the queue. Raises PostingError: the shard refused it, or does not answer."""
         if self.closed:
-            raise PostingError(conditions.RESOURCE_DELETED, f"{self.queue} is not open any more")
+            raise PostingError(conditions.RESOURCE_DELETED, f"{self.queue} is no longer open")
         self._next += 1
         self._answer = asyncio.get_running_loop().create_future()
         self._part = enqueue(
@@ -115,7 +115,7 @@ class Posting(Producer):
             raise PostingError(refusal.condition, f"{self.queue}: {refusal.description}")
 
     def close(self) -> None:
-        """Nothing more will be posted."""
+        """Closes the posting."""
         if not self.closed:
             self.closed = True
             self._owner.close_producer(self.number)
@@ -123,7 +123,7 @@ class Posting(Producer):
     # --- from the shard --------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """Opens the producer at the shard, and repeats a message without an answer."""
+        """Opens the producer at the shard, and repeats an unanswered message."""
         opening = ProducerOpen(self.queue, sequences=self._sequences).encode()
         self._owner.post(
             frame(
@@ -138,7 +138,7 @@ class Posting(Producer):
             self._owner.post(self._part)
 
     def ready(self) -> None:
-        """The shard has opened the producer: nobody waits for that."""
+        """No action: messages are sent with the opening."""
 
     def answered(self, number: int, count: int) -> None:
         """The message is stored."""

@@ -132,7 +132,7 @@ class Queries:
         return reply(200, "OK", known)
 
     async def _get_nodes(self, request: Request) -> Message:
-        """Other management nodes: every frontend answers for the whole installation."""
+        """Other management nodes: none, since every frontend answers for the whole installation."""
         return reply(200, "OK", [])
 
 
@@ -145,7 +145,7 @@ class Sorted:
         directory.listen(self._changed)
 
     def keys(self) -> list[str]:
-        """A copy, with NUL for each slash: so a/b comes before a!b, as in a tree."""
+        """A copy, with NUL for each slash, so that a/b precedes a!b, as in a tree."""
         if self._keys is None:
             self._keys = sorted(_key(record.name) for record in self._directory.below(""))
         return list(self._keys)
@@ -180,12 +180,12 @@ def _entity_type(request: Request) -> str:
 
 
 def _types(wanted: str) -> list[str]:
-    """A type and those that extend it; all for none."""
+    """A type and its subtypes; all types for an empty one."""
     return [type for type, above in SUPERTYPES.items() if not wanted or wanted == type or wanted in above]
 
 
 def _attribute_names(body: Any) -> list[str]:
-    """The attributes that a QUERY asks for; empty for all. Raises RequestError."""
+    """The attributes that a QUERY requests; empty for all. Raises RequestError."""
     if body is None:
         return []
     names = body.get("attributeNames") if isinstance(body, dict) else body

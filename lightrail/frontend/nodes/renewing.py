@@ -1,7 +1,7 @@
-"""renew-locks: a client locks its unsettled deliveries anew, where locks end by time.
+"""renew-locks: a client renews the locks of its unsettled deliveries, if locks end by time.
 
-A delivery is named as its receiver knows it: by the name of the link and its delivery-tag (transport 2.7.5).
-Only links of the requesting connection are searched, so no client renews the deliveries of another one.
+A delivery is identified by the name of the receiver's link and its delivery-tag (transport 2.7.5). Only links
+of the requesting connection are searched, so no client renews the deliveries of another client.
 """
 
 from typing import Final
@@ -14,11 +14,11 @@ from lightrail.model import limits
 
 OPERATION: Final = "renew-locks"
 CAPABILITY: Final = "lightrail:renew-locks"
-"""Offered in our open: $management has the operation."""
+"""Offered in the broker's open: $management has the operation."""
 
 
 async def renew_locks(connection: NodeContext, request: Request) -> Message:
-    """Executes the request. Raises RequestError; ShardAway and ShardRefused: no lock was renewed."""
+    """Executes the request. Raises RequestError; ShardDownError, ShardRefusedError: no lock was renewed."""
     name = request.text("link")
     if not name:
         raise RequestError(400, "expected the application property link, the name of a receiver, found none")

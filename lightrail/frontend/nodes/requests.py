@@ -16,14 +16,14 @@ log = logging.getLogger("lightrail.frontend.nodes.requests")
 IF_MATCH: Final = "if-match"
 """Application property of UPDATE and DELETE: the revision that the client has read."""
 WRONG: Final = frozenset({413, 422})
-"""Statuses of HTTP for what is wrong with the request itself: 400 here."""
+"""Statuses of HTTP for errors of the request itself: 400 here."""
 
 
 class RequestError(Exception):
     """A request that is answered with an error: a status and a sentence.
 
     Args:
-        condition: of the answer, where that of its status is not the right one.
+        condition: of the answer, if that of its status is not right.
     """
 
     def __init__(self, status: int, description: str, condition: str = "") -> None:
@@ -33,7 +33,7 @@ class RequestError(Exception):
 
 
 class Request(NamedTuple):
-    """A request, with the checks that all operations have in common."""
+    """A request, with the checks that are common to all operations."""
 
     operation: str
     type: str
@@ -63,7 +63,7 @@ class Request(NamedTuple):
 
     @property
     def revision(self) -> int | None:
-        """The revision that the client has read, where it sends one."""
+        """The revision that the client has read, or None."""
         found = self.number(IF_MATCH, 0, 1 << 62, -1)
         return None if found < 0 else found
 
@@ -87,7 +87,7 @@ def parse(payload: bytes, caller_for: Callable[[str], Caller], connection: str) 
         raise RequestError(400, f"type is {type!a:.80}; expected one of {', '.join(OPERATIONS)}")
     if operation not in OPERATIONS[type]:
         own = ", ".join(OPERATIONS[type])
-        raise RequestError(501, f"a {type} can't be asked for {operation}; it knows {own}")
+        raise RequestError(501, f"a {type} has no operation {operation}; it has {own}")
     name, identity = request.text("name"), request.text("identity")
     if name and identity and name != identity:
         raise RequestError(400, "expected name or identity, found both with different values")
@@ -95,7 +95,7 @@ def parse(payload: bytes, caller_for: Callable[[str], Caller], connection: str) 
 
 
 def error_of(error: Exception, caller_for: Callable[[str], Caller]) -> RequestError:
-    """The answer to an error: the status that HTTP has for it, or 400 for what is wrong with the request."""
+    """The answer to an error: its status in HTTP, or 400 for an error of the request itself."""
     if isinstance(error, RequestError):
         return error
     status = 400 if isinstance(error, InvalidAttributeError) else status_of(error)
@@ -105,7 +105,7 @@ def error_of(error: Exception, caller_for: Callable[[str], Caller]) -> RequestEr
         text = error.description if isinstance(error, ShardRefusedError) else str(error)
         return RequestError(400 if status in WRONG else status, text)
     log.error("a management request failed", exc_info=error)
-    return RequestError(500, "internal error; the broker's log has more")
+    return RequestError(500, "internal error; see the broker's log")
 
 
 def reply(status: int, description: str, body: Any) -> Message:

@@ -1,7 +1,7 @@
-"""Committing: finds the queues of a transaction's messages, and has its shard apply all of it at once.
+"""Committing: finds the queues of a transaction's messages, and sends the transaction to its shards.
 
-An answer that is lost leaves it open whether the shard has applied the transaction. So the same request is
-sent to the same shard until it answers; the number of the transaction keeps it from being applied twice.
+If an answer is lost, it is unknown whether the shard has applied the transaction. So the same request is sent
+to the same shard until it answers; the id of the transaction prevents that it is applied twice.
 """
 
 import asyncio
@@ -32,25 +32,25 @@ from lightrail.namespace.routing import UNROUTABLE
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 Batch = tuple[frozenset[str], Post, Sequence[bytes]]
-"""Queues, the post that the messages are of, and the messages."""
+"""Queues, the post of the messages, and the messages."""
 Request = tuple[dict[str, Any], bytes]
 """Fields and blob."""
 
 
 LINK_ENDED: Final = (
-    "a link whose deliveries the transaction settles has ended, and its deliveries went back to their queue"
+    "a link whose deliveries the transaction settles has ended, and its deliveries are in their queue again"
 )
 
 
 class UncertainError(ConditionError):
-    """Nobody waits any more for a shard that may have applied the transaction."""
+    """A shard that may have applied the transaction did not answer in time."""
 
 
 class Committing:
     """Commits the transactions of one coordinator, one after the other.
 
     Args:
-        link: number of the coordinator's link, unique over the life of the process.
+        link: number of the coordinator's link, unique in the lifetime of the process.
     """
 
     __slots__ = ("_connection", "_frontend", "_number", "_producer")
@@ -62,7 +62,7 @@ class Committing:
         self._number = 0
 
     async def commit(self, transaction: Transaction) -> None:
-        """Returns when all of it is on disk. Raises ConditionError: nothing of it was done."""
+        """Returns when all of it is on disk. Raises ConditionError: it had no effect."""
         if not transaction.posts and not transaction.retirements:
             return
         self._number += 1
@@ -83,9 +83,9 @@ class Committing:
             pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
 
     async def _commit_parts(self, parts: dict[int, Request], gives_up_ms: int) -> bool:
-        """Has all shards apply their parts; False where a queue is not there now. Raises ConditionError.
+        """Makes all shards apply their parts; returns False if a queue has moved. Raises ConditionError.
 
-        All shards but the last prepare theirs; what the last one applies is the decision (ADR 38).
+        All shards but the last prepare their parts; the last one's application is the decision (ADR 38).
         """
         *others, last = sorted(parts)
         fields, blob = parts[last]
@@ -94,7 +94,7 @@ class Committing:
             return await self._ask(last, "transact", gives_up_ms, fields, blob)
         id = secrets.token_hex(16)
         decision: bool | None = False
-        """None while nobody here knows it: then the shards ask for it."""
+        """None while the decision is not known here: then the shards request it."""
         try:
             prepared = await asyncio.gather(
                 *(
@@ -125,7 +125,7 @@ class Committing:
     async def _conclude(self, shard: int, id: str, *, commits: bool) -> None:
         """Sends the decision.
 
-        A shard that does not get it asks for it (shard/transactions/decision_requests.py).
+        A shard that does not receive it requests it (shard/transactions/decision_requests.py).
         """
         peer = self._frontend.shard_connections.owners.resolver.peer(shard)
         if peer is not None:
@@ -133,9 +133,9 @@ class Committing:
                 await peer.request("conclude", {"id": id, "commit": commits})
 
     async def _ask(self, shard: int, op: str, gives_up_ms: int, fields: dict[str, Any], blob: bytes) -> bool:
-        """Sends a part to its shard; False where a queue is not there now. Raises ConditionError.
+        """Sends a part to its shard; returns False if a queue has moved. Raises ConditionError.
 
-        A client that is there waits for its shard to come back; nobody waits for one that has left.
+        A connected client waits until its shard serves again; without a client the wait is limited.
         """
         owners = self._frontend.shard_connections.owners
         pause_ms = limits.OWNER_RETRY_MS
@@ -152,18 +152,18 @@ class Committing:
                         conditions.TRANSACTION_ROLLBACK, f"{refused.condition}: {refused.description}"
                     ) from None
                 except ShardDownError:
-                    # Whether it was applied is not known. While this is so, the shard is asked again.
+                    # It is unknown whether it was applied, so the request is sent again.
                     pass
             if not self._connection.is_open and self._frontend.now_ms() > gives_up_ms:
                 raise UncertainError(conditions.TRANSACTION_ROLLBACK, f"shard {shard} is away")
             await owners.change(pause_ms)
             pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
 
-    # --- what is sent where ----------------------------------------------------------------------------
+    # --- queues and parts ------------------------------------------------------------------------------
 
     async def _batches(self, transaction: Transaction) -> list[Batch]:
-        """The messages by the queues that they go to. Raises ConditionError."""
-        # A subscription that was answered at another frontend before the commit gets its messages.
+        """The messages by their queues. Raises ConditionError."""
+        # A subscription whose attach another frontend answered before the commit receives the messages.
         self._frontend.poll()
         found: list[Batch] = []
         for post in transaction.posts:
@@ -181,7 +181,7 @@ class Committing:
         return found
 
     async def _name(self, post: Post) -> str:
-        """The name that an address of messages stands for, which the client may send to."""
+        """The name in the address of messages, after a check that the client may send to it."""
         connection = self._connection
         try:
             name = name_of(post.name)
@@ -202,7 +202,7 @@ class Committing:
         return record.name
 
     async def _delays(self, queue: str, post: Post) -> None:
-        """Makes a queue delay messages where some ask for it (ADR 43). Raises ConditionError."""
+        """Makes a queue delay messages if some request it (ADR 43). Raises ConditionError."""
         if not post.may_delay or not asks_for_delay(post.payloads):
             return
         try:
@@ -218,13 +218,13 @@ class Committing:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, description) from None
 
     async def _routed(self, router: str, post: Post) -> Iterable[Batch]:
-        """The messages as the plan of a router distributes them."""
+        """The messages, distributed by the plan of a router."""
         frontend, routers = self._frontend, self._frontend.routers
         while not routers.routing.prepare(router, frontend.now_ms(), routers.looks):
             await routers.turn()
         plan = routers.routing.plan(router, frontend.now_ms())
         if plan is None:
-            raise ConditionError(conditions.TRANSACTION_ROLLBACK, f"{router} is no router any more")
+            raise ConditionError(conditions.TRANSACTION_ROLLBACK, f"{router} is no longer a router")
         if plan.problem:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, plan.problem)
         if post.may_delay and asks_for_delay(post.payloads):
@@ -243,7 +243,7 @@ class Committing:
         return [(group.queues, post, group.payloads) for group in groups]
 
     async def _parts(self, transaction: Transaction) -> dict[int, Request]:
-        """The work by the shards of its queues. Raises ConditionError."""
+        """The parts of the transaction by the shards of its queues. Raises ConditionError."""
         batches: dict[int, list[Batch]] = {}
         for queues, post, payloads in await self._batches(transaction):
             by_shard: dict[int, set[str]] = {}

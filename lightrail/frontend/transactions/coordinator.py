@@ -1,6 +1,6 @@
 """The coordinator of transactions: the target of a link on which a client declares and discharges them.
 
-A transaction belongs to the link on which it was declared, and is rolled back where that link ends first
+A transaction belongs to the link on which it was declared, and is rolled back if that link ends first
 (transactions 4.3). It is committed in a task; transactions of one link are committed one after the other.
 """
 
@@ -63,7 +63,7 @@ class CoordinatorLink(Bound):
         self._committing = Committing(connection, number)
         self._line = asyncio.Lock()
         self._mine: dict[bytes, Transaction] = {}
-        """Declared here and not discharged."""
+        """Transactions that were declared here and not discharged."""
         self._closed = False
         source = link.source
         outcomes = source.outcomes if isinstance(source, Source) else None
@@ -82,7 +82,7 @@ class CoordinatorLink(Bound):
     # --- from the client -------------------------------------------------------------------------------
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
-        """Declares and discharges, in their order."""
+        """Executes declares and discharges in their order."""
         for number, payload in enumerate(event.payloads, event.first_delivery_id):
             if self._closed:
                 return
@@ -151,7 +151,7 @@ class CoordinatorLink(Bound):
         self._connection.touch()
 
     def _refuse(self, number: int, settled: bool, condition: str, description: str) -> None:
-        """A request failed: its delivery is rejected, or else the link is detached (transactions 4.3)."""
+        """A request failed: rejects its delivery, or detaches the link (transactions 4.3)."""
         if self._closed:
             return
         if settled or not self._can_reject:
@@ -163,7 +163,7 @@ class CoordinatorLink(Bound):
     # --- the end ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The link has ended: what it has not discharged is rolled back (transactions 4.3)."""
+        """The link has ended: rolls its open transactions back (transactions 4.3)."""
         self._closed = True
         for transaction in self._mine.values():
             self._transactions.roll_back(transaction)

@@ -1,7 +1,7 @@
-"""A transaction: what a client sends and settles until it is discharged (transactions 4.4).
+"""A transaction: the sends and settlements of a client until it is discharged (transactions 4.4).
 
-The frontend gathers the work. Nothing of it reaches a shard before the commit, so a frontend or a client that
-dies leaves nothing behind: messages were never sent, and deliveries return as those of any lost link.
+The frontend collects them. None is sent to a shard before the commit, so nothing is left after the end of a
+frontend or a client: messages were never sent, and deliveries return as those of any lost link.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from lightrail.wire.bodies import Refusal
 
 
 class Attributes(NamedTuple):
-    """What a shard has to know of a batch."""
+    """Common fields of a batch for the shard."""
 
     durable: bool
     priority: int
     expires_at_ms: int
-    """0 for never."""
+    """0: the messages do not expire."""
     message_format: int
 
 
@@ -27,31 +27,31 @@ class Post:
     """Messages that were sent by one link, in their order."""
 
     name: str
-    """Of a queue or router; of a link without a target, the address in the messages."""
+    """Name of a queue or router; for a link without a target, the address in the messages."""
     is_address: bool
     payloads: list[bytes]
     attributes: Attributes
     container: str = ""
-    """Container-id of the client, whose own messages some subscriptions do not get."""
+    """Container-id of the client, whose messages some subscriptions exclude."""
     may_delay: bool = False
-    """Messages may ask for a delay where the policy of their queue has none yet."""
+    """Whether messages may request a delay, if the policy of their queue has no `delay` yet."""
 
 
 @dataclass(slots=True)
 class Retirement:
-    """Deliveries of one receiving link that get an outcome."""
+    """Deliveries of one receiving link, with their outcome."""
 
     consumer: ConsumerLink
     first: int
     last: int
-    """Delivery numbers; `last` belongs to it."""
+    """Delivery numbers, including `last`."""
     outcome: Any
     settled: bool
-    """The client has settled; else it waits for us to settle."""
+    """Whether the client has settled; otherwise it waits for the broker to settle."""
 
 
 class Transaction:
-    """One, from its declare to its discharge."""
+    """One transaction, from its declare to its discharge."""
 
     __slots__ = ("failure", "id", "is_ending", "messages", "posts", "retirements", "size", "work_began_ms")
 
@@ -63,19 +63,19 @@ class Transaction:
         self.size = 0
         """Bytes of the messages."""
         self.failure: Refusal | None = None
-        """Why it can only be rolled back."""
+        """Reason why it can only be rolled back."""
         self.is_ending = False
-        """It is discharged: no more work belongs to it."""
+        """Whether it is discharged, and accepts no more work."""
         self.work_began_ms = 0
-        """When the first work came, in ms since 1970; 0 before."""
+        """Time of the first work, in ms since 1970; 0 before."""
 
     def fail(self, condition: str, description: str) -> None:
-        """From now on it can only be rolled back; the first reason counts."""
+        """Marks it as failed, so that it can only be rolled back; the first reason counts."""
         if self.failure is None:
             self.failure = Refusal(condition, description)
 
     def post(self, post: Post) -> None:
-        """Messages are sent in it. What exceeds the bounds makes it fail."""
+        """Adds sent messages. It fails if they exceed the bounds."""
         self.messages += len(post.payloads)
         size = sum(map(len, post.payloads))
         if (
@@ -93,7 +93,7 @@ class Transaction:
             self.size += size
 
     def retire(self, retirement: Retirement) -> None:
-        """Deliveries are settled in it; neighbours with the same outcome are one entry."""
+        """Adds settlements; consecutive deliveries with the same outcome are one entry."""
         if self.retirements:
             newest = self.retirements[-1]
             if (

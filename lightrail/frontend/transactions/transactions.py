@@ -1,4 +1,4 @@
-"""The transactions of one connection: which are open, and what clients send and settle in them."""
+"""The open transactions of one connection, with their sends and settlements."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Transactions:
-    """All transactions of a connection, whichever coordinator link they were declared on."""
+    """All transactions of a connection, of all of its coordinator links."""
 
     __slots__ = ("_by_id", "_connection", "_frontend", "_last")
 
@@ -49,7 +49,7 @@ class Transactions:
     # --- for the coordinator ---------------------------------------------------------------------------
 
     def declare(self) -> Transaction:
-        """A new transaction. Raises ConditionError."""
+        """Begins a transaction. Raises ConditionError."""
         if len(self._by_id) >= limits.TRANSACTIONS_PER_CONNECTION_MAX:
             raise ConditionError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
@@ -63,14 +63,14 @@ class Transactions:
         return transaction
 
     def check(self, transaction: Transaction) -> None:
-        """Raises ConditionError where it can only be rolled back."""
+        """Raises ConditionError if it can only be rolled back."""
         if any(each.consumer.settlements.is_closed for each in transaction.retirements):
             transaction.fail(conditions.TRANSACTION_ROLLBACK, LINK_ENDED)
         if transaction.failure is not None:
             raise ConditionError(transaction.failure.condition, transaction.failure.description)
 
     def committed(self, transaction: Transaction) -> None:
-        """All of it is on disk."""
+        """Removes a transaction that is on disk."""
         counts = self._frontend.counts
         counts.transactions_committed += 1
         counts.messages_accepted += transaction.messages
@@ -79,9 +79,9 @@ class Transactions:
         self._forget(transaction)
 
     def roll_back(self, transaction: Transaction) -> None:
-        """Nothing of it is done: settled deliveries go back to their queue as failed ones.
+        """Rolls a transaction back: settled deliveries return to their queue as failed ones.
 
-        Those that the client has not settled stay its own, without an outcome (transactions 4.4.2).
+        Deliveries that the client has not settled stay in flight, without an outcome (transactions 4.4.2).
         """
         self._frontend.counts.transactions_rolled_back += 1
         for each in transaction.retirements:
@@ -196,7 +196,7 @@ class Transactions:
     # --- time ------------------------------------------------------------------------------------------
 
     def _begin_work(self, transaction: Transaction, now_ms: int) -> None:
-        """With the first work its time begins: other receivers wait for what it settles."""
+        """Begins its time limit with the first work: its deliveries are locked for other receivers."""
         if not transaction.work_began_ms:
             transaction.work_began_ms = now_ms
             self._frontend.later(limits.TRANSACTION_TIME_MS, lambda: self._time_out(transaction))

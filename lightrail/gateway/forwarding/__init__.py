@@ -1,1 +1,1 @@
-"""Forwarding: messages of one queue on their way to another name or to a URL, at least once."""
+"""Forwarding: sends messages of one queue to another name or to a URL, at least once."""

@@ -9,7 +9,7 @@ ENDS: Final = ("done", "failed", "cancelled")
 
 
 class ForwardingCounts:
-    """What one gateway forwarded since it started."""
+    """Messages that one gateway forwarded since it started."""
 
     __slots__ = (
         "forwarded",

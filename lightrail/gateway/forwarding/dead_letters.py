@@ -1,7 +1,7 @@
 """Dead letters that are forwarded from NAME/$dlq to the name in the queue's policy.
 
-The shard puts dead letters into NAME/$dlq, on the same shard as their queue, in the same commit. Every
-gateway forwards from there; several gateways share the work as consumers of one queue do.
+The shard of a queue puts dead letters into NAME/$dlq, on the same shard, in the same commit. Every gateway
+forwards from NAME/$dlq; several gateways share the work as consumers of one queue.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from lightrail.namespace.records import Name
 log = logging.getLogger("lightrail.gateway.forwarding.dead_letters")
 
 Pause = Callable[[float], Awaitable[None]]
-"""Waits so many seconds; tests inject it."""
+"""Waits the given number of seconds; tests inject it."""
 
 
 class DeadLetterForwarder(Forwarder):
@@ -43,7 +43,7 @@ class DeadLetterForwarder(Forwarder):
         self._counts = counts
         self._pause = pause
         self._problem = ""
-        """The problem of the target that was logged last."""
+        """The last logged problem of the target."""
 
     async def carry(self, delivery: Delivery) -> Settlement:
         """Accepted once the target has stored the message; there is no other outcome."""
@@ -91,7 +91,7 @@ class DeadLetterForwarders:
         )
 
     def start(self) -> None:
-        """Opens a forwarder for every name that asks for one; `changed` follows later changes."""
+        """Opens a forwarder for every name whose policy requires one; `changed` follows later changes."""
         self.changed(record.name for record in self._directory.below(""))
 
     def changed(self, changed: Iterable[str]) -> None:
@@ -109,5 +109,5 @@ def _target(record: Name | None) -> str | None:
     if record is None or record.role is not Role.QUEUE:
         return None
     target: str | None = record.policy["dead_letter"]
-    # A queue may name its own dead-letter queue, where its dead letters are already.
+    # The target may be the dead-letter queue of this queue, where the dead letters are already.
     return None if target == names.dead_letter_name(record.name) else target

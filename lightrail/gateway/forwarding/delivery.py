@@ -1,4 +1,4 @@
-"""Deliveries of a source, and the messages that are sent on for them."""
+"""Deliveries of a source, and the messages that forwarding sends for them."""
 
 from typing import Any, Final, NamedTuple
 
@@ -19,14 +19,14 @@ PRESENT: Final = (
     SOURCE,
     Symbol("x-opt-dead-letter-time"),
 )
-"""Why a message is a dead letter; those of condition, description and count are history and stay."""
+"""Annotations that a message has while it is a dead letter; its history (first error, count) stays."""
 
 
 class Delivery(NamedTuple):
     """A message that is locked for a source until it is settled."""
 
     generation: int
-    """How often the consumer was opened; deliveries of earlier generations are back in their queue."""
+    """Number of times the consumer was opened; deliveries of earlier generations are in their queue again."""
     number: int
     sequence: int
     attempts: int
@@ -48,9 +48,9 @@ def moved(delivery: Delivery) -> Outgoing:
 def redriven(delivery: Delivery, now_ms: int) -> Outgoing:
     """A dead letter for another attempt at its queue.
 
-    Its delivery-count starts at 0 and its ttl now, and the annotations that say why it is a dead letter go;
-    its count of dead-letterings and its first error stay. An absolute-expiry-time in the past is ignored:
-    with it the message would be a dead letter again at once.
+    Its delivery-count starts at 0 and its ttl now. The annotations with the reason of the dead letter are
+    removed; its count of dead-letterings and its first error stay. An absolute-expiry-time in the past is
+    ignored: with it the message would be a dead letter again at once.
     """
     durable, priority, ttl_ms, expiry_ms = _attributes(delivery)
     expires_at_ms = now_ms + ttl_ms if ttl_ms is not None else 0
@@ -65,13 +65,13 @@ def redriven(delivery: Delivery, now_ms: int) -> Outgoing:
                 header.delivery_count = 0
                 message = with_header(message, header)
         except (DecodeError, ValueError):
-            # The shard stored it without decoding it, so it is sent on unchanged.
+            # The shard stored this message without decoding it, so it is forwarded unchanged.
             message = delivery.message
     return Outgoing(message, durable, priority, expires_at_ms, delivery.message_format)
 
 
 def dead_letter_source(delivery: Delivery) -> str | None:
-    """The queue that a dead letter comes from, or None where its annotations do not name one."""
+    """The original queue of a dead letter, or None if its annotations do not name one."""
     if delivery.message_format:
         return None
     try:

@@ -50,7 +50,7 @@ class HttpEndpoints:
                 async with self._client().post(
                     url, headers=headers, data=body, allow_redirects=False
                 ) as response:
-                    # An answer that is read to its end keeps the connection; a longer one closes it.
+                    # An answer that is read to its end keeps the connection open; a longer answer closes it.
                     read = 0
                     while read <= limits.PUSH_RESPONSE_BYTES and (part := await response.content.readany()):
                         read += len(part)
@@ -96,7 +96,8 @@ class _Resolver(AbstractResolver):
         allowed = [each for each in found if self._destinations.allows(host, each["host"])]
         if found and not allowed:
             raise OSError(
-                errno.EACCES, f"{host} leads to {found[0]['host']}, where push_allow lets no such name lead"
+                errno.EACCES,
+                f"{host} resolves to {found[0]['host']}, which push_allow does not allow for this name",
             )
         return allowed
 

@@ -1,4 +1,4 @@
-"""Forwarder: consumes one queue for as long as the namespace asks for it, with a task per message.
+"""Forwarder: consumes one queue for as long as the namespace requires it, with a task per message.
 
 A message whose task waits, for a full target or an endpoint that is down, stays in the window, so a
 target that refuses messages delays its own queue and no other. An idle forwarder is a consumer with credit;
@@ -25,7 +25,7 @@ class Forwarder:
     """Common to forwarders of dead letters and pushers.
 
     Args:
-        window: messages under way at a time.
+        window: messages in flight at a time.
         lost: called when the shard closes the consumer: the queue was deleted, or has moved.
     """
 
@@ -41,11 +41,11 @@ class Forwarder:
         self._mean_bytes = 0.0
         """Mean size of messages; 0 before the first."""
         self._tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
-        """By generation and number of the delivery."""
+        """Tasks by generation and number of the delivery."""
 
     @property
     def held(self) -> int:
-        """Messages under way."""
+        """Messages in flight."""
         return len(self._tasks)
 
     async def carry(self, delivery: Delivery) -> Settlement:
@@ -53,7 +53,7 @@ class Forwarder:
         raise NotImplementedError
 
     async def open(self, links: Links) -> None:
-        """Starts to consume. Raises ShardAway, CoordinatorError: try again."""
+        """Starts to consume. Raises ShardDownError, CoordinatorError: try again."""
         owner = await links.route(self.queue)
         if not self._is_closed and self._source is None:
             options = ConsumerOpen(self.queue, label=self._label)
@@ -61,7 +61,7 @@ class Forwarder:
             self._source.open()
 
     def close(self) -> None:
-        """Stops; unsettled messages go back to the queue."""
+        """Stops; unsettled messages return to the queue."""
         self._is_closed = True
         self._leave()
 
@@ -73,7 +73,7 @@ class Forwarder:
         self._top_up()
 
     def arrived(self, deliveries: list[Delivery]) -> None:
-        """Starts a task for each, in order."""
+        """Starts a task for each delivery, in order."""
         loop = asyncio.get_running_loop()
         for delivery in deliveries:
             size = len(delivery.message) + 1
@@ -85,7 +85,7 @@ class Forwarder:
         """Not used: forwarders never drain."""
 
     def ended(self, refusal: Refusal) -> None:
-        """The roster decides whether this forwarder is opened again."""
+        """Leaves it to the roster whether this forwarder is opened again."""
         log.info("%s: %s", self.queue, refusal.description or refusal.condition)
         self._leave()
         self._lost(self)
@@ -104,7 +104,7 @@ class Forwarder:
             self._top_up()
 
     def _top_up(self) -> None:
-        """Grants credit for the free part of the window, once for many settlements."""
+        """Grants credit for the free part of the window, once per group of settlements."""
         if not self._mean_bytes:
             window = min(self._window, limits.FORWARDER_WINDOW_FIRST)
         else:

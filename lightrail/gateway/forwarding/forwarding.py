@@ -1,4 +1,4 @@
-"""All forwarding of one gateway: transfers, dead letters that go to another name, pushes to URLs."""
+"""All forwarding of one gateway: transfers, dead letters sent to another name, pushes to URLs."""
 
 import logging
 
@@ -31,7 +31,7 @@ class Forwarding:
         self._pushers = Pushers(service, links, self._endpoints, self.counts)
 
     def start(self) -> None:
-        """Starts what the namespace asks for now; `changed` follows its changes."""
+        """Starts the forwarders that the namespace requires now; `changed` follows its changes."""
         for each in self._directory.every_subscription():
             problem = self._destinations.problem(each.target) if each.push else None
             if problem is not None:
@@ -50,7 +50,7 @@ class Forwarding:
         self._pushers.changed(changes.routers | changes.names.keys())
 
     async def close(self) -> None:
-        """Stops everything; unsettled messages go back to their queues."""
+        """Stops all forwarding; unsettled messages return to their queues."""
         self.transfers.close()
         self._dead_letters.close()
         self._pushers.close()

@@ -1,8 +1,8 @@
 """Pushes: messages of a subscription that are sent to its URL by HTTP.
 
-Each subscription to a URL has a queue of its own (`ROUTER/$subscriptions/ID`). Up to limits.PUSH_WINDOW of
-its messages are pushed at a time, so they may arrive in another order. A failed push is repeated after a
-pause that doubles; after the last attempt the message is a dead letter of that queue.
+Each subscription to a URL has its own queue (`ROUTER/$subscriptions/ID`). Up to limits.PUSH_WINDOW of its
+messages are pushed at a time, so they may arrive in another order. A failed push is repeated after a pause
+that doubles each time; after the last attempt the message is a dead letter of that queue.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class Pusher(Forwarder):
                 return ACCEPTED
             host.counts.pushes_failed += 1
             if result.status == GONE:
-                # This pusher ends with the subscription, and its unsettled messages with their queue.
+                # The end of the subscription ends this pusher, and deletes the queue with its messages.
                 await asyncio.wait({host.end(push)})
             error = result.error
             log.debug("push %d of message %d of %s: %s", attempt + 1, delivery.sequence, self.queue, error)
@@ -100,7 +100,7 @@ class Pushers:
     """A pusher for each subscription to a URL; follows the directory.
 
     Args:
-        pause: waits so many seconds.
+        pause: waits the given number of seconds.
         draw: a random number from 0 to below 1.
     """
 
@@ -143,7 +143,7 @@ class Pushers:
         self.counts.pushers = len(self._roster)
 
     def end(self, push: Push) -> "asyncio.Task[None]":
-        """Ends the subscription of an endpoint that answered 410, once for all messages under way."""
+        """Ends the subscription of an endpoint that answered 410, once for all messages in flight."""
         key = (push.router, push.id)
         if key not in self._ending:
             task = self._ending[key] = asyncio.get_running_loop().create_task(self._end(push))
@@ -156,7 +156,7 @@ class Pushers:
             await self._service.unsubscribe(ANYBODY, push.router, push.id)
             self.counts.subscriptions_gone += 1
         except (ServiceError, CoordinatorError) as error:
-            # Another gateway ended it before, or the next attempt to push repeats this.
+            # Another gateway has ended the subscription, or the next attempt to push tries it again.
             log.info("subscription %s of %s: %s", push.id, push.router, error)
 
     def close(self) -> None:
@@ -178,8 +178,8 @@ class Pushers:
 def request_of(push: Push, delivery: Delivery, attempt: int, now_s: int) -> tuple[dict[str, str], bytes]:
     """Headers and body of a push: those of a message received over HTTP, and three headers more.
 
-    `LightRail-Delivery` counts attempts from 1, earlier failed deliveries included; a restarted gateway
-    counts anew.
+    `LightRail-Delivery` counts attempts from 1, including earlier failed deliveries; a restarted gateway
+    begins again at 1.
     """
     properties, own, content_type, body = incoming.answer(
         delivery.message, delivery.message_format, delivery.attempts, whole=False

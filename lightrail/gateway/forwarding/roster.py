@@ -1,7 +1,7 @@
-"""Roster: the forwarders that the namespace asks for now, opened one after another.
+"""Roster: the forwarders that the namespace requires now, opened one after another.
 
-The owner of a roster sets for each queue which forwarder it has, or none. Opening one asks the coordinator
-where the queue is, so one task opens all of them; a failed attempt is repeated after a pause.
+The user of a roster sets the forwarder of each queue, or none. Opening a forwarder looks up the queue at the
+coordinator, so one task opens all of them; a failed attempt is repeated after a pause.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from lightrail.model import limits
 log = logging.getLogger("lightrail.gateway.forwarding.roster")
 
 Wanted = TypeVar("Wanted")
-"""The description of a forwarder; another value asks for another forwarder."""
+"""The description of a forwarder; a different value requires a different forwarder."""
 
 
 class Roster(Generic[Wanted]):
     """Forwarders by queue.
 
     Args:
-        make: a forwarder for a queue; the last argument is called when the shard closed its consumer.
+        make: makes a forwarder for a queue; the last argument is called when the shard closed its consumer.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Roster(Generic[Wanted]):
         return None if found is None else found[1]
 
     def want(self, queue: str, wanted: Wanted | None) -> None:
-        """Gives a queue this forwarder, or none; an equal one that runs is kept."""
+        """Sets the forwarder of a queue, or none; a running forwarder with an equal description is kept."""
         present = self._forwarders.get(queue)
         if present is not None:
             if present[0] == wanted:
@@ -93,7 +93,7 @@ class Roster(Generic[Wanted]):
                 try:
                     await forwarder.open(self._links)
                 except Exception as error:
-                    log.warning("%s can't be consumed now, this is tried again: %s", forwarder.queue, error)
+                    log.warning("%s can't be consumed now; this is tried again: %s", forwarder.queue, error)
                     self._lost(forwarder)
         finally:
             self._opening = None

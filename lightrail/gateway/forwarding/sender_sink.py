@@ -15,7 +15,7 @@ from lightrail.namespace.service import Service
 from lightrail.wire.requests import ShardDownError
 
 UNKNOWN: Final = "lightrail:unknown"
-"""Condition of a message without an answer in time: it may or may not be stored."""
+"""Condition of a message that was not answered in time: it may or may not be stored."""
 
 
 class SenderSink:

@@ -1,8 +1,8 @@
 """Signing: the header by which an endpoint checks that a push is genuine and fresh.
 
-`LightRail-Signature: t=UNIX,v1=HEX`, where HEX is HMAC-SHA-256 with the subscription's secret (its text, as
-it was shown when the subscription was made) over `UNIX.BODY`. Stripe signs alike, so code that checks it is
-easy to find; docs/operate/forwarding.md has an example.
+`LightRail-Signature: t=UNIX,v1=HEX`, where HEX is HMAC-SHA-256 over `UNIX.BODY`. The key is the
+subscription's secret, as the text that was shown when the subscription was made. Stripe uses the same format,
+so code that checks it is easy to find; docs/operate/forwarding.md has an example.
 """
 
 import hmac

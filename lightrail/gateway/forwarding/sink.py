@@ -19,8 +19,8 @@ class Sink(Protocol):
     """Stores messages at queues and behind routers."""
 
     async def send(self, name: str, messages: Sequence[Outgoing]) -> list[NotSentError | None]:
-        """Sends messages in this order; per message None, or why it is not stored. Raises no NotSentError.
+        """Sends messages in this order. Returns once every message is stored as the policy of its queue
 
-        Returns once every message is stored as the policy of its queue wants it, or was refused.
+        requires, or was refused: for each message None, or why it is not stored. Raises no NotSentError.
         """
         ...

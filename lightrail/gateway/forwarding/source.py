@@ -12,14 +12,14 @@ from lightrail.wire.receiving import ReceiveWindow, decode_slice
 
 
 class Links(Protocol):
-    """What forwarding needs of the gateway's links to shards."""
+    """The methods of the gateway's connections to shards that forwarding uses."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
         ...
 
     def next_link(self) -> int:
-        """A number for a link, unique over the life of this process."""
+        """A number for a link, unique in the lifetime of this process."""
         ...
 
     async def route(self, name: str) -> Owner:
@@ -27,15 +27,15 @@ class Links(Protocol):
         ...
 
     async def request(self, name: str, op: str, fields: dict[str, object]) -> Answer:
-        """Asks the shard of a queue. Raises ShardDownError, ShardRefusedError."""
+        """Sends a request to the shard of a queue. Raises ShardDownError, ShardRefusedError."""
         ...
 
 
 class Listener(Protocol):
-    """Gets what a source delivers."""
+    """Receives the events of a source."""
 
     def opened(self, generation: int) -> None:
-        """The consumer is open: grant credit. Deliveries of earlier generations are back in the queue."""
+        """The consumer is open: grant credit. Deliveries of earlier generations are in the queue again."""
         ...
 
     def arrived(self, deliveries: list[Delivery]) -> None:
@@ -47,7 +47,7 @@ class Listener(Protocol):
         ...
 
     def ended(self, refusal: Refusal) -> None:
-        """The shard refused or closed this consumer; its unsettled deliveries are back in the queue."""
+        """The shard refused or closed this consumer; its unsettled deliveries are in the queue again."""
         ...
 
 
@@ -70,7 +70,7 @@ class Source(Consumer):
         self._listener = listener
         self._window = ReceiveWindow()
         self._drains = False
-        """The last grant had the drain flag and is not answered."""
+        """Whether the last grant had the drain flag and is not answered."""
         self._is_closed = False
 
     def open(self) -> None:
@@ -78,7 +78,7 @@ class Source(Consumer):
         self._owner.open_consumer(self)
 
     def grant(self, count: int, *, drain: bool = False) -> None:
-        """Grants credit for so many messages beyond those that have arrived; credit is never withdrawn."""
+        """Grants credit for `count` messages beyond those that have arrived; credit is never withdrawn."""
         window = self._window
         limit = max(window.next + count, window.limit)
         if self._is_closed or (limit == window.limit and not drain):
@@ -125,7 +125,7 @@ class Source(Consumer):
             self._post_settle(first, count, code, body)
 
     def close(self) -> None:
-        """Ends deliveries; unsettled ones go back to the queue."""
+        """Ends deliveries; unsettled messages return to the queue."""
         if not self._is_closed:
             self._is_closed = True
             self._owner.close_consumer(self.number)
@@ -162,10 +162,10 @@ class Source(Consumer):
         self._listener.opened(self.generation)
 
     def ready(self) -> None:
-        """Nothing waits for this: credit was granted with the opening."""
+        """No action: credit was granted with the opening."""
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
-        """A slice of messages."""
+        """Passes a slice of messages to the listener."""
         if self._is_closed:
             return
         self._window.advance(number, count, self._options.queue)

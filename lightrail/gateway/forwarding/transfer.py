@@ -36,7 +36,7 @@ REASONS_SHOWN: Final = 3
 
 
 class Mode(StrEnum):
-    """Whether messages leave their source, and whether they are dead messages for another attempt."""
+    """Whether messages leave their source, and whether they are dead letters for another attempt."""
 
     MOVE = "move"
     COPY = "copy"
@@ -62,7 +62,7 @@ class Task:
     """None: each message goes to the queue that its annotation names."""
     mode: Mode
     count: int | None
-    """Most messages; None for all that the queue has at the start."""
+    """Largest number of messages; None for all messages in the queue at the start."""
     filter: dict[str, Any] | None
     is_plain: bool
     """The queue delivers in the order of sequences."""
@@ -103,10 +103,10 @@ class Transfer:
         self._failed: Counter[str] = Counter()
         self._is_draining = False
         self._is_over = False
-        """No more messages are consumed; those under way are still sent."""
+        """No more messages are consumed; those in flight are still sent."""
         self._is_cancelled = False
         self._seen_to = 0
-        """Sequences below it need not be copied again."""
+        """Messages with a lower sequence need not be copied again."""
         self._mean_bytes = 0.0
         self._matches = None if task.filter is None else compile_filter(task.filter).matches
 
@@ -116,13 +116,13 @@ class Transfer:
         self._spawn(self._begin())
 
     def cancel(self) -> None:
-        """Consumes no more messages; ends when those under way are stored."""
+        """Consumes no more messages; ends when the messages in flight are stored."""
         if self.state is State.RUNNING:
             self._is_cancelled = self._is_over = True
             self._go_on()
 
     def abandon(self) -> None:
-        """Stops at once; messages under way may be stored at their target and stay in the source as well."""
+        """Stops at once; messages in flight may be stored at their target and stay in the source as well."""
         for task in self._tasks:
             task.cancel()
         if self.state is State.RUNNING:
@@ -181,7 +181,7 @@ class Transfer:
         self._is_draining = False
         self._is_over = self._is_cancelled
         if generation > 1:
-            log.info("transfer %s goes on after a restart of its shard", self.id)
+            log.info("transfer %s continues after a restart of its shard", self.id)
             if self.task.mode is not Mode.COPY:
                 self._failed.clear()
         self._go_on()
@@ -232,7 +232,7 @@ class Transfer:
             return
         self._in_flight -= len(deliveries)
         sent = [each for each, problem in zip(deliveries, results, strict=True) if problem is None]
-        assert self._source is not None, "what was delivered came from a source"
+        assert self._source is not None, "a delivery has a source"
         if self.task.mode is not Mode.COPY:
             self._source.settle(sent, OutcomeCode.ACCEPTED)
         self.moved += len(sent)
@@ -285,10 +285,10 @@ class Transfer:
             return [problem] * len(messages)
 
     def _problem(self, name: str) -> NotSentError | None:
-        """Why this transfer may not send to the name in a message's annotation; None where it may."""
+        """Why this transfer may not send to the name in a message's annotation; None if it may."""
         if name == self.task.source:
             return NotSentError(
-                conditions.NOT_ALLOWED, f"the message died in {name} itself; name another queue in to"
+                conditions.NOT_ALLOWED, f"the message is a dead letter of {name}; name another queue in to"
             )
         try:
             self.task.check_target(name)

@@ -1,7 +1,7 @@
-"""Transfers: moves, copies and redrives on request, those that run and the last that ended.
+"""Transfers: moves, copies and redrives on request, both running ones and the last that ended.
 
-They are kept in the memory of one gateway and end with it; messages that they have not sent stay in their
-source. To start a transfer again is safe.
+Transfers exist in the memory of one gateway and end with its process; messages that a transfer has not sent
+stay in their source. It is safe to start a transfer again.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ MEMBERS: Final = ("from", "to", "mode", "count", "filter")
 
 
 class TooManyTransfersError(Exception):
-    """The most transfers that a gateway runs at a time are running."""
+    """The maximum number of transfers is running at this gateway."""
 
 
 class Transfers:
@@ -55,7 +55,7 @@ class Transfers:
         right to send to the queue of each message.
 
         Raises:
-            Refused, Missing, Forbidden, InvalidName: the request is invalid or not allowed.
+            ServiceError, MissingError, ForbiddenError, InvalidNameError: an invalid or forbidden request.
             TooManyTransfersError: limits.TRANSFERS_RUNNING run already.
         """
         task = self._task(caller, wanted)
@@ -76,7 +76,7 @@ class Transfers:
         found = self._by_id.get(id)
         if found is None or not self._is_visible(caller, found):
             raise MissingError(
-                f"there is no transfer {id[:80]!a}; those that ended are kept for a while by their gateway"
+                f"there is no transfer {id[:80]!a}; a gateway lists ended transfers only for a while"
             )
         return found
 
@@ -85,9 +85,9 @@ class Transfers:
         return [each for each in self._by_id.values() if self._is_visible(caller, each)]
 
     async def cancel(self, caller: Caller, id: str) -> Transfer:
-        """Ends a transfer after its messages under way are stored; one that has ended stays unchanged.
+        """Ends a transfer after its messages in flight are stored; an ended transfer stays unchanged.
 
-        Returns it after limits.TRANSFER_CANCEL_MS even if messages are still under way.
+        Returns after limits.TRANSFER_CANCEL_MS even if messages are still in flight.
         """
         transfer = self.find(caller, id)
         transfer.cancel()

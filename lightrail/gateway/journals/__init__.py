@@ -1,1 +1,1 @@
-"""Journals as a gateway reads them: from shards, and from an archive on its own machine."""
+"""Journals that a gateway reads: from shards, and from an archive on the same machine."""

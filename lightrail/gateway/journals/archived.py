@@ -1,7 +1,7 @@
-"""Archived segments that this gateway reads by itself, where the archive's folder is on its machine.
+"""Archived segments that this gateway reads as files, if the archive's folder is on its machine.
 
-Archived segments are sealed and never change, so the shard need not be asked and may be down. Everything here
-reads files and is called in a thread.
+Archived segments are sealed and never change, so the shard is not needed and may be down. All functions of
+this module read files and are called in a thread.
 """
 
 import os
@@ -25,10 +25,10 @@ class ArchivedSegment:
         self._descriptor = descriptor
         self.end: Final = end
         self.text: Final = text
-        """Its index, encoded as JSON."""
+        """Index of the segment, encoded as JSON."""
 
     def read(self, start: int, end: int) -> memoryview:
-        """Bytes, all of them. Raises OSError."""
+        """Exactly the bytes from `start` to before `end`. Raises OSError."""
         data = os.pread(self._descriptor, end - start, start)
         if len(data) != end - start:
             raise OSError(f"expected {end - start} bytes of an archived segment, found {len(data)}")
@@ -48,7 +48,7 @@ class Archived:
         """Folders of this installation, by journal."""
 
     def open(self, cluster: str, disk: str, number: int) -> ArchivedSegment | None:
-        """A segment of this installation, or None where it is missing or incomplete."""
+        """A segment of this installation, or None if it is missing or incomplete."""
         folder = self._folders.get(disk) or self._find(cluster, disk)
         if folder is None:
             return None
@@ -77,7 +77,7 @@ class Archived:
                         found = decode_identity(file.read())
                 except (OSError, UnicodeDecodeError, ArchiveError):
                     continue
-                # Archives of several installations may share a folder; each shows its own only.
+                # Archives of several installations may share a folder; others' segments are skipped.
                 if found.cluster == cluster and found.disk == disk:
                     self._folders[disk] = folder
                     return folder

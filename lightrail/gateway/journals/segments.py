@@ -1,6 +1,6 @@
 """Journals of all shards and their segments, read from shards or from an archive on this machine.
 
-A journal is called by its disk. Only committed and synced bytes are read, so they never change.
+The id of a journal is that of its disk. Only committed and synced bytes are read, so they never change.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Segment(NamedTuple):
     end: int
     sealed: bool
     text: bytes
-    """Its index, encoded as JSON."""
+    """Index of the segment, encoded as JSON."""
     file: ArchivedSegment | None = None
     """The archived file on this machine."""
 
@@ -61,8 +61,8 @@ class Journals:
 
         Args:
             cluster: of this installation.
-            disk: only this one.
-            lsn: only segments that end after it.
+            disk: only the journal of this disk.
+            lsn: only segments that end after this lsn.
         """
         self._map.refresh()
         shards = sorted({*self._shards.peers, *self._map.shard_records})
@@ -105,14 +105,14 @@ class Journals:
             return None
         except ShardRefusedError as error:
             if error.condition == conditions.NOT_IMPLEMENTED:
-                # Its store is no journal.
+                # The shard has a store without a journal.
                 return []
             raise
 
     # --- segments --------------------------------------------------------------------------------------
 
     async def segment(self, cluster: str, disk: str, number: int) -> Segment:
-        """One segment, from the archive or its shard; close it. Raises ProblemError."""
+        """One segment, from the archive or its shard; the caller closes it. Raises ProblemError."""
         file = await asyncio.to_thread(self._archived.open, cluster, disk, number)
         if file is not None:
             return Segment(-1, file.end, True, file.text, file)
@@ -138,8 +138,8 @@ class Journals:
             raise ProblemError(503, f"{where}: {why}", headers=AGAIN)
         raise ProblemError(
             404,
-            f"journal {disk} has no segment {number}: it was removed, or never was; see /!journals for those "
-            "that are there",
+            f"journal {disk} has no segment {number}: it was removed, or never existed; /!journals lists "
+            "the segments",
         )
 
     async def piece(self, segment: Segment, disk: str, number: int, start: int, end: int) -> memoryview:
@@ -151,13 +151,13 @@ class Journals:
         return (await self._ask(segment.shard, PIECE, fields)).blob
 
     async def _ask(self, shard: int, op: str, fields: Mapping[str, Any]) -> Answer:
-        """Sends a request to a shard, a few at a time; again while the shard is busy with other readers."""
+        """Sends a request to a shard, a few at a time; repeats it while the shard is busy."""
         turn = self._turns.setdefault(shard, asyncio.Semaphore(limits.JOURNAL_READS_AHEAD))
         async with turn:
             for _ in range(limits.JOURNAL_AGAIN_MAX):
                 peer = self._shards.peers.get(shard)
                 if peer is None or peer.state is not State.SERVING:
-                    raise ShardDownError(f"shard {shard} is away now: try again")
+                    raise ShardDownError(f"shard {shard} is not connected: try again")
                 try:
                     if op == PIECE:
                         return await self._shards.bulk.request(shard, op, dict(fields))
@@ -170,7 +170,7 @@ class Journals:
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[None]:
-        """Surrounds the answer to one client. Raises ProblemError where too many clients read for long."""
+        """Surrounds the answer to one client. Raises ProblemError if too many clients are reading."""
         if self._room is None:
             self._room = asyncio.Semaphore(limits.JOURNAL_STREAMS_MAX)
         try:

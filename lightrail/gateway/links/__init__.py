@@ -1,1 +1,1 @@
-"""Links to shards: producers, consumers, routers' lanes and requests, and the messages that they carry."""
+"""Links to shards: producers, consumers, lanes of routers and requests, and the messages that they carry."""

@@ -1,4 +1,4 @@
-"""Numbered batches on their way to queues, and through routers to the queues behind them."""
+"""Numbered batches sent to queues, directly or through routers."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ from lightrail.namespace.routing import UNROUTABLE, Routing
 
 
 class BatchSender:
-    """Stores batches at queues, and through routers at the queues behind them."""
+    """Stores batches at queues, directly or through routers."""
 
     def __init__(
         self, shards: Shards, directory: Directory, sender: Sender, loop: asyncio.AbstractEventLoop
@@ -46,9 +46,9 @@ class BatchSender:
         return await producer.send(self._shards.now_ms(), wait_ms)
 
     async def _through(self, record: Name, batch: Batch) -> Stored:
-        """Each queue gets its share as a batch of its own, with the same number.
+        """Each queue receives its share as a separate batch, with the same number.
 
-        So each queue knows what it has stored, wherever it moves and whatever else is subscribed meanwhile.
+        So each queue detects a repeated batch, even if it moved or other queues were subscribed meanwhile.
         """
         self._check_sizes(record, batch.messages)
         by_queue = await self._shares(record, batch)
@@ -104,7 +104,7 @@ class BatchSender:
         return by_queue
 
     def _check_sizes(self, record: Name, messages: Sequence[Message]) -> None:
-        """Raises ProblemError for a message that is too large; nothing of its batch is stored then."""
+        """Raises ProblemError for a message that is too large; then nothing of the batch is stored."""
         most = record.policy["max_message_bytes"] if record.role in (Role.QUEUE, Role.ROUTER) else None
         if most is None:
             return
@@ -117,7 +117,7 @@ class BatchSender:
                 )
 
     def _failed(self, router: str, queues: int, problems: Sequence[ProblemError]) -> ProblemError:
-        """The first failure; one of a deleted queue may pass, since the router no longer feeds that queue."""
+        """The first failure. A deleted queue does not fail again: the router no longer feeds that queue."""
         first = problems[0]
         passes = all(problem.status in (404, 503) for problem in problems)
         return ProblemError(

@@ -1,11 +1,11 @@
 """Consumer of a queue for all HTTP requests that wait there.
 
-One consumer per queue and gateway has as much credit at the shard as requests wait. A delivery goes to the
-request that has waited longest; without one it is released at once. A request that gives up withdraws its
-credit.
+One consumer per queue and gateway has as much credit at the shard as requests wait. A delivery answers the
+request that has waited longest; if no request waits, it is released at once. A request that is cancelled
+withdraws its credit.
 
-Each opening of a consumer has a random lock key of its own: the lock of a delivery is KEY-NUMBER, and any
-gateway may settle it by that name.
+Each opening of a consumer has a new random lock key: the lock of a delivery is KEY-NUMBER, and any gateway
+may settle the delivery by that id.
 """
 
 import asyncio
@@ -49,19 +49,19 @@ class Delivery:
 
     @property
     def lock(self) -> str:
-        """The name of its lock."""
+        """The id of the message's lock."""
         return f"{self.key}-{self.number}"
 
     def accept(self) -> None:
-        """The client has it; the message leaves the queue."""
+        """The client received the message, which leaves the queue."""
         self.consumer.settle(self, OutcomeCode.ACCEPTED)
 
     def keep(self) -> None:
-        """The client has it, and its lock."""
+        """The client received the message and its lock."""
         self.consumer.keep(self)
 
     def release(self) -> None:
-        """No client got it; it goes back as if it had never been delivered."""
+        """No client received the message: it returns to the queue as if it had never been delivered."""
         self.consumer.settle(self, OutcomeCode.RELEASED)
 
 
@@ -105,22 +105,22 @@ class QueueConsumer(Consumer):
         self.number = number
         self.queue = record.name
         self.created = record.created
-        """Revision that created the queue; another one means another queue of this name."""
+        """Revision that created the queue; a different revision means a different queue of this name."""
         self.closed = False
         self._host = host
         self._loop = host.loop
         self._owner = owner
         self._lock_ms = 0
         self._exclusive = False
-        """An open consumer may keep others out, so it is closed as soon as no request waits."""
+        """An open consumer may exclude other consumers, so it is closed as soon as no request waits."""
         self._read(record.policy)
         self._key = ""
         self._window = ReceiveWindow()
-        """Of deliveries under this key."""
+        """Number of the last delivery under this key."""
         self._posting = False
         self._line: WaitingLine[Delivery] = WaitingLine(self._loop, self._left)
         self._at_once: list[Waiter] = []
-        """Requests that do not wait: they are answered by a drain."""
+        """Requests that do not wait for messages: a drain answers them."""
         self._draining = False
         self._drain_waiters: list[Waiter] = []
         self._handed_out = 0
@@ -140,7 +140,7 @@ class QueueConsumer(Consumer):
     # --- from requests ---------------------------------------------------------------------------------
 
     def wait(self, wait_ms: int) -> Waiter:
-        """A waiter in the line; its result is a delivery, or None after `wait_ms`."""
+        """Adds a waiter to the line; its result is a delivery, or None after `wait_ms`."""
         waiter = self._line.join(wait_ms)
         self._host.waiting += 1
         if not wait_ms:
@@ -149,7 +149,7 @@ class QueueConsumer(Consumer):
         return waiter
 
     def gave_up(self, waiter: Waiter) -> None:
-        """The request was cancelled; a delivery that it got in the same moment is released."""
+        """The request was cancelled; a delivery that arrived for it at the same moment is released."""
         if waiter.cancelled():
             if not self.closed:  # Else it was counted with those that waited at the end.
                 self._left()
@@ -157,7 +157,7 @@ class QueueConsumer(Consumer):
             delivery.release()
 
     def settle(self, delivery: Delivery, code: OutcomeCode) -> None:
-        """Settles a delivery of a request; one of an earlier opening is settled by the name of its lock."""
+        """Settles a delivery of a request: by the id of its lock, if the consumer was opened again since."""
         if delivery.key == self._key and not self.closed:
             self._handed_out -= 1
             self._post_settle(delivery.number, 1, code)
@@ -169,25 +169,25 @@ class QueueConsumer(Consumer):
             task.add_done_callback(_noted)
 
     def keep(self, delivery: Delivery) -> None:
-        """The client has the lock of a delivery: this consumer may be closed."""
+        """The client received the lock of a delivery: this consumer may be closed."""
         if delivery.key == self._key:
             self._handed_out -= 1
             if not self._line.count:
                 self._idle()
 
     def follow(self, policy: Policy) -> None:
-        """Opens again where a new policy changes locks or exclusivity; requests go on waiting."""
+        """Opens this consumer again if a new policy changes locks or exclusivity; requests still wait."""
         before = (self._lock_ms, self._exclusive)
         self._read(policy)
         if (self._lock_ms, self._exclusive) != before:
             self._owner.close_consumer(self.number)
             self.number = self._host.shards.next_link()
-            # With a key of its own, even while the queue moves.
+            # With a new key, even while the queue moves.
             self._key = ""
             self._owner.open_consumer(self)
 
     def close(self) -> None:
-        """The gateway ends, or nobody has waited for a while."""
+        """The gateway ends, or no request has waited for a while."""
         for waiter in self._end():
             waiter.set_result(None)
         self._owner.close_consumer(self.number)
@@ -197,7 +197,7 @@ class QueueConsumer(Consumer):
     def reopen(self) -> None:
         """Opens this consumer with a new key; locks of the former key stay valid at the shard.
 
-        Where the queue moved, the consumer keeps its key.
+        If the queue moved, the consumer keeps its key.
         """
         resumes = self._owner.resumes(self.number) and bool(self._key)
         if not resumes:
@@ -222,13 +222,13 @@ class QueueConsumer(Consumer):
         self._post_credit()
 
     def ready(self) -> None:
-        """Nothing waits for this: credit was granted with the opening."""
+        """No action: credit was granted with the opening."""
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
-        """Gives messages to the requests that have waited longest."""
+        """Answers the requests that have waited longest with these messages."""
         self._window.advance(number, count, self.queue)
         found = decode_slice(part, count)
-        # From the time of delivery: a late gateway must not promise a longer lock than the shard keeps.
+        # From the time of delivery: a slow gateway must not promise a longer lock than the shard keeps.
         until_ms = delivered_at(part, self._host.shards.now_ms()) + self._lock_ms
         for index, message in enumerate(found.messages):
             waiter = self._line.pop()
@@ -275,7 +275,7 @@ class QueueConsumer(Consumer):
     # --- inside ----------------------------------------------------------------------------------------
 
     def _end(self) -> list[Waiter]:
-        """Ends this consumer; the requests that still need an answer."""
+        """Ends this consumer; returns the requests that still need an answer."""
         self.closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -343,4 +343,4 @@ class QueueConsumer(Consumer):
 
 def _noted(task: "asyncio.Task[Any]") -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("a delivery could not be settled, its lock will run out: %s", error)
+        log.warning("a delivery could not be settled, its lock will expire: %s", error)

@@ -134,7 +134,7 @@ def _body(message: bytes) -> tuple[int, list[Any]]:
     code = 0
     while position < end:
         section, position = read_value(message, position, end, 0)
-        assert isinstance(section, Described), "scan has seen to it that sections are described"
+        assert isinstance(section, Described), "scan() accepts only described sections"
         descriptor = section.descriptor
         code = _KIND[descriptor] if isinstance(descriptor, Symbol) else int(descriptor)
         values.append(section.value)
@@ -155,7 +155,7 @@ def _shown(header: Header, properties: Properties, attempts: int) -> dict[str, A
 
 
 def _header_name(name: str) -> str:
-    """A header's name with percent-encoding for characters that it may not have."""
+    """A header's name; characters that are not allowed in it are percent-encoded."""
     return PROPERTY_HEADER + quote(name, safe="!#$&'*+^`|")
 
 
@@ -165,7 +165,7 @@ def _header_text(text: str) -> str:
 
 
 def _json(value: Any) -> Any:
-    """An AMQP value as JSON: binary in base64, times by RFC 3339, what JSON can't express as text."""
+    """An AMQP value as JSON: binary in base64, times as in RFC 3339, text where JSON has no type."""
     match value:
         case None | bool():
             return value

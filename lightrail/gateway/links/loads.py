@@ -16,7 +16,7 @@ class _Row(NamedTuple):
     shard: int
     bytes: int
     passed: int
-    """Messages that arrived plus messages that were delivered, ever."""
+    """Total of messages that arrived and messages that were delivered."""
 
 
 class Loads(NamedTuple):
@@ -34,7 +34,7 @@ async def measure(
     """Loads of all queues: BASE and messages per second over `sample_s` seconds (0: not measured).
 
     Args:
-        clock: seconds, rising; to read the counters of many queues takes time itself.
+        clock: monotonic seconds; reading the counters of many queues takes time, too.
     """
     began = clock()
     first, silent = await _counters(map, shards)
@@ -49,7 +49,7 @@ async def measure(
         after, before = second.get(queue), first.get(queue)
         rate = 0.0
         if after is not None and before is not None and passed_s > 0:
-            # A counter is lower where the queue moved or was created again meanwhile.
+            # A counter is lower if the queue moved or was created again meanwhile.
             rate = max(0.0, (after.passed - before.passed) / passed_s)
         found[queue] = QueueLoad(placed.shard, BASE + round(rate), after.bytes if after else 0)
     return Loads(found, silent)
@@ -80,7 +80,7 @@ async def _counters(map: Map, shards: Shards) -> tuple[dict[str, _Row], list[int
 
 
 async def rows_of(shards: Shards, shard: int) -> Iterable[tuple[str, dict[str, Any]]] | None:
-    """Figures of all queues of a shard; None when it does not answer."""
+    """Figures of all queues of a shard; None if the shard does not answer."""
     peer = shards.peers.get(shard)
     if peer is None:
         return None

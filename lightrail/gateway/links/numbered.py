@@ -1,11 +1,11 @@
 """Numbered batches of a named producer: stored once, however often they are sent.
 
-A shard keeps the last number of each producer in its journal, and moves it along with a queue. The producer
-is not a link but a name chosen by the client, per queue and user, so the same batch may be sent again through
-any gateway. Batches of one producer are sent one after the other, with rising numbers.
+A shard keeps the last number of each producer in its journal, and transfers it when a queue moves. The
+producer is not a link but a name chosen by the client, per queue and user, so the same batch may be sent
+again through any gateway. Batches of one producer are sent one after the other, with rising numbers.
 
-Messages that differ in durability, priority or time to live go in frames of their own, in order. The number
-of a frame is (batch + 1) << 16 | index, so the same batch is always the same frames.
+Messages that differ in durability, priority or time to live are sent in separate frames, in order. The number
+of a frame is (batch + 1) << 16 | index, so the same batch always has the same frames.
 """
 
 import asyncio
@@ -47,14 +47,14 @@ class Batch(NamedTuple):
     def identity(self, queue: str) -> int:
         """The producer's id at the shard of a queue.
 
-        The user is part of it, so that batches of two users are never mistaken for one another.
+        The id depends on the user, so that batches of two users are never taken for the same batch.
         """
         text = "\0".join((self.user, self.producer, queue)).encode(errors="surrogatepass")
         return int.from_bytes(blake2b(text, digest_size=8).digest()) | IDENTITY
 
 
 class Stored(NamedTuple):
-    """The result of a batch that one queue has stored as its policy wants it."""
+    """The result of a batch that one queue has stored as its policy requires."""
 
     messages: int
     """Messages that this request stored; the others were stored before."""
@@ -71,7 +71,7 @@ class NumberedProducer(Producer):
     """The gateway's link for one batch of a named producer, open until the batch is answered.
 
     Args:
-        number: of the link; unique over the life of this process.
+        number: of the link; unique in the lifetime of this process.
     """
 
     __slots__ = ("_answer", "_batch", "_loop", "_new", "_owner", "_refusal", "_settled", "_window")
@@ -90,9 +90,9 @@ class NumberedProducer(Producer):
         self._refusal: Refusal | None = None
 
     async def send(self, now_ms: int, wait_ms: int) -> Stored:
-        """Stores the batch at its queue; returns once all of it is stored as the policy wants it.
+        """Stores the batch at its queue; returns once all of it is stored as the policy requires.
 
-        Raises ProblemError: only a part of it is stored, or there was no answer in time.
+        Raises ProblemError: only a part of the batch is stored, or the shard did not answer in time.
         """
         for index, (part, count) in enumerate(self._frames(now_ms)):
             number = self._batch.number + 1 << _INDEX_BITS | index
@@ -134,7 +134,7 @@ class NumberedProducer(Producer):
         """Opens this producer, and sends unanswered frames again."""
         queue = self._owner.queue
         opened = ProducerOpen(queue, True, label="http batch", identity=self._batch.identity(queue))
-        # Frames of one batch have no gap, unless one was refused; the shard refuses later ones, too.
+        # Frames of one batch have no gap, unless a frame was refused; the shard refuses later frames, too.
         first = self._window.first if self._refusal is None else 0
         self._owner.post(
             frame(
@@ -149,7 +149,7 @@ class NumberedProducer(Producer):
             self._owner.post(run.part)
 
     def ready(self) -> None:
-        """Nothing waits for this: frames are sent with the opening."""
+        """No action: frames are sent with the opening."""
 
     def stored(self, number: int, sequence: int) -> None:
         """One frame is stored; without a sequence it was stored before."""
@@ -161,12 +161,12 @@ class NumberedProducer(Producer):
         self._turn()
 
     def answered(self, number: int, count: int) -> None:
-        """Frames are stored, by a shard that does not report sequences; those of this version do."""
+        """Frames are stored, by a shard of an earlier version, which does not report sequences."""
         for each in range(number, number + count):
             self.stored(each, UNKNOWN_SEQUENCE)
 
     def refused(self, number: int, refusal: Refusal) -> None:
-        """One frame is not stored, or only a part of it; later ones are not stored."""
+        """One frame is not stored, or only a part of it; later frames are not stored."""
         run = self._window.answer(number)
         if run is not None and self._refusal is None:
             self._refusal = refusal

@@ -26,13 +26,13 @@ _ANNOTATIONS, _APPLICATION, _DATA, _VALUE = (_OPEN + bytes((code,)) for code in 
 
 
 class Outgoing(NamedTuple):
-    """A message on its way to a shard."""
+    """A message to send to a shard."""
 
     message: bytes
     durable: bool
     priority: int
     expires_at_ms: int
-    """0 for never."""
+    """0: the message does not expire."""
     message_format: int = 0
 
 
@@ -142,7 +142,7 @@ def _encode(wanted: _Wanted, own: Mapping[str, Any], body: bytes, text: bool, no
         try:
             parts.append(_VALUE + encode(body.decode()))
         except UnicodeDecodeError as error:
-            raise ProblemError(422, f"?body=text asks for UTF-8, and the body is none: {error}") from None
+            raise ProblemError(422, f"?body=text requires UTF-8, the body is not UTF-8: {error}") from None
     else:
         parts.append(_DATA + encode(body))
     expires = now_ms + header.ttl if header.ttl is not None else 0
@@ -198,7 +198,7 @@ def _text(key: str, value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise invalid(key, ascii(value), "a string that UTF-8 can hold") from None
+        raise invalid(key, ascii(value), "a string that UTF-8 can encode") from None
     return value
 
 

@@ -1,8 +1,8 @@
 """Producer of a queue for all HTTP requests that send to it.
 
-A shard that refused one message refuses all later ones until one is marked afresh (docs/formats/wire.md).
-Messages of other requests that are refused for this reason alone are sent again, so that no request suffers
-for another.
+A shard that refused one message refuses all later ones until a message is marked afresh
+(docs/formats/wire.md). Messages of other requests that are refused for this reason alone are sent again, so
+that a refused request does not fail others.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class QueueProducer(Producer):
         self._loop = loop
         self._window: SendWindow[_Batch] = SendWindow()
         self._waiting: deque[_Batch] = deque()
-        """Messages to send once all others are answered: until then the shard refuses what is not afresh."""
+        """Messages to send once all others are answered: until then the shard refuses them."""
         self._refused = False
         self._retired = False
 
@@ -100,7 +100,7 @@ class QueueProducer(Producer):
         finally:
             timer.cancel()
             if self._window.answer(batch.number) is not None:
-                # The caller gave up: the message is not sent again if the shard restarts.
+                # The call was cancelled: the message is not sent again if the shard restarts.
                 self._go_on()
 
     def _post(self, batch: _Batch) -> None:
@@ -148,10 +148,10 @@ class QueueProducer(Producer):
         self._window.mark_sent()
 
     def ready(self) -> None:
-        """Nothing waits for this: frames are handled in order."""
+        """No action: frames are handled in order."""
 
     def stored(self, number: int, sequence: int) -> None:
-        """One message is stored as its policy wants it."""
+        """One message is stored as the queue's policy requires."""
         batch = self._window.answer(number)
         if batch is not None and not batch.answer.done():
             batch.answer.set_result(sequence)
@@ -165,7 +165,7 @@ class QueueProducer(Producer):
         self._go_on()
 
     def refused(self, number: int, refusal: Refusal) -> None:
-        """One message is not stored; later ones are refused as well, and are sent again."""
+        """One message is not stored; the shard refuses later messages as well, and they are sent again."""
         batch = self._window.answer(number)
         if batch is not None and not batch.answer.done():
             if self._refused:
@@ -181,13 +181,13 @@ class QueueProducer(Producer):
         self._fail(refused(refusal.condition, refusal.description))
 
     def close(self) -> None:
-        """Unanswered messages may or may not be stored, and their callers get this answer."""
+        """Closes this producer; unanswered messages fail with `unknown`: they may or may not be stored."""
         self._ended(self)
         self._owner.close_producer(self.number)
         self._fail(unknown(self.queue))
 
     def _go_on(self) -> None:
-        """Once all messages are answered, sends those that wait, the first of them afresh."""
+        """Once all messages are answered, sends the waiting messages, the first of them marked afresh."""
         if self._window:
             return
         self._refused = False

@@ -1,4 +1,4 @@
-"""Receivers: HTTP requests that wait for messages, without a task, a thread or a poll of their own."""
+"""Receivers: HTTP requests that wait for messages, without a task, a thread or a poll for each."""
 
 import asyncio
 from collections.abc import Iterable
@@ -22,9 +22,9 @@ class Receivers:
         self._consumers: dict[str, QueueConsumer] = {}
 
     async def receive(self, record: Name, wait_ms: int) -> Delivery | None:
-        """The next message of a queue, locked, or None when none arrived in time.
+        """The next message of a queue, locked, or None if none arrived in time.
 
-        A cancelled call leaves the line and releases a message that it got in the same moment.
+        A cancelled call leaves the line and releases a message that arrived for it at the same moment.
 
         Raises:
             ProblemError: the queue refuses (more) consumers, or was deleted; too many requests wait.
@@ -36,7 +36,7 @@ class Receivers:
         if consumer is None or consumer.created != record.created:
             consumer = await self._open(record)
         if not wait_ms and consumer.disconnected:
-            raise ProblemError(503, f"the shard of {record.name} is not there now; try again", headers=AGAIN)
+            raise ProblemError(503, f"the shard of {record.name} is not connected; try again", headers=AGAIN)
         waiter = consumer.wait(wait_ms)
         try:
             return await waiter

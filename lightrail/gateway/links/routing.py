@@ -18,7 +18,7 @@ from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer
 
 Carried = set[tuple[bytes, str]]
-"""(encoded message, queue) of what is stored."""
+"""(encoded message, queue) of each stored message."""
 
 
 class RouterSender:
@@ -34,14 +34,14 @@ class RouterSender:
         """Budget of filtering for all requests in one turn of the loop."""
         self._next_turn: asyncio.Future[None] | None = None
         self._change: asyncio.Future[None] = loop.create_future()
-        """Done when a name or subscription changes."""
+        """Completed when a name or subscription changes."""
         directory.listen(self._changed)
 
     async def send(self, record: Name, message: Outgoing) -> None:
         """Sends a message to a router; returns once every queue that the router chooses has stored it.
 
-        Raises ProblemError: nobody gets it and the policy rejects it, a queue refused it, or nothing was
-        heard in time. Raises ShardDownError.
+        Raises ProblemError: no queue is chosen and the policy rejects such messages, a queue refused the
+        message, or a shard did not answer in time. Raises ShardDownError.
         """
         carried: Carried = set()
         until = self._loop.time() + limits.REQUEST_MS / 1000
@@ -69,12 +69,12 @@ class RouterSender:
             if refusal.condition not in QUEUE_MISSING or is_repeated:
                 break
             is_repeated = True
-            # A queue was deleted: the message is routed once more, to the queues that there are now.
+            # A queue was deleted: the message is routed once more, to the queues that exist now.
             self._shards.forget(queue for group in groups for queue in group.queues)
         raise refused(refusal.condition, refusal.description)
 
     async def walked(self, walk: Walk) -> Routed:
-        """The queues of messages by a plan; a long walk lets other requests run in between."""
+        """Applies a plan to messages and returns their queues; a long walk yields to other requests."""
         self._begin_turn()
         while not walk.go_on():
             await self._turn()
@@ -103,7 +103,7 @@ class RouterSender:
             lane.close()
 
     async def plan(self, record: Name, routing: Routing) -> Plan:
-        """The plan of a router; while it has no queue, senders wait for as long as its policy allows."""
+        """The plan of a router. While it feeds no queue, senders wait for as long as its policy allows."""
         self._directory.refresh()
         wait_ms = record.policy.milliseconds("buffer_timeout") or 0
         deadline = self._loop.time() + wait_ms / 1000
@@ -147,7 +147,7 @@ class RouterSender:
             if load.batch.result() is None:
                 carried.update((payload, queue) for queue in load.queues)
         refusals = [each.result() for each in done if each.result() is not None]
-        # A final refusal counts more than one that asks for another attempt.
+        # A final refusal has precedence over one after which the client may try again.
         refusals.sort(key=lambda refusal: refusal.condition == conditions.MOVED)
         return refusals[0] if refusals else None
 

@@ -1,4 +1,4 @@
-"""Sender: messages of HTTP requests on their way to queues and routers, with one producer for each queue."""
+"""Sender: sends messages of HTTP requests to queues and routers, with one producer for each queue."""
 
 import asyncio
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from lightrail.namespace.records import Name
 
 
 class Sender:
-    """Sends messages to names: to queues through a producer each, to routers through lanes."""
+    """Sends messages to names: to each queue through one producer, to routers through lanes."""
 
     def __init__(self, shards: Shards, directory: Directory, loop: asyncio.AbstractEventLoop) -> None:
         self._shards = shards
@@ -25,7 +25,7 @@ class Sender:
         self.routers = RouterSender(shards, directory, loop)
         self._producers: dict[str, QueueProducer] = {}
         self.bytes = 0
-        """Of bodies that are being read or sent."""
+        """Bytes of bodies that are being read or sent."""
         self._sweeping: asyncio.TimerHandle | None = None
 
     def room(self) -> "Room":
@@ -33,11 +33,11 @@ class Sender:
         return Room(self)
 
     async def send(self, record: Name, message: Outgoing) -> Stored:
-        """Stores a message at a name; returns once it is stored as the policy wants it.
+        """Stores a message at a name; returns once it is stored as the policy requires.
 
         Raises:
             ProblemError: refused (full, too large), or not answered in time: it may or may not be stored.
-            ShardAway.
+            ShardDownError.
         """
         if record.role not in (Role.QUEUE, Role.ROUTER):
             raise ProblemError(501, f"messages can't be sent to a {record.role} over HTTP in this version")
@@ -68,7 +68,7 @@ class Sender:
         return await producer.send(message, wait_ms)
 
     async def send_many(self, record: Name, messages: Iterable[Outgoing]) -> list[Stored | BaseException]:
-        """Sends all at once, in order; per message its sequence, or why it is not stored."""
+        """Sends all messages at once, in order; returns for each its sequence, or why it is not stored."""
         sending = (self.send(record, message) for message in messages)
         return await asyncio.gather(*sending, return_exceptions=True)
 
@@ -89,7 +89,7 @@ class Sender:
             self._sweeping = self._loop.call_later(limits.SENDER_IDLE_MS / 1000, self._sweep)
 
     def _sweep(self) -> None:
-        """Closes producers that no message used for limits.SENDER_IDLE_MS."""
+        """Closes producers that sent no message for limits.SENDER_IDLE_MS."""
         self._sweeping = None
         before = monotonic() - limits.SENDER_IDLE_MS / 1000
         for producer in list(self._producers.values()):
@@ -113,7 +113,7 @@ class Room:
         bytes = self._sender.bytes
         if bytes and bytes + size > limits.HTTP_BODIES_BYTES:
             raise ProblemError(
-                503, "this gateway is being sent as much as it can hold; try again", headers=AGAIN
+                503, "the memory of this gateway for request bodies is in use; try again", headers=AGAIN
             )
         self._sender.bytes += size
         self._size += size

@@ -1,4 +1,4 @@
-"""Shards: the gateway's links to all shards, which it uses as a frontend does, and the shard of each name."""
+"""Shards: the gateway's connections to all shards, as those of a frontend, and the shard of each name."""
 
 import asyncio
 import itertools
@@ -30,11 +30,11 @@ class _Turn:
 
 
 class Shards:
-    """One link to each shard.
+    """One connection to each shard.
 
     Args:
         name: of this process, unique in the installation.
-        boot: drawn when the process starts.
+        boot: random number, drawn when the process starts.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Shards:
 
     @staticmethod
     def now_ms() -> int:
-        """Wall clock in milliseconds since 1970: locks and expiry are given in it."""
+        """Wall clock in milliseconds since 1970, the unit of locks and expiry times."""
         return wall_ms()
 
     def add(self, shard: int, address: str) -> None:
@@ -92,25 +92,25 @@ class Shards:
         return None if peer is None else peer.address
 
     def next_link(self) -> int:
-        """A number for a link, unique over the life of this process."""
+        """A number for a link, unique in the lifetime of this process."""
         return next(self._links)
 
     async def route(self, name: str) -> Owner:
-        """The owner of a queue or relay, which is placed if need be; open a link there before the loop turns.
+        """The owner of a queue or relay, which is placed if necessary; open a link before the loop turns.
 
         Raises CoordinatorError.
         """
         return self.shard_connections.owners.at(name, await self.find(name))
 
     async def find(self, name: str) -> Placement:
-        """Where a queue or relay is; it is placed if it was not. Raises CoordinatorError."""
+        """The placement of a queue or relay, which is placed if necessary. Raises CoordinatorError."""
         known = self.shard_connections.placement(name)
         if known is None or name in self._turns:
             known = await self._look_up(name)
         return known
 
     def looks_up(self, name: str) -> bool:
-        """Whether callers look up a name now; to keep the order, later ones have to wait behind them."""
+        """Whether callers look up a name now; later callers have to wait behind them to keep the order."""
         return name in self._turns
 
     async def _look_up(self, name: str) -> Placement:
@@ -126,16 +126,20 @@ class Shards:
                 del self._turns[name]
 
     def forget(self, names: Iterable[str]) -> None:
-        """Look these up again the next time."""
+        """Forgets the placements of these names; the next call looks them up again."""
         for name in names:
             self.shard_connections.forget(name)
 
     async def request(self, name: str, op: str, fields: dict[str, Any]) -> Answer:
-        """Sends a request to the shard of a queue. Raises ShardDownError, ShardRefused, CoordinatorError."""
+        """Sends a request to the shard of a queue.
+
+        Raises ShardDownError, ShardRefusedError, CoordinatorError.
+        """
         return await self.shard_connections.owners.request(name, op, fields)
 
     async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
-        """Sends a request to all shards; answers by shard, without silent ones. Raises ShardRefused."""
+        """Sends a request to all shards. Returns the answers by shard, without shards that do not answer.
+        Raises ShardRefusedError."""
         peers = [(shard, peer) for shard, peer in sorted(self.peers.items()) if peer.speaks]
         requests = [peer.request(op, fields, wait_ms=limits.OVERVIEW_MS) for _, peer in peers]
         answers = await asyncio.gather(*requests, return_exceptions=True)

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
 STALE_MIN: Final = 64
-"""Waiters that gave up and stay in the line; more of them are removed."""
+"""Cancelled waiters that may stay in the line; if there are more, they are removed."""
 
 Answer = TypeVar("Answer")
 
@@ -16,7 +16,7 @@ class WaitingLine(Generic[Answer]):
     """Futures of requests; the result is an answer, or None after its time-out.
 
     Args:
-        timed_out: gets the number of requests that timed out just now.
+        timed_out: called with the number of requests that have just timed out.
     """
 
     __slots__ = ("_deadlines", "_loop", "_timed_out", "_timer", "_timer_at", "_waiters", "count")
@@ -32,7 +32,7 @@ class WaitingLine(Generic[Answer]):
         self._timer_at = 0.0
 
     def join(self, wait_ms: int) -> "asyncio.Future[Answer | None]":
-        """A waiter at the end of the line; without a time-out for 0."""
+        """Adds a waiter at the end of the line; 0 means no time-out."""
         waiter: asyncio.Future[Answer | None] = self._loop.create_future()
         self._waiters.append(waiter)
         self.count += 1
@@ -44,7 +44,7 @@ class WaitingLine(Generic[Answer]):
         return waiter
 
     def pop(self) -> "asyncio.Future[Answer | None] | None":
-        """The request that has waited longest; answer it, then report that it `left`."""
+        """Removes the request that has waited longest; answer it, then call `left`."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -52,7 +52,7 @@ class WaitingLine(Generic[Answer]):
         return None
 
     def left(self, count: int) -> None:
-        """So many requests wait no longer."""
+        """`count` requests no longer wait."""
         self.count -= count
         if len(self._waiters) > 2 * self.count + STALE_MIN:
             self._waiters = deque(waiter for waiter in self._waiters if not waiter.done())
@@ -61,7 +61,7 @@ class WaitingLine(Generic[Answer]):
             heapify(self._deadlines)
 
     def close(self) -> "list[asyncio.Future[Answer | None]]":
-        """Ends the line; the requests that still need an answer."""
+        """Ends the line; returns the requests that still need an answer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

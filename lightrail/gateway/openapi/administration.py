@@ -67,7 +67,7 @@ PATHS: Final[Paths] = {
     "/!tokens": {
         "post": Operation(
             "makeToken",
-            "a bearer token for the user who shows its password",
+            "a bearer token for a user who sends the password",
             {201: ("the token", content(ref("Token")))},
             body=content(ref("TokenRequest")),
         )
@@ -94,7 +94,7 @@ PATHS: Final[Paths] = {
             "listPermissions",
             "rights of users",
             {200: ("permissions", content(list_of("permissions", ref("Permission"))))},
-            (query("user", TEXT, "only of this user"),),
+            (query("user", TEXT, "only permissions of this user"),),
         )
     },
     "/!permissions/{user}": {
@@ -117,8 +117,8 @@ PATHS: Final[Paths] = {
             "AMQP connections of all frontends; for callers that may manage all names",
             {200: ("a page", content(list_of("connections", ref("Connection"), paged=True)))},
             (
-                query("user", TEXT, "only of this user"),
-                query("container", TEXT, "only with this container-id"),
+                query("user", TEXT, "only connections of this user"),
+                query("container", TEXT, "only connections with this container-id"),
                 LIMIT,
                 AFTER,
             ),
@@ -134,7 +134,7 @@ PATHS: Final[Paths] = {
             "closeConnection",
             "close a connection with amqp:connection:forced",
             {204: ("the connection is being closed", None)},
-            (query("text", TEXT, "the reason for its client"),),
+            (query("text", TEXT, "reason that the client receives"),),
         ),
     },
     "/!definitions": {

@@ -120,7 +120,7 @@ def _operation(path: str, operation: Operation) -> Object:
             str(status): {"description": doc} | ({"content": given} if given else {})
             for status, (doc, given) in operation.answers.items()
         }
-        | {"default": {"description": "refused, and why", "content": content(ref("Problem"), PROBLEM)}},
+        | {"default": {"description": "refused: the reason", "content": content(ref("Problem"), PROBLEM)}},
     }
     if operation.body is not None:
         made["requestBody"] = {"content": operation.body, "required": operation.body_required}

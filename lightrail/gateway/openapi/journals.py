@@ -78,14 +78,14 @@ PATHS: Final[Paths] = {
     "/!journals/{journal}/{segment}/index": {
         "get": Operation(
             "readIndex",
-            "where the records of a segment are, roughly (docs/formats/archive.md)",
+            "a sparse index of the records of a segment (docs/formats/archive.md)",
             {200: ("the index", content(ref("SegmentIndex"))), 304: ("unchanged", None)},
         ),
     },
     "/!readers": {
         "get": Operation(
             "listReaders",
-            "readers of journals, and how far each is behind",
+            "readers of journals, each with the unread part of the journals",
             {200: ("readers", content(list_of("readers", ref("Reader"))))},
         ),
     },
@@ -97,11 +97,11 @@ PATHS: Final[Paths] = {
             "changeReader",
             "create a reader, move its positions forward, change its bounds; members left out stay",
             {200: ("the reader", content(ref("Reader"))), 201: ("a new reader", content(ref("Reader")))},
-            (query("reset", FLAG, "true: positions may go back"), IF_MATCH),
+            (query("reset", FLAG, "true: positions may decrease"), IF_MATCH),
             content(ref("ReaderChange")),
         ),
         "delete": Operation(
-            "removeReader", "remove a reader; shards keep nothing for it any more", {204: ("removed", None)}
+            "removeReader", "remove a reader; shards no longer keep segments for it", {204: ("removed", None)}
         ),
     },
 }

@@ -45,12 +45,12 @@ PATHS: Final[Paths] = {
                 required_header(
                     "LightRail-Producer",
                     {"type": "string", "minLength": 1, "maxLength": limits.HTTP_PRODUCER_BYTES},
-                    "name of the producer, of its user's choice; its batches come one after the other",
+                    "name of the producer, chosen by the user; its batches are sent one after the other",
                 ),
                 required_header(
                     "LightRail-Batch",
                     {"type": "integer", "minimum": 0, "maximum": limits.HTTP_BATCH_NUMBER_MAX},
-                    "number of the batch; the producer's numbers rise, and one below its last is stored",
+                    "number of the batch, above those of the producer's earlier batches; others are stored",
                 ),
             ),
             {"application/octet-stream": {"schema": _BATCH}},
@@ -65,7 +65,7 @@ PATHS: Final[Paths] = {
         ),
         "post": Operation(
             "lock",
-            "lock the next message; Location is the lock's",
+            "lock the next message; Location is the URL of the lock",
             {201: ("the message, locked", _MESSAGE), 204: ("no message", None)},
             (TIMEOUT,),
         ),
@@ -80,13 +80,13 @@ PATHS: Final[Paths] = {
                 query(
                     "count",
                     {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX},
-                    "most messages; 10 by default",
+                    "largest number of messages; 10 by default",
                 ),
             ),
         ),
         "delete": Operation(
             "purge",
-            "remove all messages that no consumer holds",
+            "remove all messages that are not in flight",
             {200: ("done", content(object_of({"purged": WHOLE}, "purged")))},
         ),
     },

@@ -83,7 +83,7 @@ PATHS: Final[Paths] = {
             "unless it is an object with a role",
             {
                 201: (
-                    "created; Location is the policy's, or the message's",
+                    "created; Location is the URL of the policy or the message",
                     content(ANY) | content(TEXT, ATOM),
                 ),
                 207: ("a batch of which not every message was stored", content(ANY)),
@@ -112,7 +112,7 @@ PATHS: Final[Paths] = {
         "get": Operation(
             "getPolicy",
             "a name's policy",
-            {200: ("the policy as it was given", content(ref("Policy"))), 304: ("unchanged", None)},
+            {200: ("the policy as it was set", content(ref("Policy"))), 304: ("unchanged", None)},
             (query("effective", FLAG, "true: with every default"),),
         ),
         "put": Operation(

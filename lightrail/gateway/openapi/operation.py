@@ -55,7 +55,7 @@ NAME: Final = in_path(
     "a name such as myapp/orders; its slashes stay as they are, everything else is percent-encoded once",
 )
 SEQUENCE_IN_PATH: Final = in_path("sequence", "sequence of the message in its queue", SEQUENCE)
-LOCK: Final = in_path("lock", "the LockToken that came with the message")
+LOCK: Final = in_path("lock", "the LockToken of the delivery")
 CONNECTION: Final = in_path("connection", "id of a connection: frontend-N.BOOT.NUMBER")
 SHARD: Final = in_path("shard", "number of a shard", WHOLE)
 JOURNAL: Final = in_path(
@@ -65,15 +65,15 @@ SEGMENT: Final = in_path(
     "segment", "number of a segment", {"type": "integer", "minimum": 0, "maximum": 10**12 - 1}
 )
 READER: Final = in_path("reader", "name of a reader; its slashes are percent-encoded")
-ID: Final = in_path("id", "of the subscription or transfer")
+ID: Final = in_path("id", "id of the subscription or transfer")
 TRANSACTION: Final = in_path("transaction", "id of a prepared transaction, as /!transactions lists it")
 USER: Final = in_path("user", "name of a user")
-IF_MATCH: Final = header("If-Match", "the ETag that was read; 412 when it has changed")
-AFTER: Final = query("after", TEXT, "begin after this one: `next` of the page before")
+IF_MATCH: Final = header("If-Match", "the ETag that was read; 412 if it has changed")
+AFTER: Final = query("after", TEXT, "begin after this item: `next` of the page before")
 LIMIT: Final = query(
     "limit",
     {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX},
-    "most in this page, 100 by default",
+    "largest number of items in this page, 100 by default",
 )
 PREFIX: Final = query("prefix", TEXT, "only names at and below it")
 TIMEOUT: Final = query(
@@ -89,7 +89,7 @@ class Operation(NamedTuple):
     id: str
     summary: str
     answers: Mapping[int, tuple[str, Object | None]]
-    """By status: its meaning, and the content by media type."""
+    """Meaning and content (by media type) of each status."""
     parameters: tuple[Object, ...] = ()
     body: Object | None = None
     body_required: bool = True

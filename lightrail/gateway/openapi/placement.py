@@ -43,13 +43,13 @@ PATHS: Final[Paths] = {
             "removeShard",
             "forget a shard that has no queues and was stopped",
             {204: ("removed", None)},
-            (query("lose_queues", FLAG, "true: give its queues up, with their messages"),),
+            (query("lose_queues", FLAG, "true: give up the messages of its queues"),),
         ),
     },
     "/!plan": {
         "get": Operation(
             "plan",
-            "moves that would even out the load of the shards",
+            "moves that would balance the load of the shards",
             {200: ("the plan", content(ref("Plan")))},
             (
                 query(
@@ -60,7 +60,7 @@ PATHS: Final[Paths] = {
                 query(
                     "max_moves",
                     {"type": "integer", "minimum": 0, "maximum": limits.PLAN_MOVES_MAX},
-                    "most moves of this plan",
+                    "largest number of moves in this plan",
                 ),
             ),
         ),
@@ -73,15 +73,15 @@ PATHS: Final[Paths] = {
         ),
         "post": Operation(
             "move",
-            "begin the moves of a plan; shards carry them out by themselves",
+            "begin the moves of a plan; shards carry them out",
             {202: ("moves that began", content(ANY))},
             (
                 query(
                     "throttle",
                     {"type": "integer", "minimum": 0, "maximum": limits.MOVE_THROTTLE_MAX},
-                    "bytes per second of each copy; 0 for as fast as it goes",
+                    "bytes per second of each copy; 0 for no limit",
                 ),
-                query("skip", FLAG, "true: leave out queues that were deleted or have moved since"),
+                query("skip", FLAG, "true: leave out queues that were deleted or moved since"),
             ),
             content(ref("Plan")),
         ),
@@ -95,7 +95,7 @@ PATHS: Final[Paths] = {
     "/!transactions": {
         "get": Operation(
             "listTransactions",
-            "transactions that wait at a shard for the decision of another one",
+            "prepared transactions that wait for the decision of another shard",
             {
                 200: (
                     "a row per transaction and shard, the oldest of each shard first",
@@ -118,7 +118,7 @@ PATHS: Final[Paths] = {
     "/!transactions/{transaction}": {
         "post": Operation(
             "decideTransaction",
-            "decide a transaction of a shard that is lost for ever; this may contradict what it has done",
+            "decide a transaction of a shard that is lost for good; that shard may have decided otherwise",
             {200: ("the shards that have applied the decision", content(ANY))},
             (),
             content(object_of({"decision": {"enum": ["commit", "abort"]}}, "decision")),
@@ -128,14 +128,14 @@ PATHS: Final[Paths] = {
         "get": Operation(
             "showCoordinator",
             "whether the coordinator was set back, as by a restored snapshot",
-            {200: ("null, or what is known and what the coordinator has", content(ANY))},
+            {200: ("null, or how the coordinator differs from this gateway's copy", content(ANY))},
         ),
     },
     "/!coordinator/put-back": {
         "post": Operation(
             "putBack",
             "write keys again that a coordinator lost when it was set back; nothing is deleted",
-            {200: ("keys that were written, that stay, that are there again", content(ANY))},
+            {200: ("keys that were written, that were kept, and that exist again", content(ANY))},
         ),
     },
     "/!verify": {

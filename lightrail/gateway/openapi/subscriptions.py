@@ -31,7 +31,7 @@ PATHS: Final[Paths] = {
         ),
         "post": Operation(
             "subscribe",
-            "messages of a router go to a queue, a router or a URL",
+            "send messages of a router to a queue, a router or a URL",
             {201: ("created; a push's secret is shown once", content(ref("Subscription")))},
             body=content(ref("NewSubscription")),
         ),

@@ -36,7 +36,7 @@ PATHS: Final[Paths] = {
         ),
         "delete": Operation(
             "cancelTransfer",
-            "end a transfer; its messages under way are stored",
+            "end a transfer after its messages in flight are stored",
             {200: ("the transfer", content(ref("Transfer")))},
         ),
     },

@@ -1,1 +1,1 @@
-"""The web pages of the gateway at /!ui: rendered here, with a little script and nothing of other sites."""
+"""The web pages of the gateway at /!ui: rendered here, with little script and no resources of other sites."""

@@ -1,4 +1,4 @@
-"""Filters of the templates: figures, sizes, times, JSON and links as people read them."""
+"""Filters of the templates: figures, sizes, times, JSON and links in readable form."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ def time_of(value_ms: int | None) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """A long name without its beginning, since its end says more."""
+    """A long name without its beginning, since its end is more specific."""
     return text if len(text) <= length else "…" + text[-length + 1 :]
 
 

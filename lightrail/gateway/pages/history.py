@@ -12,7 +12,7 @@ SAMPLE_S: Final = 2.0
 SAMPLES_MAX: Final = 300
 """Ten minutes."""
 WATCHED_S: Final = 60.0
-"""A page without a request for so long counts as closed, and its series is dropped."""
+"""A page without a request for this time counts as closed, and its series is dropped."""
 SERIES_MAX: Final = 200
 """Series at a time; the one with the oldest request is dropped."""
 
@@ -28,13 +28,13 @@ class Series:
 
 
 class History:
-    """Series by subject: "" for the whole broker, else the name of a queue."""
+    """Series by subject: "" for the whole broker, or the name of a queue."""
 
     def __init__(self) -> None:
         self._series: dict[str, Series] = {}
 
     def watch(self, of: str, now_s: float) -> bool:
-        """A page asks for a series; returns whether the series is new."""
+        """Records that a page requests a series; returns whether the series is new."""
         series = self._series.pop(of, None)
         fresh = series is None
         if series is None:

@@ -39,7 +39,7 @@ HEADERS: Final = {
         "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    # With no-referrer a browser would not send the origin of our own forms either.
+    # With no-referrer a browser would not send the origin with forms of this gateway either.
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
@@ -50,7 +50,7 @@ STATIC: Final = {
     ".txt": "text/plain",
 }
 CALLER: Final = web.RequestKey("caller", Caller)
-"""The caller of a page, authenticated before."""
+"""The authenticated caller of a page."""
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
@@ -67,7 +67,7 @@ class Pages:
         self._now_s = now_s
         self._history = History()
         self._callers: dict[str, Caller] = {}
-        """The caller whose rights a series is sampled with: the last one to request it."""
+        """The last caller to request each series: it is sampled with the rights of this caller."""
         self._sampler: asyncio.Task[None] | None = None
         folder = files("lightrail.gateway.pages")
         self._templates = Environment(
@@ -222,7 +222,7 @@ class Pages:
     async def _redrive(self, request: web.Request) -> web.Response:
         form = await self._form(request)
         transfer = await self._views.redrive(_caller(request), form["name"])
-        return _back(form["name"], f"dead letters are on their way (transfer {transfer['id']})")
+        return _back(form["name"], f"dead letters are being sent again (transfer {transfer['id']})")
 
     async def _close(self, request: web.Request) -> web.Response:
         form = await self._form(request)
@@ -280,7 +280,7 @@ class Pages:
                 try:
                     self._history.add(of, self._now_s(), await self._figures(of, self._callers[of]))
                 except (ShardDownError, ShardRefusedError, ControlDownError):
-                    continue  # no figures for a moment: the chart has a gap
+                    continue  # no figures now: the chart has a gap
                 except (ForbiddenError, MissingError, ServiceError):
                     self._history.forget(of)
         self._callers.clear()
@@ -329,7 +329,7 @@ class Pages:
             if "/data/" in request.path:
                 return web.json_response({"detail": text}, status=status, headers=HEADERS)
             return self._render(
-                "error.html", request, "That did not work", status_code=status, here="", text=text
+                "error.html", request, "The request failed", status_code=status, here="", text=text
             )
 
         return guarded

@@ -13,9 +13,9 @@ class Branch(NamedTuple):
     name: str
     role: str
     given: bool
-    """Whether it has a policy of its own."""
+    """Whether the name has a policy."""
     below: int
-    """Names with a role below it."""
+    """Number of names with a role below it."""
 
 
 def branches(records: Iterable[Name], prefix: str) -> list[Branch]:

@@ -1,4 +1,4 @@
-"""Views: the port through which pages see the broker."""
+"""Views: the port through which pages read and change the broker."""
 
 from typing import Any, Protocol
 
@@ -6,9 +6,9 @@ from lightrail.namespace.rights import Caller
 
 
 class Views(Protocol):
-    """What pages need; every answer has the shape of the JSON request of the same name.
+    """The data and actions of pages; every answer has the shape of the JSON request of the same name.
 
-    Each raises Forbidden without the right, Missing, Refused, and ShardAway while the shard does not answer.
+    Each raises ForbiddenError, MissingError, ShardRefusedError, and ShardDownError without an answer.
     """
 
     async def status(self, caller: Caller) -> dict[str, Any]:

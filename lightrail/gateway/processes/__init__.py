@@ -1,1 +1,1 @@
-"""Other processes of the installation: who they are, whether they serve, what they measure."""
+"""Other processes of the installation: their roles and addresses, their health and their metrics."""

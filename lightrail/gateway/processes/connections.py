@@ -1,7 +1,7 @@
 """Connections of all frontends, read and closed through the frontends' control sockets (wire/control.py).
 
-They are ordered by the number of their frontend, then by arrival; a page continues after the id in `next` of
-the page before.
+Connections are ordered by the number of their frontend, then by arrival; a page continues after the id in
+`next` of the page before.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class Connections:
     """The connections of all frontends; used on a loop.
 
     Args:
-        sockets: the directory of control sockets, for frontends that do not publish the address of theirs.
+        sockets: the directory of control sockets, for frontends that do not publish its address.
         key: of the wire.
     """
 
@@ -90,7 +90,7 @@ class Connections:
         return found
 
     async def end(self, id: str, text: str = "") -> None:
-        """Closes one; its client gets the reason. Raises as `find`."""
+        """Closes a connection; the close that its client receives has this text. Raises as `find`."""
         await self._request(id, "close", {"text": text})
 
     async def _request(self, id: str, op: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ SCRAPE_TIME_MAX_S: Final = 5.0
 SCRAPE_TIME_HEADER: Final = "X-Prometheus-Scrape-Timeout-Seconds"
 """Seconds that Prometheus waits for this answer."""
 SCRAPE_TIME_PART: Final = 0.8
-"""Share of it for the other processes: a silent one must not cost the metrics of all."""
+"""Share of it for the other processes: one that does not answer must not cost the metrics of all."""
 DETAILED: Final = "/metrics/detailed"
 READY_TIME_MAX_S: Final = 1.0
 """A process that does not answer in this time is not serving."""
@@ -33,7 +33,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Health:
-    """Answers about the processes in `members`, open to everybody.
+    """Answers about the processes in `members`, open to every caller.
 
     Metrics that name queues are the exception: `Gateway` serves them to managers only.
     """
@@ -48,7 +48,7 @@ class Health:
         self.members = members
         self.running = running = running or Running("gateway", lambda: id)
         self.presence: Presence | None = None
-        """Presence of shards; None before the gateway has a map of them."""
+        """Presence of shards; None before the gateway has a map of the shards."""
         running.ready = self._not_ready = not_ready
         running.show(members.families, members)
         self.listing_key = ""
@@ -93,7 +93,7 @@ class Health:
         return web.Response(text="alive\n")
 
     async def _ready(self, request: web.Request) -> web.Response:
-        """200 when every process serves; 503 with a line for each that does not.
+        """200 if every process serves; 503 with a line for each that does not.
 
         With ?self the answer is about this gateway alone, for load balancers: with one shard of many down it
         serves the queues of all others.
@@ -105,7 +105,7 @@ class Health:
         return web.Response(text=text, status=503 if reasons else 200)
 
     async def reasons(self) -> list[str]:
-        """A line for each process that does not serve; empty when all do."""
+        """A line for each process that does not serve; empty if all serve."""
         own = self._not_ready()
         members = self.members.list()
         answers = await asyncio.gather(*(self._reason(member) for member in members))
@@ -123,7 +123,7 @@ class Health:
         return reasons + [f"{name}: {reason}" for name, reason in named.items()]
 
     async def _reason(self, member: Member) -> str | None:
-        """Why a process does not serve, by its own /readyz; None where it serves."""
+        """Why a process does not serve, by its own /readyz; None if it serves."""
         if not member.ready:
             return "not serving"
         if member.metrics is None:
@@ -141,7 +141,7 @@ class Health:
             seconds = _patience(request.headers.get(SCRAPE_TIME_HEADER))
             texts = await asyncio.gather(*(self.scraped(member, path + query, seconds) for member in members))
             own = self.running.text() if path == "/metrics" else ""
-            # Every process has put its labels on its series.
+            # The series of every process have its labels already.
             merged = merge(({}, text) for text in (own, *texts) if text is not None)
             return web.Response(body=merged.encode(), headers={"Content-Type": TEXT})
 

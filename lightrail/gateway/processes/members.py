@@ -12,7 +12,7 @@ from lightrail.telemetry.metrics import AnyFamily, Family, Labels, counter
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process: its role and number, whether it serves, and where its own metrics are."""
+    """One process: its role and number, whether it serves, and the address of its metrics."""
 
     role: str
     id: int
@@ -21,9 +21,9 @@ class Member:
     metrics: str | None
     """``HOST:PORT``"""
     control: str | None = None
-    """Of a frontend: the ZeroMQ address of its control socket."""
+    """ZeroMQ address of a frontend's control socket."""
     supervised: bool = True
-    """Whether the supervisor of this machine runs it; of others only the registration is known."""
+    """Whether the supervisor of this machine runs it; for other processes only the registration is known."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Members:
         return self._list
 
     def update(self, message: dict[str, Any]) -> None:
-        """Takes over a line of the supervisor."""
+        """Updates the members from a line of the supervisor."""
         if "processes" in message:
             self.known = True
             self._supervised = [
@@ -66,7 +66,7 @@ class Members:
             self._unite()
 
     def follow(self, map: Map, boot: int, host: str) -> None:
-        """Takes over registered processes, now and whenever they change.
+        """Follows the registered processes, now and whenever they change.
 
         Args:
             boot: of this gateway.

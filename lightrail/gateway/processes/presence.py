@@ -1,7 +1,7 @@
 """Presence: which shards own queues and answer this gateway, registered or not.
 
-A killed shard leaves the list of processes when its lease expires. Its queues stay placed on it and wait,
-which an operator has to see first: the shard's name and the number of its queues.
+A killed shard leaves the list of processes when its lease expires. Its queues stay placed on it and wait.
+An operator has to see that first: the shard's name and the number of its queues.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,10 +13,10 @@ from lightrail.wire.shards import ShardPeer, State
 
 
 class Presence:
-    """The shards as one gateway sees them.
+    """The state of shards at one gateway.
 
     Args:
-        peers: its connections to shards.
+        peers: the gateway's connections to shards.
     """
 
     __slots__ = ("_map", "_peers")
@@ -45,7 +45,7 @@ class Presence:
         return f"{queues:,} {'queue waits' if queues == 1 else 'queues wait'} for it" if queues else ""
 
     def unregistered(self) -> list[tuple[int, str]]:
-        """Shards that have queues and are not registered, with the reason that people are shown."""
+        """Shards that have queues and are not registered, with the reason to show."""
         return [
             (shard, f"not registered; {self.waiting(shard)}")
             for shard in self.known()

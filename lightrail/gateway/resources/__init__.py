@@ -1,1 +1,1 @@
-"""HTTP resources: each module holds the handlers of one of them."""
+"""HTTP resources: each module has the handlers of one resource."""

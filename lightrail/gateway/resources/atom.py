@@ -68,7 +68,7 @@ def _entry(record: Name) -> Xml.Element:
 
 
 def _element(tag: str, text: str | None = None, **attributes: str) -> Xml.Element:
-    # A registered prefix would be one of the whole process.
+    # register_namespace() would set the prefix for the whole process.
     made = Xml.Element(tag, attributes)
     made.text = text
     return made

@@ -89,25 +89,21 @@ def _ends(view: memoryview) -> Sequence[int]:
     (count,) = _COUNT.unpack_from(view)
     base = _COUNT.size * (1 + count)
     if not 1 <= count <= limits.HTTP_BATCH_MESSAGES:
-        raise ProblemError(
-            400, f"the batch says that it has {count} messages; expected 1 to {limits.HTTP_BATCH_MESSAGES}"
-        )
+        raise ProblemError(400, f"the batch has {count} messages; expected 1 to {limits.HTTP_BATCH_MESSAGES}")
     if len(view) < base:
-        raise ProblemError(
-            400, f"the body has {len(view)} bytes and says {count} messages; expected {layout}"
-        )
+        raise ProblemError(400, f"the body has {len(view)} bytes for {count} messages; expected {layout}")
     ends = struct.unpack_from(f"<{count}I", view, _COUNT.size)
     if ends[-1] != len(view) - base or any(a > b for a, b in pairwise(ends)):
         raise ProblemError(
             400,
-            f"the ends of the messages do not rise to {len(view) - base}, the bytes behind them; expected "
+            f"the ends of the messages do not rise to {len(view) - base}, the bytes that follow; expected "
             f"{layout}",
         )
     return ends
 
 
 def _message(index: int, data: memoryview) -> Message:
-    """A checked message; without a header it is durable, since senders of batches want them kept."""
+    """A checked message. Without a header it is durable, since senders of batches expect storage on disk."""
     try:
         if not data:
             raise DecodeError("it has no bytes")

@@ -30,13 +30,13 @@ async def list_all(request: Request) -> web.Response:
 
 
 async def show(request: Request) -> web.Response:
-    """GET /!connections/ID: one with its sessions and links."""
+    """GET /!connections/ID: one connection with its sessions and links."""
     request.manager()
     return web.json_response(await request.services.connections.find(request.rest[0]))
 
 
 async def close(request: Request) -> web.Response:
-    """DELETE /!connections/ID?text=: 204; its client gets the reason."""
+    """DELETE /!connections/ID?text=: 204; the close that the client receives has this text."""
     request.manager()
     text = request.http.query.get("text", "")
     if len(text) > TEXT_MAX:

@@ -8,16 +8,16 @@ from lightrail.gateway.request import Request
 
 
 async def show(request: Request) -> web.Response:
-    """GET /!coordinator: {"set_back": null}, or what this gateway knows and what the coordinator has."""
+    """GET /!coordinator: {"set_back": null}, or how the coordinator differs from this gateway's copy."""
     request.manager()
     return web.json_response(_shown(request.services.coordinator))
 
 
 async def put_back(request: Request) -> web.Response:
-    """POST /!coordinator/put-back: writes keys again that this gateway knows and the coordinator lost.
+    """POST /!coordinator/put-back: writes keys again that this gateway has and the coordinator lost.
 
-    It deletes nothing. Keys that were changed since are not written and listed under `kept`; `again` lists
-    keys that this gateway does not know: they had been deleted before, or were created since.
+    No key is deleted. Keys that were changed since are not written and listed under `kept`; `again` lists
+    keys that this gateway does not have: they had been deleted before, or were created since.
     """
     request.manager()
     if request.rest[0] != "put-back":

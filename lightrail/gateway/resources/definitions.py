@@ -45,7 +45,7 @@ async def export(request: Request) -> web.Response:
 
 
 def sorted_names(request: Request, prefix: str) -> Iterable[Name]:
-    """Names that belong to no connection, session or link; names of the system are left out."""
+    """Names that belong to no connection, session or link; system names are left out."""
     records = request.services.namespace.names(request.caller, prefix)
     return (record for record in records if not record.owner and not rules.is_system(record.name))
 
@@ -161,8 +161,8 @@ class _Import:
             self._refuse(what, str(error))
 
     def _check_there(self, router: str, target: str) -> None:
-        """Raises ServiceError for roles that don't fit; in a dry run, imported names count as if they
-        existed."""
+        """Raises ServiceError unless `router` is a router and `target` a possible target. In a dry run,
+        imported names count as existing."""
         for name in (router, target):
             if "://" in name:
                 continue

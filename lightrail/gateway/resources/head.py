@@ -1,8 +1,8 @@
 """The head of a queue: DELETE receives a message, POST locks one.
 
 DELETE delivers at most once from the moment the answer is written to the socket; a message whose client
-closed the connection before goes back to the queue. POST delivers at least once: the message is the client's
-until its lock expires, and leaves the queue only when the client completes it.
+closed the connection before is released to the queue. POST delivers at least once: the message is locked for
+the client until the lock expires, and leaves the queue only when the client completes it.
 """
 
 import json
@@ -43,7 +43,7 @@ async def _receive(request: Request) -> Delivery | None:
     record = request.directory.get(request.name)
     demand(request.directory, request.caller, Right.LISTEN, record)
     if record.role is Role.NONE:
-        # Otherwise a mistyped name would become a queue, and its receiver wait there for ever.
+        # Otherwise a mistyped name would become a queue, and the client would wait there for ever.
         raise nothing_at(request.name)
     if record.role is Role.METADATA:
         raise refer(record)

@@ -1,7 +1,7 @@
-"""Journals over HTTP: lists of segments, the index of a segment, and ranges of its bytes.
+"""Journals over HTTP: lists of segments, the index of a segment, and ranges of a segment's bytes.
 
-A range goes through in pieces, one ahead of what the client reads: a slow client holds two pieces in memory,
-and makes the shard read no more.
+A range is forwarded in pieces, one ahead of what the client reads: a slow client costs the memory of two
+pieces, and no further reads at the shard.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def list_all(request: Request) -> web.Response:
 
 
 async def index(request: Request) -> web.Response:
-    """GET /!journals/DISK/SEGMENT/index: roughly where its records are."""
+    """GET /!journals/DISK/SEGMENT/index: the sparse index of a segment's records."""
     request.manager()
     disk, number = _segment_id(request)
     if request.rest[2] != INDEX:
@@ -54,7 +54,7 @@ async def index(request: Request) -> web.Response:
 
 
 async def read(request: Request) -> web.StreamResponse:
-    """GET /!journals/DISK/SEGMENT?from=A&to=B: its bytes A to before B, as they are on disk."""
+    """GET /!journals/DISK/SEGMENT?from=A&to=B: bytes from A to before B of a segment, as they are on disk."""
     request.manager()
     disk, number = _segment_id(request)
     start = request.whole("from", 0, 0, OFFSET_MAX)
@@ -65,7 +65,7 @@ async def read(request: Request) -> web.StreamResponse:
         try:
             return await _range(request, found, disk, number, start)
         finally:
-            # A read that is still under way ends with an error, which nobody waits for.
+            # A read that is still under way fails then, and no code awaits its error.
             found.close()
 
 
@@ -120,7 +120,7 @@ async def _send(
     except Exception as error:
         if not response.prepared or isinstance(error, ConnectionResetError):
             raise
-        # The answer has begun: cut off, it can't be mistaken for a complete one.
+        # The answer has begun: closing its connection marks it as incomplete.
         log.warning("segment %d of journal %s was not sent to its end: %s", number, disk, error)
         if request.http.transport is not None:
             request.http.transport.abort()
@@ -167,7 +167,7 @@ def _headers(tag: str, sealed: bool) -> dict[str, str]:
 
 
 def _not_modified(request: Request, headers: Mapping[str, str]) -> web.Response | None:
-    """304 where the client has the same bytes in its cache."""
+    """304 if the client has the same bytes in its cache."""
     if headers["ETag"] in request.http.headers.get("If-None-Match", ""):
         return web.Response(status=304, headers=headers)
     return None

@@ -1,4 +1,4 @@
-"""Messages of a queue: browsed, removed, and settled by the name of their lock."""
+"""Messages of a queue over HTTP: browsed, removed, and settled by the id of their lock."""
 
 import json
 from typing import Any, Final
@@ -58,7 +58,7 @@ async def cancel(request: Request) -> web.Response:
 
 
 async def purge(request: Request) -> web.Response:
-    """DELETE /name/!messages: removes all messages that no consumer holds."""
+    """DELETE /name/!messages: removes all messages that are not in flight."""
     return web.json_response({"purged": await remove_all(request.services, request.caller, request.name)})
 
 
@@ -77,7 +77,7 @@ async def peek(services: Services, caller: Caller, name: str, first: int, count:
 
 
 async def remove_all(services: Services, caller: Caller, name: str) -> int:
-    """Removes all messages that no consumer holds; returns their number."""
+    """Removes all messages that are not in flight; returns their number."""
     demand_queue(services.directory, caller, name, Right.MANAGE)
     answer = await services.shards.request(name, "purge", {})
     return int(answer.fields["purged"])
@@ -153,7 +153,7 @@ async def _by_lock(request: Request, operation: str, fields: dict[str, Any]) -> 
     if not answer.fields.get("found", True):
         raise ProblemError(
             410,
-            f"the lock of message {sequence} of {record.name} ran out, or the message was settled already",
+            f"the lock of message {sequence} of {record.name} expired, or the message was settled already",
         )
     return answer
 

@@ -1,6 +1,6 @@
-"""Moves of queues over HTTP: begin those of a plan, show how far they are, cancel them.
+"""Moves of queues over HTTP: begin the moves of a plan, show their progress, cancel them.
 
-Shards carry out moves by themselves once they are begun; this gateway may end meanwhile.
+Shards carry out moves without this gateway once they are begun.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ MEMBERS: Final = (
 async def begin(request: Request) -> web.Response:
     """POST /!moves with a plan, or {"moves": [{"queue", "from", "to"}]}; 202 and the moves that began.
 
-    With ?skip=true moves of queues that were deleted or have moved since are left out instead of refused.
+    With ?skip=true, moves of queues that were deleted or moved since are left out instead of refused.
     """
     request.manager()
     services = request.services
@@ -85,7 +85,7 @@ def _check_plan(value: dict[str, Any], map: Map, cluster: str, *, skip: bool) ->
     if revision is not None and revision != current and not skip:
         raise ProblemError(
             409,
-            f"the plan was made for placement revision {revision}, and it is {current} by now: "
+            f"the plan was made for placement revision {revision}, and the revision is {current} now: "
             "queues were placed, moved or dropped since; make a new plan",
             field="placement_revision",
             found=revision,
@@ -120,7 +120,7 @@ def _wanted(request: Request, rows: Any, *, skip: bool) -> tuple[list[tuple[str,
                 422, f"{where}.queue is {str(queue)[:80]!a}; expected a queue that is placed", field=where
             )
         if queue in wanted:
-            raise ProblemError(422, f"{where}: {queue[:80]!a} is moved before; expected it once", field=where)
+            raise ProblemError(422, f"{where}: {queue[:80]!a} is listed twice; expected it once", field=where)
         if source is not None and source != placed.shard:
             raise ProblemError(
                 409, f"{where}: {queue} is on shard {placed.shard}, not on {str(source)[:20]!a}", field=where
@@ -173,7 +173,7 @@ async def list_all(request: Request) -> web.Response:
 
 
 async def _reported(shards: Shards) -> dict[str, list[dict[str, Any]]]:
-    """Reports of moves by the shards that receive the queues, by queue; without silent shards."""
+    """Reports of moves by the shards that receive the queues, by queue; without shards that do not answer."""
 
     async def ask(peer: ShardPeer) -> list[dict[str, Any]]:
         try:

@@ -1,4 +1,4 @@
-"""Names over HTTP: policies of names, which give them their roles, and lists of names."""
+"""Names over HTTP: policies of names, which define their roles, and lists of names."""
 
 import json
 from collections.abc import Iterable
@@ -65,7 +65,7 @@ async def drop(request: Request) -> web.Response:
 
 
 async def summary(request: Request) -> web.Response:
-    """GET /name: its role and links to its parts; 303 to the reference of a metadata name."""
+    """GET /name: the role of a name and links to its parts; 303 to the reference of a metadata name."""
     record = _visible(request)
     if record.role is Role.METADATA:
         raise refer(record)
@@ -119,7 +119,7 @@ async def below(request: Request) -> web.Response:
 
 
 async def used(request: Request, right: Right) -> Name:
-    """The record of a name for sending; a free name becomes a queue where names above it allow that."""
+    """The record of a name for sending; a name without a role becomes a queue if a policy above allows it."""
     directory = request.directory
     directory.refresh()
     record = directory.get(request.name)
@@ -164,7 +164,7 @@ def _link_header(links: Iterable[tuple[str, str]]) -> str:
 
 
 def _header_uri(text: str) -> str:
-    """A URI of a policy as a header's value, percent-encoded where need be."""
+    """A URI of a policy as a header value, percent-encoded where necessary."""
     return "".join(c if "!" <= c <= "~" else "".join(f"%{b:02X}" for b in c.encode()) for c in text)
 
 
@@ -189,7 +189,7 @@ def _visible(request: Request) -> Name:
 
 
 def _demand_any(request: Request, record: Name) -> None:
-    """Raises ForbiddenError for callers without any right, who must not learn whether a name exists."""
+    """Raises ForbiddenError for callers without any right, so that they can't find out which names exist."""
     if not any(may(request.directory, request.caller, right, record) for right in Right):
         demand(request.directory, request.caller, Right.MANAGE, record)
 

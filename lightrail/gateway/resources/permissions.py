@@ -51,11 +51,11 @@ async def _permit(request: Request, rights: frozenset[Right]) -> Permission:
     user = request.rest[0]
     request.directory.refresh()
     prefix = request.http.query.get("prefix", "")
-    # Callers that may not give rights must not learn which users exist.
+    # The answer to callers that may not grant rights must not show which users exist.
     request.services.namespace.check_permit(request.caller, prefix)
     if not request.directory.permissions(user):
         try:
-            user = user_name(user)  # as it is stored: rights of another spelling would apply to nobody
+            user = user_name(user)  # as it is stored: rights of another spelling would apply to no user
         except InvalidUserError as error:
             raise ProblemError(422, str(error), field="user") from None
     if rights and await request.services.coordinator.user(user) is None:

@@ -1,4 +1,4 @@
-"""Plans over HTTP: moves that would even out the load of the shards (docs/formats/plan.md)."""
+"""Plans over HTTP: moves that would balance the load of the shards (docs/formats/plan.md)."""
 
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
@@ -22,7 +22,7 @@ SAMPLE_S: Final = 1.0
 
 
 async def propose(request: Request) -> web.Response:
-    """GET /!plan?sample=SECONDS&max_moves=N: moves, and the shards before and after them."""
+    """GET /!plan?sample=SECONDS&max_moves=N: moves, and the load of the shards before and after them."""
     request.manager()
     services = request.services
     sample_s = request.seconds("sample", SAMPLE_S, limits.PLAN_SAMPLE_S_MAX)
@@ -57,7 +57,8 @@ async def propose(request: Request) -> web.Response:
 
 
 def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[int], most: int) -> Plan:
-    """A plan for queues that can move now, between shards that answer; others count where they are or go.
+    """A plan for queues that can move now, between shards that answer. Other queues count as load of the
+    shard that they are on or move to.
 
     Args:
         takers: active shards that answer.
@@ -71,7 +72,7 @@ def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[i
         if move is not None:
             fixed[queue] = load._replace(shard=move.to)
         elif directory.get(queue).role not in PLACED:
-            # A placement left behind by a deleted name: its shard would not know what to copy.
+            # A placement left behind by a deleted name: its shard has no queue to copy.
             fixed[queue] = load
         elif load.shard in takers or load.shard in draining:
             movable[queue] = load
@@ -95,7 +96,7 @@ def _shards_of(map: Map, made: Plan) -> list[dict[str, Any]]:
 
 
 def takers_of(request: Request) -> set[int]:
-    """Active shards that answer this gateway: a registered one may have died since."""
+    """Active shards that answer this gateway: a registered shard may have died since."""
     peers = request.services.shards.peers
     return {
         each.id
@@ -105,5 +106,5 @@ def takers_of(request: Request) -> set[int]:
 
 
 def placement_revision(map: Map) -> int:
-    """Rises with every queue that is placed or moved, which makes earlier plans invalid."""
+    """A number that rises with every placement or move of a queue, which makes earlier plans invalid."""
     return max((placed.revision for placed in map.placements().values()), default=0)

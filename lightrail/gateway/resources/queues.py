@@ -1,4 +1,4 @@
-"""Queues over HTTP: figures of one, and of all that the caller may see."""
+"""Queues over HTTP: figures of one queue, and of all queues that the caller may see."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -18,7 +18,7 @@ from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, may
 
 COLUMNS: Final = ("ready", "delayed", "deferred", "in_flight", "bytes", "consumers")
-"""Figures of a queue where no shard answers; each is None then."""
+"""Figures of a queue whose shard does not answer: each is None."""
 
 
 async def list_all(request: Request) -> web.Response:
@@ -32,7 +32,7 @@ async def list_all(request: Request) -> web.Response:
 
 
 async def figures(request: Request) -> web.Response:
-    """GET /name/!figures: how many messages a queue has, and its consumers."""
+    """GET /name/!figures: the numbers of messages and consumers of a queue."""
     return web.json_response(await figures_of(request.services, request.caller, request.name))
 
 
@@ -69,7 +69,7 @@ async def figures_of(services: Services, caller: Caller, name: str) -> dict[str,
 
 
 def demand_queue(directory: Directory, caller: Caller, name: str, right: Right) -> Name:
-    """The record of a queue. Raises Forbidden without the right, Missing where the name is no queue."""
+    """The record of a queue. Raises ForbiddenError without the right, MissingError if it is no queue."""
     record = demand_name(directory, caller, name, right)
     if record.role is not Role.QUEUE:
         raise MissingError(f"{name} has role {record.role}; expected a queue")
@@ -106,7 +106,7 @@ async def rows_of(services: Services, names: list[str]) -> list[dict[str, Any]]:
             if is_dead_letter(name):
                 continue
             shard, _ = await shards.find(name)
-            # Zeros where the shard answers: it has not opened this new queue yet.
+            # A shard that answers without this queue has not opened it yet: zeros.
             row = {
                 "name": name,
                 **dict.fromkeys(columns, 0 if shard in answers else None),

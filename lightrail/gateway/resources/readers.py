@@ -1,4 +1,4 @@
-"""Readers of journals over HTTP: their positions, so that shards keep what was not read yet."""
+"""Readers of journals over HTTP: their positions, from which shards keep the journal."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,7 +30,7 @@ BEHIND: Final = ("lsns", "messages", "bytes")
 
 
 async def list_all(request: Request) -> web.Response:
-    """GET /!readers: all readers, with how far each is behind."""
+    """GET /!readers: all readers, each with the unread part of the journals."""
     request.manager()
     map = _refreshed(request)
     rows = await _journals(request) if map.readers else []
@@ -52,7 +52,7 @@ async def show(request: Request) -> web.Response:
 async def put(request: Request) -> web.Response:
     """PUT /!readers/NAME with {"positions": {DISK: LSN}, "hold_hours", "hold_bytes"}: 201 for a new one.
 
-    Positions of other journals stay, and null forgets one. With ?reset=true positions may go back.
+    Positions in other journals stay; null removes a position. With ?reset=true positions may decrease.
     """
     request.manager()
     name = _name(request)
@@ -96,7 +96,7 @@ async def put(request: Request) -> web.Response:
 
 
 async def remove(request: Request) -> web.Response:
-    """DELETE /!readers/NAME: shards keep nothing for it any more."""
+    """DELETE /!readers/NAME: shards no longer keep segments for this reader."""
     request.manager()
     name = _name(request)
     if name not in _refreshed(request).readers:
@@ -205,7 +205,7 @@ def _plain(name: str, reader: Reader) -> dict[str, Any]:
 
 
 def _shown(name: str, reader: Reader, journals: list[Row]) -> dict[str, Any]:
-    """A reader with how far it is behind in each journal; unknown for journals whose shard is down."""
+    """A reader with the unread part of each journal; unknown for journals whose shard is down."""
     rows = []
     total = dict.fromkeys(BEHIND, 0)
     for journal in journals:
@@ -223,7 +223,7 @@ def _shown(name: str, reader: Reader, journals: list[Row]) -> dict[str, Any]:
 
 
 def _behind(position: int, segments: list[Row]) -> dict[str, Any]:
-    """The unread part of segments; of the segment with the position, by the share of its records.
+    """The unread part of segments. The segment with the position counts by the share of its unread records.
 
     `missed`: records that were removed before they were read.
     """

@@ -38,7 +38,7 @@ async def show(request: Request) -> web.Response:
 
 
 async def change(request: Request) -> web.Response:
-    """PUT /!shards/ID with {"state": "draining" or "active"}, or {"disk": ""}: its disk is lost for good."""
+    """PUT /!shards/ID with {"state": "draining" or "active"}, or {"disk": ""} if its disk is lost."""
     request.manager()
     value = await request.json_object("state", "disk")
     if "disk" in value:
@@ -60,10 +60,10 @@ async def change(request: Request) -> web.Response:
 
 
 async def _forget_disk(request: Request, value: dict[str, Any]) -> web.Response:
-    """The disk of the next process that registers with this number becomes the shard's, without messages.
+    """Removes the disk from a shard's entry; the next process that registers with this number writes its own.
 
-    Each queue of the shard gets an epoch that gives up the messages on the old disk, the last queues together
-    with the disk: processes that know the new epochs no longer use the old process.
+    Each queue of the shard gets an epoch that gives up the messages on the old disk. The last epochs are
+    written together with the shard's entry. Processes with the new epochs no longer use the old process.
     """
     if value != {"disk": ""}:
         raise ProblemError(422, 'expected {"disk": ""} alone: shards write their disks down', field="disk")
@@ -84,12 +84,12 @@ async def _check_stopped(request: Request, found: ShardRecord) -> None:
         raise ProblemError(
             409,
             f"shard {found.id} is not registered and answers all the same, at {peer.address}: it has "
-            "lost its way to the coordinator and serves on. Stop it first",
+            "lost its connection to the coordinator and still serves queues. Stop it first",
         )
 
 
 async def _answers(peer: ShardPeer) -> bool:
-    """Whether a shard answers a request: one that has just ended may still look connected."""
+    """Whether a shard answers a request: a shard that has just ended may still look connected."""
     try:
         await peer.request("kept", {})
     except ShardDownError:
@@ -104,8 +104,8 @@ async def _give_up(
 ) -> None:
     """Gives up all messages of a shard's queues, then writes the shard's own entry.
 
-    One transaction moves queues to their new owners and raises their epochs. A disk that comes back finds by
-    these epochs that its messages were given up, and keeps them.
+    One transaction moves queues to their new owners and raises their epochs. A process that starts on the old
+    disk finds by these epochs that its messages were given up, and keeps them.
     """
     services = request.services
     map = services.map
@@ -144,8 +144,8 @@ def _serving(request: Request, found: ShardRecord) -> dict[str, Any]:
 async def remove(request: Request) -> web.Response:
     """DELETE /!shards/ID: forgets a shard that has no queues and does not run.
 
-    With ?lose_queues=true the messages of its queues are given up, and the queues go to other shards, empty.
-    A disk that comes back keeps its messages and serves none of them.
+    With ?lose_queues=true the messages of its queues are given up, and other shards own the queues, empty.
+    A process that starts on the old disk keeps the messages and serves none of them.
     """
     request.manager()
     lose = request.flag("lose_queues")
@@ -165,8 +165,8 @@ async def remove(request: Request) -> web.Response:
     if coming and not lose:
         raise ProblemError(
             409,
-            f"{len(coming)} queues are on their way to shard {found.id}, such as {coming[0].queue}: call "
-            "them off with `lightrail-admin rebalance --cancel` first",
+            f"{len(coming)} queues are moving to shard {found.id}, such as {coming[0].queue}: cancel "
+            "their moves with `lightrail-admin rebalance --cancel` first",
         )
     loads = {shard: map.loads[shard] for shard in map.takers() if shard != found.id}
     if queues and not loads:

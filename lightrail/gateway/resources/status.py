@@ -1,4 +1,4 @@
-"""Status over HTTP: processes, shards and sums, and the routers."""
+"""Status over HTTP: processes, shards, sums over all processes, and routers."""
 
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -29,7 +29,7 @@ SHARD: Final = (
 """(key, sample) of a shard's row."""
 COORDINATOR_FULL: Final = "lightrail_coordinator_full"
 FULL: Final = "etcd has no space left and takes no writes"
-"""The reason where only other processes had a write refused; their logs have etcd's own words."""
+"""The reason if etcd refused only writes of other processes; their logs have the words of etcd."""
 TOTALS: Final = (
     ("shard", "messages", "lightrail_queue_messages"),
     ("shard", "bytes", "lightrail_queue_bytes"),
@@ -77,7 +77,7 @@ async def overview(services: Services, caller: Caller) -> dict[str, Any]:
     totals["receivers_waiting"] = services.receivers.waiting
     kept = await _kept(services)
     set_back = services.coordinator.set_back
-    # A process without writes does not notice.
+    # A process that writes nothing does not notice.
     full = sorted(member.name for member, each in found.items() if each.get(COORDINATOR_FULL))
     return {
         "version": version("lightrail"),
@@ -124,7 +124,8 @@ def _shards(
 
 
 async def _kept(services: Services) -> dict[int, dict[str, Any]]:
-    """By shard that answers: the queues whose messages it keeps and does not serve, and where each is now."""
+    """By shard: the queues whose messages it keeps and does not serve, and the owner of each now. Shards that
+    do not answer are left out."""
     found: dict[int, dict[str, Any]] = {}
     for shard, answer in (await services.shards.request_all("kept", {})).items():
         rows = []

@@ -1,4 +1,4 @@
-"""Subscriptions over HTTP: which queues, routers and URLs the messages of a router go to."""
+"""Subscriptions over HTTP: the queues, routers and URLs to which a router sends its messages."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ async def list_all(request: Request) -> web.Response:
 
 
 async def subscribe(request: Request) -> web.Response:
-    """POST /router/!subscriptions: 201, with the secret of a push, shown this once."""
+    """POST /router/!subscriptions: 201, with the secret of a push, which is shown only here."""
     wanted = await _wanted(request, "id")
     id = _id(wanted.pop("id"))
     made = await request.services.namespace.subscribe(request.caller, request.name, **wanted, id=id)
@@ -76,7 +76,7 @@ async def _wanted(request: Request, *more: str) -> dict[str, Any]:
 
 
 def _id(value: object) -> str:
-    """The id that a new subscription is to have; empty for one that the broker draws."""
+    """The id for a new subscription; empty if the broker is to generate one."""
     if value is None:
         return ""
     try:

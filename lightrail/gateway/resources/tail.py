@@ -23,10 +23,10 @@ BATCH_MAX: Final = 1_000
 
 
 async def post(request: Request) -> web.Response:
-    """POST /name: a policy for a name without a role, or by its content type; else a message.
+    """POST /name: a policy if the name has no role or the content type says so, otherwise a message.
 
-    JSON may be both. Once a name is a queue or router, JSON is a message there, except an object with a known
-    `role`: a setup that gives a role twice gets an error and leaves no message.
+    JSON may be either. At a queue or router JSON is a message, except an object with a known `role`: a setup
+    script that runs twice gets an error and leaves no message.
     """
     if request.content_type not in names.POLICY_TYPES or "BrokerProperties" in request.http.headers:
         return await send(request)
@@ -42,7 +42,7 @@ async def post(request: Request) -> web.Response:
 
 
 async def send(request: Request, unless: Callable[[bytes], bool] = lambda _: False) -> web.Response:
-    """Sends one message, or a batch; 409 for a body of which `unless` is true."""
+    """Sends one message, or a batch; 409 for a body for which `unless` returns true."""
     record = await names.used(request, Right.SEND)
     services = request.services
     with services.sender.room() as room:
@@ -98,7 +98,7 @@ def _message(request: Request, body: bytes) -> outgoing.Outgoing:
 
 
 async def _send_batch(request: Request, record: Name, body: bytes) -> web.Response:
-    """Stores each message by itself; the answer has the result of each."""
+    """Stores each message separately; the answer has a result for each."""
     values = request.decoded(body)
     if not isinstance(values, list) or not 1 <= len(values) <= BATCH_MAX:
         raise ProblemError(422, f"expected a JSON array of 1 to {BATCH_MAX} messages")

@@ -14,11 +14,11 @@ TTL_DEFAULT_S = 3_600
 async def make(request: Request) -> web.Response:
     """POST /!tokens: 201 with the token, which is stored nowhere."""
     if not request.http.headers.get("Authorization", "").lower().startswith("basic "):
-        raise ProblemError(403, "a token is made for a user who shows its password (Basic); found none")
+        raise ProblemError(403, "expected a user name and a password (Basic) to make a token; found none")
     record = await request.services.callers.user_record(request.caller)
     if record is None:
         raise ProblemError(
-            409, "no user is defined, so nobody needs a token; see `lightrail-admin user add NAME`"
+            409, "no user is defined, so no token is needed; see `lightrail-admin user add NAME`"
         )
     value = await request.json_object("scope", "ttl")
     ttl = value.get("ttl", TTL_DEFAULT_S)

@@ -1,4 +1,4 @@
-"""Prepared transactions over HTTP: listed, and decided by hand in place of a shard that is lost for ever."""
+"""Prepared transactions over HTTP: listed, and decided by hand in place of a shard that is lost for good."""
 
 import asyncio
 from typing import Any, Final
@@ -15,13 +15,13 @@ DECISIONS: Final = ("commit", "abort")
 
 
 async def list_all(request: Request) -> web.Response:
-    """GET /!transactions: those that wait at a shard for the decision of another one, by shard."""
+    """GET /!transactions: prepared transactions that wait for the decision of another shard, by shard."""
     request.manager()
     return web.json_response(await prepared(request.services))
 
 
 async def prepared(services: Services) -> dict[str, Any]:
-    """Rows of prepared transactions, the number of all of them, and the shards that did not answer."""
+    """Rows of prepared transactions, their total number, and the shards that did not answer."""
     found = await services.shards.request_all("transactions", {})
     rows = [
         {"shard": shard, **row} for shard, answer in found.items() for row in answer.fields["transactions"]
@@ -37,7 +37,7 @@ async def prepared(services: Services) -> dict[str, Any]:
 async def decide(request: Request) -> web.Response:
     """POST /!transactions/ID with {"decision": "commit" or "abort"}, at all shards that have prepared it.
 
-    Refused while the shard that decides answers, or is registered: it decides by itself.
+    Refused while the deciding shard answers, or is registered: that shard decides without help.
     """
     request.manager()
     value = await request.json_object("decision")
@@ -62,7 +62,7 @@ async def decide(request: Request) -> web.Response:
         raise ProblemError(
             409,
             f"shard {decides} decides this transaction, and it is running: expected a shard that is lost for "
-            "ever. The others ask it by themselves",
+            "good. The other shards request its decision without help",
         )
     shards = [row["shard"] for row in rows]
     fields = {"id": id, "commit": decision == "commit"}
@@ -70,7 +70,7 @@ async def decide(request: Request) -> web.Response:
     problems = {shard: why for shard, why in zip(shards, done, strict=True) if why}
     if problems:
         reasons = "; ".join(f"shard {shard}: {why}" for shard, why in problems.items())
-        raise ProblemError(503, f"not all shards have applied it, ask for the same decision again: {reasons}")
+        raise ProblemError(503, f"not all shards have applied it, send the same decision again: {reasons}")
     return web.json_response({"id": id, "decision": decision, "shards": shards})
 
 
@@ -88,10 +88,10 @@ async def _answers(services: Services, shard: int) -> bool:
 
 
 async def _conclude(services: Services, shard: int, fields: dict[str, Any]) -> str:
-    """Why a shard has not concluded a transaction; empty where it has."""
+    """Why a shard has not concluded a transaction; empty if it has."""
     peer = services.shards.peers.get(shard)
     if peer is None:
-        return "it is away"
+        return "it is not connected"
     try:
         await peer.request("conclude", fields)
     except (ShardDownError, ShardRefusedError) as error:

@@ -20,7 +20,7 @@ async def begin(request: Request) -> web.Response:
 
 
 async def list_all(request: Request) -> web.Response:
-    """GET /!transfers: the caller's own; callers that may do everything see all."""
+    """GET /!transfers: the caller's transfers; callers with all rights see all transfers."""
     found = request.services.forwarding.transfers.list(request.caller)
     return web.json_response({"transfers": [each.shown() for each in found]})
 
@@ -32,6 +32,6 @@ async def read(request: Request) -> web.Response:
 
 
 async def cancel(request: Request) -> web.Response:
-    """DELETE /!transfers/ID: it ends once its messages under way are stored, and can still be read."""
+    """DELETE /!transfers/ID: the transfer ends when its messages in flight are stored; it remains listed."""
     found = await request.services.forwarding.transfers.cancel(request.caller, request.rest[0])
     return web.json_response(found.shown())

@@ -10,7 +10,7 @@ from lightrail.gateway.request import Request
 from lightrail.namespace.service import PLACED
 
 AGAIN_S: Final = 0.5
-"""Before a second look; processes follow a move within a tenth of it."""
+"""Seconds before the second check; processes follow a move within a tenth of that time."""
 
 
 async def verify(request: Request) -> web.Response:
@@ -18,7 +18,7 @@ async def verify(request: Request) -> web.Response:
     request.manager()
     problems, served = await _look_for_problems(request)
     if problems:
-        # A queue that changed or moved between two answers looks like a problem: those that last are.
+        # A queue that changed or moved between two answers looks like a problem. Only lasting ones count.
         await asyncio.sleep(AGAIN_S)
         again, served = await _look_for_problems(request)
         lasting = set(again)
@@ -42,7 +42,7 @@ async def _look_for_problems(request: Request) -> tuple[list[str], int]:
     for shard, rows in zip(asking, answers, strict=True):
         if rows is None:
             problems.append(
-                f"shard {shard} does not answer: what it has could not be checked; "
+                f"shard {shard} does not answer: its queues could not be checked; "
                 f"{len(map.queues_of(shard))} queues are placed on it"
             )
             continue
@@ -61,7 +61,7 @@ async def _look_for_problems(request: Request) -> tuple[list[str], int]:
         elif request.directory.get(queue).role not in PLACED:
             problems.append(
                 f"{queue} is placed on shard {placed.shard} and has no role: with "
-                f"`lightrail-admin names set {queue} role=queue` it is a queue again, and can be looked into "
+                f"`lightrail-admin names set {queue} role=queue` it is a queue again, and can be inspected "
                 "and deleted"
             )
     return problems, len(there)

@@ -1,1 +1,1 @@
-"""The administration of Azure Service Bus's clients: its entities over HTTP, as Atom entries."""
+"""Administration for clients of Azure Service Bus: its entities over HTTP, as Atom entries."""

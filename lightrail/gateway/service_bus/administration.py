@@ -1,8 +1,7 @@
-"""Administration: the requests of Azure Service Bus's administration clients, by what they are about.
+"""Administration: dispatches the requests of Azure Service Bus's administration clients.
 
-They have the parameter api-version, which no other request has. Bodies are Atom; errors have bodies of
-their own, and statuses that these clients expect: 401 without the right, 403 at a limit, 400 for what
-can't be used.
+These requests have the parameter api-version, which no other request has. Bodies are Atom; errors have the
+bodies and statuses that these clients expect: 401 without the right, 403 at a limit, 400 for invalid values.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ def is_administration(http: web.Request) -> bool:
 
 
 async def serve(services: Services, http: web.Request) -> web.Response:
-    """Answers a request; never raises for what the client has sent."""
+    """Answers a request; no request makes it raise."""
     try:
         place = place_of(http.rel_url.raw_path)
         methods = HANDLERS[place.kind]
@@ -60,7 +59,7 @@ async def serve(services: Services, http: web.Request) -> web.Response:
         services.directory.refresh()
         return await handler(Call(Request(services, http, caller, place.name, ()), place))
     except (ConnectionResetError, asyncio.CancelledError):
-        # The client closed the connection: nobody reads an answer.
+        # The client closed the connection: an answer can't be sent.
         raise
     except Exception as error:
         return _refusal(error, http)
@@ -70,7 +69,7 @@ def _refusal(error: Exception, http: web.Request) -> web.Response:
     problem = problem_of(error)
     if problem is None:
         log.exception("%s %s failed", http.method, http.path)
-        problem = ProblemError(500, "internal error; the log of the gateway says more")
+        problem = ProblemError(500, "internal error; see the log of the gateway")
     status, detail = problem.status, problem.detail
     match error:
         case ForbiddenError():
@@ -78,7 +77,7 @@ def _refusal(error: Exception, http: web.Request) -> web.Response:
         case LimitExceededError():
             status = 403
         case ChangedError():
-            # Clients tell a conflict from an entity that is there by this word.
+            # By this word clients distinguish a conflict from an entity that exists.
             status, detail = 409, f"SubCode=40901. {detail}"
     if status == 422:
         status = 400

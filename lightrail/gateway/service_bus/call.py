@@ -1,4 +1,4 @@
-"""Call: one request of an administration client, who makes it, and what its answers need."""
+"""Call: one request of an administration client, its caller, and the parts of its answers."""
 
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -36,7 +36,7 @@ COUNTS: Final = (
 
 
 class Call:
-    """What the handlers of this package get."""
+    """The argument of this package's handlers."""
 
     __slots__ = ("caller", "place", "request", "services")
 
@@ -56,7 +56,7 @@ class Call:
         host = self.request.http.host
         return Server(host, settings.max_delivery_count, settings.max_message_bytes)
 
-    # --- what is there ---------------------------------------------------------------------------------
+    # --- entities --------------------------------------------------------------------------------------
 
     def entity(self) -> Name:
         """The queue or topic that the caller manages. Raises MissingError, ForbiddenError."""
@@ -86,7 +86,7 @@ class Call:
         return sorted(found, key=lambda each: each.id)
 
     def is_shown(self, subscription: Subscription) -> bool:
-        """Only subscriptions to queues are, and not those that receivers made for themselves."""
+        """Whether a subscription is shown: it sends to a queue, and no receiver created it for its link."""
         target = subscription.target
         if subscription.push or is_system(target):
             return False
@@ -96,12 +96,12 @@ class Call:
         return may(self.directory, self.caller, Right.MANAGE, record)
 
     def demand_present(self, is_there: bool, what: str) -> bool:
-        """Whether the request changes what is there; False: it makes it. Raises ProblemError."""
+        """Whether the request changes an entity that exists; False: it creates one. Raises ProblemError."""
         updates = self.request.http.headers.get("If-Match") is not None
         if updates and not is_there:
-            raise ProblemError(404, f"{what} is not there, so that it can't be changed")
+            raise ProblemError(404, f"{what} does not exist, so it can't be changed")
         if is_there and not updates:
-            raise ProblemError(409, f"{what} is there already; a change has the header If-Match: *")
+            raise ProblemError(409, f"{what} exists already; a change has the header If-Match: *")
         return updates
 
     # --- answers ---------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Call:
         return entries.answer(entries.text_of(entry.element()), "entry", status, headers)
 
     def page(self, found: list[T]) -> tuple[list[T], str | None]:
-        """The part of a list that is asked for by $skip and $top, and the URL of the next one."""
+        """The part of a list that $skip and $top request, and the URL of the next part."""
         skip = self.request.whole("$skip", 0, 0, 1 << 31)
         most = limits.ADMINISTRATION_PAGE_MAX
         top = min(self.request.whole("$top", most, 1, 1 << 31), most)

@@ -1,4 +1,4 @@
-"""Descriptions of rules in XML: filters and actions as the administration clients write and read them."""
+"""Descriptions of rules in XML: filters and actions in the form of the administration clients."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -23,7 +23,7 @@ _PAIR: Final = "KeyValueOfstringanyType"
 _ELEMENTS: Final[Mapping[str, str]] = {
     name: "".join(word.capitalize() for word in name.split("-")) for name in CORRELATED
 }
-"""By names of fields: the elements of a CorrelationFilter."""
+"""Elements of a CorrelationFilter, by names of fields."""
 _FIELDS: Final = {found: name for name, found in _ELEMENTS.items()}
 _LEVEL: Final = "20"
 """CompatibilityLevel of expressions, which clients send and expect."""
@@ -45,7 +45,7 @@ def rule_of(parts: Mapping[str, Xml.Element]) -> Rule:
 
 
 def named_rule(found: Xml.Element, name: str) -> tuple[str, Rule]:
-    """The name of a rule in a description, `name` where it has none, and the rule. Raises ProblemError."""
+    """The name of a rule in a description, or `name` if it has none, and the rule. Raises ProblemError."""
     parts = children(found)
     return (plain_text(parts["Name"]) if "Name" in parts else "") or name, rule_of(parts)
 
@@ -191,7 +191,7 @@ def _pair(key: str, value: Any) -> Xml.Element:
     if isinstance(value, bool):
         kind, text = "boolean", text.lower()
     elif isinstance(value, int):
-        # Some clients read no long.
+        # Some clients can't read the type long.
         kind = "int" if abs(value) < 1 << 31 else "long"
     elif isinstance(value, float):
         kind = "double"

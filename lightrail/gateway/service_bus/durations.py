@@ -1,4 +1,4 @@
-"""Durations of ISO 8601, as the administration clients of Azure Service Bus write and read them."""
+"""Durations of ISO 8601, in the form of the administration clients of Azure Service Bus."""
 
 import re
 from typing import Final
@@ -14,9 +14,9 @@ _DURATION: Final = re.compile(
 
 
 def seconds_of(text: str) -> float | None:
-    """Seconds of a duration such as PT1M30S; None for one that stands for no limit.
+    """Seconds of a duration such as PT1M30S; None for a duration that stands for no limit.
 
-    Raises ValueError, which says what was expected: also for years and months, whose length varies.
+    Raises ValueError with the expected form: also for years and months, whose length varies.
     """
     found = _DURATION.match(text)
     if found is None or text.endswith(("P", "T")):

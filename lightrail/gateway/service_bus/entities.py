@@ -36,7 +36,7 @@ async def read(call: Call) -> web.Response:
 
 
 async def put(call: Call) -> web.Response:
-    """PUT /NAME: makes a queue or a topic; with If-Match changes it."""
+    """PUT /NAME: creates a queue or a topic; with If-Match changes it."""
     name = call.place.name
     kind, wanted = entries.description_in(await call.request.body(), (QUEUE, TOPIC))
     role = _ROLES[kind]
@@ -60,7 +60,7 @@ async def put(call: Call) -> web.Response:
 
 
 async def delete(call: Call) -> web.Response:
-    """DELETE /NAME: a topic goes with its subscriptions."""
+    """DELETE /NAME: also deletes the subscriptions of a topic."""
     record = call.entity()
     await call.services.namespace.drop(call.caller, record.name, call.request.revision())
     return web.Response(status=200)
@@ -127,7 +127,7 @@ def _entry(call: Call, record: Name, figures: Figures) -> Entry:
 
 
 def times_of(record: Name) -> dict[str, str | Xml.Element]:
-    """When a name was made and changed; when it was used last is not known."""
+    """Times at which a name was created and changed; the time of its last use is not known."""
     return {
         "CreatedAt": rfc3339(record.created_at_ms),
         "UpdatedAt": rfc3339(record.changed_at_ms),
@@ -147,7 +147,7 @@ def _listed(call: Call, role: Role) -> list[Name]:
 
 def _demand_ordinary(name: str) -> None:
     if rules.is_dead_letter(name) or rules.is_system(name):
-        raise ProblemError(400, f"{name} is a name of the system; expected another one for a new entity")
+        raise ProblemError(400, f"{name} is a system name; expected another name for a new entity")
 
 
 def _word(record: Name) -> str:

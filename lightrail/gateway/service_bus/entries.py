@@ -1,4 +1,4 @@
-"""Atom entries of Azure Service Bus: descriptions of entities as its clients write and read them.
+"""Atom entries of Azure Service Bus: descriptions of entities in the form of its clients.
 
 Some of these clients compare prefixes and not namespaces, so that prefixes and the places where namespaces
 are declared are part of the form: no prefix for Atom and for descriptions, `i` for types, `d2p1` for counts.
@@ -22,7 +22,7 @@ _TYPE: Final = f"{{{INSTANCE}}}type"
 
 
 class Entry:
-    """One entity: where it is, when it was made and changed, and its description."""
+    """One entity: its URL, the times at which it was created and changed, and its description."""
 
     __slots__ = ("changed_at_ms", "created_at_ms", "description", "title", "url")
 
@@ -47,7 +47,7 @@ class Entry:
 
 
 def element(tag: str, text: str | None = None, **attributes: str) -> Xml.Element:
-    """An element whose tag and attributes are written as they are here."""
+    """An element with exactly this tag and these attributes."""
     made = Xml.Element(tag, attributes)
     made.text = text
     return made
@@ -95,7 +95,7 @@ def text_of(root: Xml.Element) -> str:
 
 
 def answer(text: str, kind: str, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A response with an entry, a feed or nothing of that kind."""
+    """A response with an entry, a feed or an empty body of that kind."""
     content = f"application/atom+xml;type={kind};charset=utf-8"
     return web.Response(
         status=status, body=text.encode(), headers={"Content-Type": content} | dict(headers or {})
@@ -122,12 +122,12 @@ def description_in(body: bytes, kinds: Iterable[str]) -> tuple[str, dict[str, Xm
 
 
 def children(parent: Xml.Element) -> dict[str, Xml.Element]:
-    """The children of an element by their names. Raises ProblemError: one comes twice."""
+    """The children of an element by their names. Raises ProblemError for a duplicate."""
     found: dict[str, Xml.Element] = {}
     for each in parent:
         name = local(each)
         if name in found:
-            raise ProblemError(400, f"{name[:80]!a} comes twice in {local(parent)[:80]!a}")
+            raise ProblemError(400, f"{name[:80]!a} is twice in {local(parent)[:80]!a}")
         found[name] = each
     return found
 
@@ -145,7 +145,7 @@ def type_of(found: Xml.Element) -> str:
 def plain_text(found: Xml.Element) -> str:
     """The text of an element without children. Raises ProblemError."""
     if len(found):
-        raise ProblemError(400, f"{local(found)[:80]!a} has elements in it; expected text")
+        raise ProblemError(400, f"{local(found)[:80]!a} contains elements; expected text")
     return (found.text or "").strip()
 
 

@@ -1,12 +1,12 @@
-"""Places: what the path of an administration request is about.
+"""Places: the parsed paths of administration requests.
 
     /$namespaceinfo                              the installation
     /$Resources/queues, /$Resources/topics       lists
     /NAME                                        a queue or a topic
-    /TOPIC/subscriptions[/NAME]                  subscriptions of a topic, and one of them
-    /TOPIC/subscriptions/NAME/rules[/RULE]       rules of a subscription, and one of them
+    /TOPIC/subscriptions[/NAME]                  subscriptions of a topic, or one of them
 
-Words of the path are read without regard to case. Percent-encoding is decoded once.
+    /TOPIC/subscriptions/NAME/rules[/RULE]       rules of a subscription, or one of them
+Fixed words of the path are compared without regard to case. Percent-encoding is decoded once.
 """
 
 from enum import Enum, auto
@@ -20,7 +20,7 @@ _RESOURCES: Final = "$resources"
 
 
 class Kind(Enum):
-    """What is at a place."""
+    """Kind of the resource at a place."""
 
     NAMESPACE = auto()
     QUEUES = auto()
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
     kind: Kind
     name: str = ""
-    """Of the queue or the topic."""
+    """Name of the queue or the topic."""
     subscription: str = ""
     rule: str = ""
 
@@ -73,7 +73,7 @@ def _name(segments: list[str]) -> str:
 
 
 def _segment(text: str, *, is_rule: bool = False) -> str:
-    """The name of a subscription or a rule; those of rules may begin with a $."""
+    """The name of a subscription or a rule; names of rules may begin with a $."""
     found = unquote(text)
     if "/" in found:
         raise InvalidNameError(f"{found[:80]!a} has a slash; expected the name of a subscription or a rule")

@@ -1,7 +1,8 @@
 """Properties of Service Bus's entities, and the fields of policies that are their counterparts.
 
 A client sends a description with all of its properties, or with some. A property with a counterpart changes
-it; one without may only have the value that is shown. What only the broker sets is not read.
+it; a property without one may only have the value that is shown. Properties that only the broker sets are not
+read.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,9 +22,9 @@ MIB: Final = 1 << 20
 UNLIMITED_MB: Final = BYTES_MAX // MIB
 """MaxSizeInMegabytes of a queue without max_bytes."""
 UNLIMITED_COUNT: Final = (1 << 31) - 1
-"""MaxDeliveryCount of a queue that makes no dead letters of failures."""
+"""MaxDeliveryCount of a queue that makes no dead letters after failed deliveries."""
 WINDOW_S: Final = 600.0
-"""DuplicateDetectionHistoryTimeWindow where a client does not say."""
+"""DuplicateDetectionHistoryTimeWindow if a client does not send it."""
 
 NEW_QUEUE: Final = Policy(
     Role.QUEUE,
@@ -35,7 +36,7 @@ NEW_QUEUE: Final = Policy(
         "expired": "discard",
     },
 )
-"""What a queue has that a client makes without saying more: the defaults of Service Bus."""
+"""Policy of a queue that a client creates without properties: the defaults of Service Bus."""
 NEW_SUBSCRIPTION: Final = Policy(
     Role.QUEUE, {"lock_duration": 60, "max_delivery_count": 10, "expired": "discard"}
 )
@@ -76,12 +77,12 @@ _CONSTANT: Final[Mapping[str, str]] = {
 
 
 class Server(NamedTuple):
-    """What properties are shown with, beside the policy."""
+    """Values of the server, beside the policy, that properties are computed from."""
 
     host: str
-    """Of URLs in the answer, with its port."""
+    """Host of URLs in the answer, with its port."""
     max_delivery_count: int
-    """Of queues whose policy has none."""
+    """Value for queues whose policy has none."""
     max_message_bytes: int
 
 
@@ -134,7 +135,7 @@ def subscription_properties(policy: Policy, server: Server) -> Shown:
         "AuthorizationRules",
     ):
         del of_queue[key]
-    # A filter never fails here: what it can't compare does not match.
+    # A filter never fails here: a value that it can't compare does not match.
     return {**of_queue, "DeadLetteringOnFilterEvaluationExceptions": "true"}
 
 
@@ -147,10 +148,10 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
     """The policy with the properties that a client sends.
 
     Args:
-        present: the properties as they are, from one of the functions above.
+        present: the present properties, from one of the functions above.
 
-    Raises ProblemError, which names the property: it is not known, its value can't be used, or there is no
-    counterpart and its value is not the present one.
+    Raises ProblemError, which names the property: it is not known, its value can't be used, or it has no
+    counterpart and its value differs from the present one.
     """
     given = {"role": str(policy.role), **policy.given}
     for name, found in wanted.items():
@@ -223,7 +224,7 @@ class _Counterpart(NamedTuple):
 
     field: str
     read: Callable[[str], Any]
-    """The value of the field. Raises ValueError, which says what was expected."""
+    """The value of the field. Raises ValueError with the expected form."""
 
 
 def _text(found: Xml.Element) -> str:
@@ -289,7 +290,7 @@ _WHY: Final[Mapping[str, str]] = {
 
 
 def _is_same(name: str, value: str, present: str) -> bool:
-    """Whether a property is sent as it is shown, perhaps spelt in another way."""
+    """Whether a sent property has the shown value, perhaps in a different spelling."""
     if value == present:
         return True
     try:
@@ -315,7 +316,7 @@ def _read(counterpart: _Counterpart, name: str, value: str) -> Any:
 
 
 def _take_window(given: dict[str, Any], wanted: Mapping[str, Xml.Element], present: Shown) -> None:
-    """The field duplicate_window, of two properties. Raises ProblemError."""
+    """Sets the field duplicate_window from two properties. Raises ProblemError."""
     if _DETECTION not in present:
         return
     requires, window = (

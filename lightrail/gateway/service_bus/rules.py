@@ -54,7 +54,7 @@ async def delete(call: Call) -> web.Response:
 
 
 def _entry(call: Call, found: Subscription, name: str, rule: Rule) -> Entry:
-    # When a rule was made is not stored; its subscription's queue is as old, or older.
+    # The time at which a rule was created is not stored; its subscription's queue is as old, or older.
     at_ms = call.directory.get(found.target).created_at_ms
     url = call.url(found.router, OWN_QUEUE, found.id, "Rules", name)
     properties = descriptions.rule_properties(name, rule, rfc3339(at_ms))

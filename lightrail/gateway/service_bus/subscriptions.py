@@ -1,7 +1,7 @@
 """Subscriptions of the administration clients: a subscription of a router, and the queue that it sends to.
 
-A subscription that is made here has a queue of its own, TOPIC/Subscriptions/NAME. Others show the policy of
-the queue that they send to.
+A subscription that is created here has its own queue, TOPIC/Subscriptions/NAME. Other subscriptions show the
+policy of the queue that they send to.
 """
 
 from typing import Final
@@ -38,14 +38,14 @@ async def read(call: Call) -> web.Response:
 
 
 async def list_all(call: Call) -> web.Response:
-    """GET /TOPIC/subscriptions: those that send to queues."""
+    """GET /TOPIC/subscriptions: subscriptions that send to queues."""
     found, following = call.page(call.subscriptions(call.topic().name))
     figures = await call.figures(list(dict.fromkeys(each.target for each in found)))
     return call.feed([_entry(call, each, figures) for each in found], following)
 
 
 async def put(call: Call) -> web.Response:
-    """PUT /TOPIC/subscriptions/NAME: makes a subscription; with If-Match changes the policy of its queue."""
+    """PUT /TOPIC/subscriptions/NAME: creates one; with If-Match changes the policy of its queue."""
     topic, name = call.topic().name, call.place.subscription
     _, wanted = entries.description_in(await call.request.body(), (SUBSCRIPTION,))
     rule = wanted.pop(_RULE, None)
@@ -73,11 +73,11 @@ async def put(call: Call) -> web.Response:
 
 
 async def delete(call: Call) -> web.Response:
-    """DELETE /TOPIC/subscriptions/NAME: with the queue that is its own."""
+    """DELETE /TOPIC/subscriptions/NAME: also deletes the queue that was created with it."""
     found = call.subscription()
     namespace = call.services.namespace
     if has_own_queue(found):
-        # Subscriptions to a queue are deleted with it.
+        # Deleting a queue deletes the subscriptions to it.
         await namespace.drop(call.caller, found.target)
     else:
         await namespace.unsubscribe(call.caller, found.router, found.id)
@@ -85,9 +85,9 @@ async def delete(call: Call) -> web.Response:
 
 
 async def _give_queue(call: Call, queue: str, policy: Policy) -> bool:
-    """Makes the queue of a subscription, or takes the one that is there, as after an attempt cut short.
+    """Creates the queue of a subscription, or uses an existing one, as after an interrupted attempt.
 
-    True for a new one.
+    Returns whether the queue is new.
     """
     namespace = call.services.namespace
     if call.directory.get(queue).role is Role.QUEUE:

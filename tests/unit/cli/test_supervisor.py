@@ -80,7 +80,7 @@ def test_a_new_instance_waits_for_the_children_of_one_that_was_killed(tmp_path: 
         first.kill()
         second = broker(data)
         try:
-            wait.until(lambda: "instance that died" in second.said(), "the second instance waits")
+            wait.until(lambda: "instance that ended" in second.said(), "the second instance waits")
             (data / "shard-0.deaf").unlink()
             os.kill(deaf, signal.SIGKILL)
             second.until_ready()

@@ -94,13 +94,10 @@ def test_a_deletion_in_forgotten_times_is_believed_where_something_as_late_is_st
 def test_what_a_coordinator_has_of_a_time_that_is_known_gives_it_away() -> None:
     other = Entry("names/x", "1", 4, 4)
     assert (
-        doubt({}, 7, [other], 20, None) == "it has names/x of revision 4, which was not there at revision 7"
+        doubt({}, 7, [other], 20, None) == "it has names/x of revision 4, which did not exist at revision 7"
     )
     assert doubt({}, 7, [], 6, None) == "it is at revision 6, and revision 7 was seen before"
-    assert (
-        doubt({}, 7, [], 8, [("names/x", 4, 4)])
-        == "at revision 7 it had another names/x than was seen before"
-    )
+    assert doubt({}, 7, [], 8, [("names/x", 4, 4)]) == "at revision 7 it had a different names/x than before"
 
 
 def test_what_is_put_back_overwrites_nothing_that_is_newer_and_deletes_nothing() -> None:

@@ -66,7 +66,7 @@ def test_an_empty_disk_under_an_old_name_is_refused() -> None:
     check_disk(3, known, "old", "dir")
     with pytest.raises(MemberRefusedError, match=r"3 was made by disk old, this directory \(dir\) is empty"):
         check_disk(3, known, None, "dir")
-    with pytest.raises(MemberRefusedError, match=r"holds disk new.*lightrail-admin shard forget-disk 3"):
+    with pytest.raises(MemberRefusedError, match=r"has disk new.*lightrail-admin shard forget-disk 3"):
         check_disk(3, known, "new", "dir")
 
 

@@ -210,7 +210,7 @@ def test_a_subscription_that_can_not_be_ended_is_an_error_of_the_detach() -> Non
         link.detach()
         await client.turn()
         assert link.state == DETACHED
-        assert b"which is still there: etcd is away" in client.heard
+        assert b"which still exists: etcd is away" in client.heard
         assert len(subscriptions(scene)) == 1
 
     held(test)

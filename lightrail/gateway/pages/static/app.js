@@ -56,7 +56,7 @@
         else plot = build(element, columns, names, labels);
         element.dataset.points = String(found.t.length);
       } catch (error) {
-        // The gateway is away for a moment: what is drawn stays, and the next try tells.
+        // The gateway does not answer: the chart stays as it is until the next request.
         element.dataset.stale = "true";
       }
     };

@@ -138,7 +138,7 @@ def test_what_goes_with_a_name_is_asked_about(gateway: FakeGateway, capsys: Outp
     gateway.answers["GET", "/!routers"] = (200, {}, {"routers": [feeding]})
     assert run(gateway, "names", "delete", "q") == 1
     said = capsys.readouterr().err
-    assert "q has 1,203 messages, 1 dead letter, 1 subscription to it, which would go with it" in said
+    assert "q has 1,203 messages, 1 dead letter, 1 subscription to it, which would be deleted with it" in said
     assert "--yes" in said
     assert deletions(gateway) == []
     gateway.answers["GET", "/r/!policy"] = (200, {}, {"role": "router"})
@@ -162,7 +162,7 @@ def test_a_push_with_messages_on_their_way_is_asked_about(gateway: FakeGateway, 
     gateway.answers["GET", "/r/$subscriptions/s/!figures"] = (200, {}, {"ready": 2})
     gateway.answers["DELETE", path] = (204, {}, b"")
     assert run(gateway, "subscriptions", "remove", "r", "s") == 1
-    assert "2 messages on the way to its URL" in capsys.readouterr().err
+    assert "2 messages for its URL" in capsys.readouterr().err
     assert deletions(gateway) == []
     assert run(gateway, "subscriptions", "remove", "r", "s", "--yes") == 0
     gateway.answers["GET", path] = (200, {}, {"id": "s", "target": "q"})
@@ -200,7 +200,7 @@ def test_commands_that_ask_no_gateway_refuse_its_options(
 ) -> None:
     assert run(gateway, *words) == 2
     said = capsys.readouterr().err
-    assert f"`{words[0]} {words[1]}` asks no gateway" in said
+    assert f"`{words[0]} {words[1]}` uses no gateway" in said
     assert "--url" in said
     assert admin.main(["--ca", "x", "--user", "y", *words]) == 2
     assert "--user, --ca" in capsys.readouterr().err
@@ -298,7 +298,7 @@ def test_a_redrive_is_followed_to_its_end(gateway: FakeGateway, capsys: Output) 
     assert run(gateway, "dlq", "redrive", "q") == 0
     asked = json.loads(gateway.asked[0][2])
     assert (asked["from"], asked["to"], asked["mode"]) == ("q/$dlq", None, "redrive")
-    assert "5 messages from q/$dlq to the queues they came from: done" in capsys.readouterr().out
+    assert "5 messages from q/$dlq to the queues that they come from: done" in capsys.readouterr().out
 
 
 def test_a_transfer_that_fails_says_why(gateway: FakeGateway, capsys: Output) -> None:
@@ -352,7 +352,7 @@ def doctor(gateway: FakeGateway, status: dict[str, Any], *queues: dict[str, Any]
 
 def test_a_healthy_broker_has_nothing_wrong(gateway: FakeGateway, capsys: Output) -> None:
     assert doctor(gateway, {}, QUEUE) == 0
-    assert capsys.readouterr().out == "nothing is wrong\n"
+    assert capsys.readouterr().out == "no problem found\n"
 
 
 def test_the_doctor_says_what_is_wrong_and_what_to_do(gateway: FakeGateway, capsys: Output) -> None:
@@ -412,7 +412,7 @@ def test_the_doctor_names_a_disk_that_hangs_and_one_without_room(
     )
     assert status == 1
     out = capsys.readouterr().out
-    assert "error: not ready: shard-0: the disk has not answered for 34 s\n    look at the disk" in out
+    assert "error: not ready: shard-0: the disk has not answered for 34 s\n    check the disk" in out
     assert "error: shard 1 refuses messages: its disk has no room" in out
     assert "could not write" not in out
 

@@ -98,7 +98,7 @@ def test_the_segments_of_one_journal_are_listed(gateway: FakeGateway, capsys: Ou
     assert len(lines) == 3
     gateway.answers["GET", "/!journals"] = (200, {}, {"journals": []})
     assert run(gateway, "journal", "list", "ab") == 1
-    assert "not there" in capsys.readouterr().out
+    assert "not known" in capsys.readouterr().out
 
 
 def test_readers_are_listed_with_how_far_they_are_behind(gateway: FakeGateway, capsys: Output) -> None:
@@ -133,7 +133,7 @@ def test_positions_and_bounds_are_set(gateway: FakeGateway, capsys: Output) -> N
     gateway.answers["PUT", PATH] = (201, {}, READER)
     assert run(gateway, "reader", "set", "analytics/capture") == 0
     assert said(gateway) == {"positions": {}}
-    assert "is there now" in capsys.readouterr().out
+    assert "is created now" in capsys.readouterr().out
 
 
 def test_a_reader_may_begin_with_what_comes_from_now_on(gateway: FakeGateway, capsys: Output) -> None:

@@ -234,7 +234,7 @@ def test_ctrl_c_leaves_the_moves_going_on_and_another_run_shows_their_end(
     with monkeypatch.context() as patched:
         patched.setattr(time, "sleep", interrupted)
         assert run(gateway, "rebalance") == 1
-    assert "the moves go on; `lightrail-admin rebalance` shows them again" in capsys.readouterr().err
+    assert "the moves continue; `lightrail-admin rebalance` shows them again" in capsys.readouterr().err
     assert ("DELETE", "/!moves") not in asked(gateway)
     gateway.answers["GET", "/!plan"] = (200, {}, PLAN | {"moves": []})
     gateway.answers["GET", "/!moves"] = looks(([under_way()], []), ([], [ended()]))
@@ -256,19 +256,19 @@ def test_a_gateway_that_stays_away_ends_the_command_and_not_the_moves(
     monkeypatch.setattr(execution, "GATEWAY_WAIT_S", 0.0)
     gateway.answers["GET", "/!moves"] = [NO_MOVES, (503, {}, {"detail": "it can't be asked now"})]
     assert run(gateway, "rebalance") == 1
-    assert "it can't be asked now; the moves go on without it" in capsys.readouterr().err
+    assert "it can't be asked now; the moves continue without it" in capsys.readouterr().err
 
 
 def test_cancel_and_verify_ask_for_just_that(gateway: FakeGateway, capsys: Output) -> None:
     gateway.answers["DELETE", "/!moves"] = (200, {}, {"cancelled": ["a"], "too_late": ["b\x1b[2J"]})
     assert run(gateway, "rebalance", "--cancel") == 0
     out = capsys.readouterr().out
-    assert "1 move called off" in out
+    assert "1 move cancelled" in out
     assert "too late for b\\x1b[2J" in out
     found = {"queues": 5, "served": 5, "problems": []}
     gateway.answers["GET", "/!verify"] = (200, {}, found)
     assert run(gateway, "rebalance", "--verify") == 0
-    assert "each is where it should be, once" in capsys.readouterr().out
+    assert "each is served once, by its owner" in capsys.readouterr().out
     gateway.answers["GET", "/!verify"] = (200, {}, found | {"problems": ["a is placed twice"]})
     assert run(gateway, "rebalance", "--verify") == 1
     assert "a is placed twice" in capsys.readouterr().out
@@ -307,6 +307,4 @@ def test_without_a_terminal_a_line_comes_now_and_then_and_says_what_is_waited_fo
     state = {"moves": [under_way() | {"queue": "q1", "error": "shard 0 is not there now"}], "ended": []}
     for now[0] in (0.5, 1.9, 2.1, 3.0):
         watching.look(state)
-    assert out.getvalue() == (
-        "1,199 of 1,200 queues moved, 1 under way\nq1 waits: shard 0 is not there now\n"
-    )
+    assert out.getvalue() == ("1,199 of 1,200 queues moved, 1 active\nq1 waits: shard 0 is not there now\n")

@@ -109,7 +109,7 @@ def test_queues_are_lost_only_after_they_were_shown_and_with_yes(
     assert run(gateway, "remove", "3", "--lose-queues") == 1
     said = capsys.readouterr()
     assert said.out == "a\nb\\x1b[2J\n"
-    assert "2 queues of shard 3 would lose all messages, for good; with --yes it is done" in said.err
+    assert "2 queues of shard 3 would lose all messages, for good; confirm with --yes" in said.err
     assert run(gateway, "remove", "3", "--lose-queues", "--json") == 1
     assert json.loads(capsys.readouterr().out) == {"would_lose": ["a", "b\x1b[2J"]}
     assert "DELETE" not in [each[0] for each in gateway.asked]

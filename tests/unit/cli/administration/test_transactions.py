@@ -67,7 +67,7 @@ def test_without_yes_nothing_is_decided_and_what_would_be_is_shown(
     assert ONE in shown.out
     assert THREE not in shown.out
     assert "2 transactions would be decided by hand (abort)" in shown.err
-    assert "may contradict what shard 3 has done" in shown.err
+    assert "may contradict the decision of shard 3" in shown.err
     assert run(gateway, "decide", "abort", ONE, "--json") == 1
     assert json.loads(capsys.readouterr().out) == {"would_decide": ROWS[:2]}
     assert decided(gateway) == []

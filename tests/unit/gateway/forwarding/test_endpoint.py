@@ -80,7 +80,7 @@ def test_a_public_name_that_leads_here_is_not_called() -> None:
         allowed = post(hook.url.replace("127.0.0.1", "localhost"), "localhost")
     assert len(hook.got) == 1
     assert allowed.status == 200
-    assert "where push_allow lets no such name lead" in found.error
+    assert "which push_allow does not allow for this name" in found.error
 
 
 def test_at_most_so_many_requests_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

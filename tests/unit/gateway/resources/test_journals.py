@@ -87,7 +87,7 @@ def test_a_journal_whose_shard_is_away_is_listed_as_away_and_read_again_later(tm
             ("d1", True),
         ]
         came = await scene.get("/!journals/d1/1")
-        assert "away" in problem(came, 503)["detail"]
+        assert "not connected" in problem(came, 503)["detail"]
         assert came.headers["Retry-After"] == "1"
         problem(await scene.get("/!journals/d0/1"), 404)
 

@@ -263,12 +263,12 @@ def test_verify_says_what_does_not_fit_and_nothing_where_all_does(monkeypatch: p
             "stray is served by shard 2 and placed nowhere",
             "lost is placed on shard 9, which is no part of this cluster",
             "nameless is placed on shard 0 and has no role: with "
-            "`lightrail-admin names set nameless role=queue` it is a queue again, and can be looked into and "
+            "`lightrail-admin names set nameless role=queue` it is a queue again, and can be inspected and "
             "deleted",
             "the move of b from shard 1 to 0 has not ended",
         ]
         scene.peers[1].state = State.GREETING
-        assert "shard 1 does not answer: what it has could not be checked; 1 queues" in " ".join(
+        assert "shard 1 does not answer: its queues could not be checked; 1 queues" in " ".join(
             (await scene.ask(verification.verify))["problems"]
         )
 

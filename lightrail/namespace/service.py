@@ -1,7 +1,7 @@
 """Service: all changes of the namespace, for HTTP, AMQP management and the broker itself.
 
 Every method checks the change and writes it in one transaction, guarded by the revisions that it read. Of two
-callers that change the same name at once, one gets Changed.
+callers that change the same name at once, one gets ChangedError.
 """
 
 import json
@@ -53,8 +53,10 @@ class Service:
     # --- names -----------------------------------------------------------------------------------------
 
     async def give(self, caller: Caller, name: str, policy: Policy, *, owner: str = "") -> Name:
-        """Give a name its role; `owner` is the client whose end deletes it. Raises TakenError, Forbidden,
-        Refused."""
+        """Give a name its role; `owner` is the client whose end deletes it.
+
+        Raises TakenError, ForbiddenError, ServiceError.
+        """
         spelling.check(name)
         if spelling.is_dead_letter(name):
             raise ServiceError(f"{name} comes with its queue; give {spelling.owner(name)} a policy")
@@ -106,7 +108,7 @@ class Service:
         """Change the policy of a name. `revision` is the one that the caller has read, or None for any.
 
         Raises:
-            Missing, Changed, Forbidden, Refused: also for another role.
+            MissingError, ChangedError, ForbiddenError, ServiceError: also for another role.
         """
         self.directory.refresh()
         record = self._known(caller, name, revision)
@@ -176,14 +178,15 @@ class Service:
 
         Args:
             owner: the AMQP link, session or connection whose end deletes the subscription; empty for none.
-            replace_it: replace the subscription of this id instead of raising Taken.
+            replace_it: replace the subscription of this id instead of raising TakenError.
             no_local: container-id of a client whose messages the subscription does not get; empty for none.
             rules: instead of a filter and an action, these by name (rules.py).
             revision: of the subscription to replace; None for any.
 
         Raises:
-            MissingError: no such router or target. Taken: a subscription of this id. Changed. Forbidden.
-            Refused: a bad filter or action, a cycle, too many subscribers.
+            MissingError: no such router or target. TakenError: a subscription of this id. ChangedError.
+            ForbiddenError.
+            ServiceError: a bad filter or action, a cycle, too many subscribers.
         """
         directory = self.directory
         directory.refresh()
@@ -220,7 +223,7 @@ class Service:
 
     def _replaceable(self, router: Name, id: str, replace_it: bool) -> Subscription | None:
         """The subscription that a new one of this id replaces. Raises TakenError, LimitExceededError,
-        Refused."""
+        ServiceError."""
         existing = self.directory.subscription(router.name, id) if id else None
         if existing is not None:
             if not replace_it:
@@ -247,7 +250,7 @@ class Service:
             await self._coordinator.place(queue)
 
     async def unsubscribe(self, caller: Caller, router: str, id: str, *, owner: str = "") -> None:
-        """End a subscription; its owner needs no right for that. Raises MissingError, Forbidden."""
+        """End a subscription; its owner needs no right for that. Raises MissingError, ForbiddenError."""
         self.directory.refresh()
         found = self.directory.subscription(router, id)
         if found is None:

@@ -116,7 +116,7 @@ async def open_engine(
     map: Map,
     counts: ShardCounts,
 ) -> tuple[Storage, Engine]:
-    """The engine with all recovered queues. Raises CannotServeError, Stopped."""
+    """The engine with all recovered queues. Raises CannotServeError, StoppedError."""
     process = joining.process
     started = time.perf_counter()
     now_ms = Server.now_ms()

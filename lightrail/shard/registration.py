@@ -27,7 +27,7 @@ async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start]
     """The directory of this shard and, unless it is configured, its number; see data_directory.py and
     start.py.
 
-    Raises CannotServeError, Stopped.
+    Raises CannotServeError, StoppedError.
     """
     process = joining.process
     settings = process.settings
@@ -68,7 +68,7 @@ async def make_known(
     address: str,
     page: Endpoint,
 ) -> None:
-    """Registers the shard, which serves at `address`. Raises CannotServeError, Stopped."""
+    """Registers the shard, which serves at `address`. Raises CannotServeError, StoppedError."""
     process = joining.process
     lasting = process.settings.store != "memory"
     try:

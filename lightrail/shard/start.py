@@ -62,7 +62,7 @@ class Start:
     async def until_alone(self) -> None:
         """Waits until no other process can be alive under this number.
 
-        Raises MemberRefusedError, StoreRefusedError, CannotServe, Stopped.
+        Raises MemberRefusedError, StoreRefusedError, CannotServeError, StoppedError.
         """
         await self._look()
         dead = None
@@ -111,7 +111,7 @@ class Start:
     async def begin(self, disk: str, extent: Extent) -> None:
         """Makes this the last start, in the directory and then in the coordinator.
 
-        Raises MemberRefusedError, StoreRefusedError, CannotServe, Stopped.
+        Raises MemberRefusedError, StoreRefusedError, CannotServeError, StoppedError.
         """
         if not self._lasting:
             return

@@ -36,7 +36,7 @@ class Registry(Protocol[OwnerT_contra]):
         ...
 
     def sent_last(self, peer: ShardPeer, part: bytes) -> None:
-        """Remembers the frame of an owner without links, to send it to the next shard if it bounces."""
+        """The shard that owns a queue without links was sent this frame: if it bounces, it is dropped."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -62,7 +62,7 @@ def check_sources(args: argparse.Namespace) -> None:
     """Checks before Spark starts that the journals of the options of `add_events` exist.
 
     Raises:
-        Unreachable: an archive or gateway does not answer.
+        UnreachableError: an archive or gateway does not answer.
         UsageError: an option has a wrong value.
     """
     if args.table is None:

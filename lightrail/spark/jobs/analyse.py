@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         CommandError: the source can't be read, or the report can't be written.
-        Unreachable: an archive or gateway does not answer.
+        UnreachableError: an archive or gateway does not answer.
         UsageError: the options do not go together.
     """
     from pyspark import StorageLevel

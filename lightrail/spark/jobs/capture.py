@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         CommandError: the table or the journals are damaged, or of another kind.
-        Unreachable: an archive or gateway does not answer.
+        UnreachableError: an archive or gateway does not answer.
         UsageError: the options do not go together.
     """
     from lightrail.spark.lake.stream import Capture

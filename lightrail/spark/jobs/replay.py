@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         CommandError: the source can't be read, or the broker refuses messages; stored messages stay.
-        Unreachable: an archive or gateway does not answer.
+        UnreachableError: an archive or gateway does not answer.
         UsageError: the options do not go together.
     """
     from lightrail.spark.writing import replaying

@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         CommandError: there is no such table.
-        Unreachable: an archive or gateway does not answer.
-        Usage: the options do not go together.
+        UnreachableError: an archive or gateway does not answer.
+        UsageError: the options do not go together.
     """
     from lightrail.spark.lake.table import open_table
     from lightrail.spark.lake.verifying import verify

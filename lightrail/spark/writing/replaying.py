@@ -111,7 +111,7 @@ def save(path: Path, run: Run) -> None:
 def pinned_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options of the data source, with the current offsets.
 
-    Raises SourceError, DataLoss.
+    Raises SourceError, DataLossError.
     """
     from lightrail.spark.journals.listing import Listing
     from lightrail.spark.reading.options import read_options

@@ -151,7 +151,7 @@ def test_a_filter_for_messages_of_others_is_refused_where_it_would_not_hold(desc
         for name, capabilities, said in (
             ("q", None, b"is for receivers at routers"),
             ("one", None, b"would lose some"),
-            ("t", shared, b"is of several clients"),
+            ("t", shared, b"has several clients"),
         ):
             source = Source(address=name, filter={Symbol("no-local"): Described(descriptor, [])})
             source.capabilities = capabilities

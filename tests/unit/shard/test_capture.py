@@ -373,8 +373,8 @@ def test_a_store_without_a_journal_says_once_that_it_can_not_capture(
         names.give(QUEUE, policy(capture=True, max_length=9))
         scene.refresh()
     assert [each.getMessage() for each in caplog.records if "captured" in each.getMessage()] == [
-        "queue q should be captured, says its policy, and the store of this shard keeps no journal: "
-        "nothing of it is captured. Start with --store journal, or take capture out of the policy"
+        "the policy of queue q has capture, and the store of this shard is no journal: the queue is not "
+        "captured. Start with --store journal, or remove capture from the policy"
     ]
     peer.send(1, 1, [b"a"], durable=False)
     assert not store.appends()

@@ -84,7 +84,7 @@ def replaces_the_owner_of_a_group(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("break_it", "policy", "law"),
     [
-        (breaks_conservation, Policy(), "4 arrived, but 4 are here and 1 left"),
+        (breaks_conservation, Policy(), "4 arrived, but 4 are present and 1 left"),
         (breaks_the_sums, Policy(), None),
         (breaks_the_order_of_a_line, Policy(), "lies in the run before it"),
         (breaks_credit, Policy(), "consumer 1 has negative credit"),

@@ -9,19 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from lightrail.journal.layout import (
-    APPEND,
-    GAP,
-    HEADER_SIZE,
-    QUEUE,
-    U64,
-    decode_append_head,
-)
+from lightrail.journal.layout import APPEND, GAP, HEADER_SIZE, QUEUE, U64, decode_append_head
 from lightrail.journal.scan import Found, Readable, Scan
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-    SegmentHeader,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, SegmentHeader
 
 FORMAT: Final = 1
 BLOCK_BYTES: Final = 1024 * 1024

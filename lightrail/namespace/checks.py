@@ -70,12 +70,14 @@ def check_policy(directory: Directory, name: str, policy: Policy) -> None:
             )
 
 
-def check_replacement(existing: Subscription, made: Subscription, revision: int | None) -> None:
+def check_replacement(existing: Subscription | None, made: Subscription, revision: int | None) -> None:
     """Raises ChangedError at another revision; ServiceError where a URL would become a name, or a name a URL.
 
     Args:
         revision: that the existing subscription should have; None for any.
     """
+    if existing is None:
+        return
     if revision not in (None, existing.revision):
         raise ChangedError(
             f"subscription {existing.id} of {existing.router} is at revision {existing.revision} by now"

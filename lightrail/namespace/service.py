@@ -185,8 +185,7 @@ class Service:
 
         Raises:
             MissingError: no such router or target. TakenError: a subscription of this id. ChangedError.
-            ForbiddenError.
-            ServiceError: a bad filter or action, a cycle, too many subscribers.
+            ForbiddenError. ServiceError: a bad filter or action, a cycle, too many subscribers.
         """
         directory = self.directory
         directory.refresh()
@@ -207,8 +206,7 @@ class Service:
             no_local=no_local,
             rules=rules,
         )
-        if existing is not None:
-            checks.check_replacement(existing, made, revision)
+        checks.check_replacement(existing, made, revision)
         checks.check_subscription(filter, action, expires_at, rules)
         spelling.check(spelling.subscription_name(router, made.id))
         if made.push:

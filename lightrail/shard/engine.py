@@ -98,18 +98,7 @@ class Engine:
         takeovers = self._takeovers = Takeovers(links)
         settling = Settling(performer, relays, links.awaited, freezing, answers, counts, takeovers)
         self._receiving = Receiving(
-            boot,
-            store,
-            frontends,
-            follower,
-            links,
-            relays,
-            batches,
-            routes,
-            settling,
-            requests,
-            answers,
-            takeovers,
+            boot, store, frontends, follower, links, relays, batches, routes, settling, requests, answers
         )
         self._messages_committing = 0
         self._ticked_ms = now_ms

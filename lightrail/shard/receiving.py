@@ -16,7 +16,7 @@ from lightrail.shard.peers import NumberMissingError, Peer
 from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.requests import Requests
 from lightrail.shard.settling import Settling
-from lightrail.shard.takeovers import Opening, Takeovers
+from lightrail.shard.takeovers import Opening
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import COUNT_MASK, HEADER, HEADER_SIZE, Kind, frame
 
@@ -68,7 +68,6 @@ class Receiving:
         settling: Settling,
         requests: Requests,
         answers: Answers,
-        takeovers: Takeovers,
     ) -> None:
         self._boot = boot
         self._position = store.position
@@ -81,7 +80,7 @@ class Receiving:
         self._settling = settling
         self._requests = requests
         self._answers = answers
-        self._takeovers = takeovers
+        self._takeovers = settling.takeovers
         self._rare: dict[int, Apply] = {
             Kind.COUNT: self._count,
             Kind.PING: self._ping,

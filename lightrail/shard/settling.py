@@ -19,7 +19,7 @@ from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, Kind
 class Settling:
     """Applies the frames of consumers."""
 
-    __slots__ = ("_answers", "_awaited", "_counts", "_freezing", "_performer", "_relays", "_takeovers")
+    __slots__ = ("_answers", "_awaited", "_counts", "_freezing", "_performer", "_relays", "takeovers")
 
     def __init__(
         self,
@@ -37,14 +37,15 @@ class Settling:
         self._freezing = freezing
         self._answers = answers
         self._counts = counts
-        self._takeovers = takeovers
+        self.takeovers = takeovers
+        """Links whose CREDIT has to wait until they are open."""
 
     def credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
         """Sets the credit of a consumer or a listener."""
         _, flags, _, _, link, kib, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
         if consumer is None:
-            if not self._takeovers.credit(peer, link, part):
+            if not self.takeovers.credit(peer, link, part):
                 self._relays.credit(peer, part, now_ms)
             return
         queue = consumer.queue

@@ -19,10 +19,7 @@ from lightrail.amqp.sections import Header, Properties
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import read_index
 from lightrail.journal.record import Queue, QueueEvent
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-    decode_segment_header,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append

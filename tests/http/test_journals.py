@@ -14,9 +14,7 @@ import pytest
 
 from lightrail.journal.archive import Incarnation, index_name, segment_name
 from lightrail.journal.index import decode_index, read_index
-from lightrail.journal.segment_header import (
-    decode_segment_header,
-)
+from lightrail.journal.segment_header import decode_segment_header
 from tests.support import wait
 from tests.support.broker import ROOT, Broker
 from tests.support.http_client import Http, Response

@@ -24,10 +24,7 @@ from lightrail.journal.archive import (
     segment_name,
 )
 from lightrail.journal.index import BadIndexError, SegmentIndex, decode_index, read_index
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-    decode_segment_header,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.shard.archiving.folders import Folders
 from lightrail.shard.archiving.retention import Kept
 from lightrail.shard.journal.files import NO_LINK, DiskFile, Files, copy

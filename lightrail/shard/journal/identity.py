@@ -4,9 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from lightrail.journal.segment_header import (
-    FORMAT_VERSION,
-)
+from lightrail.journal.segment_header import FORMAT_VERSION
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.store import StoreRefusedError
 

@@ -3,16 +3,10 @@
 from array import array
 from typing import Final
 
-from lightrail.journal.layout import (
-    APPEND,
-    AppendHead,
-    decode_append_head,
-)
+from lightrail.journal.layout import APPEND, AppendHead, decode_append_head
 from lightrail.journal.record import SPILLED
 from lightrail.journal.scan import Found, Scan
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.model import limits
 from lightrail.shard.journal.batches import lay_over, load
 from lightrail.shard.journal.live import Attributes, LiveSpans, Span

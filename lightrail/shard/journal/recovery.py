@@ -52,10 +52,7 @@ from lightrail.journal.record import (
     Transaction,
 )
 from lightrail.journal.scan import Found, Scan, next_whole
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-    decode_segment_header,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.shard.journal.begun import begun
 from lightrail.shard.journal.extent import NOTHING, Extent
 from lightrail.shard.journal.files import DiskFile, Files, own_copy

@@ -4,14 +4,9 @@ import threading
 from typing import Final
 
 from lightrail.journal.index import BLOCK_BYTES, Block, SegmentIndex
-from lightrail.journal.layout import (
-    HEADER_SIZE,
-    IDS_FIXED,
-)
+from lightrail.journal.layout import HEADER_SIZE, IDS_FIXED
 from lightrail.journal.record import Ids
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.shard.journal.files import DiskFile, Files
 
 SUFFIX: Final = ".segment"

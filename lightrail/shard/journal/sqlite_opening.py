@@ -4,13 +4,9 @@ import os
 import sqlite3
 from collections.abc import Callable
 
-from lightrail.journal.layout import (
-    decode_transaction,
-)
+from lightrail.journal.layout import decode_transaction
 from lightrail.journal.record import Ids, Queue, QueueEvent
-from lightrail.journal.segment_header import (
-    FORMAT_VERSION,
-)
+from lightrail.journal.segment_header import FORMAT_VERSION
 from lightrail.model import limits
 from lightrail.shard.journal.sqlite_jobs import SCHEMA
 from lightrail.shard.journal.store import StoreRefusedError

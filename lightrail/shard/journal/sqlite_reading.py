@@ -4,9 +4,7 @@ import sqlite3
 import threading
 
 from lightrail.journal.scan import Scan
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.model import limits
 from lightrail.shard.journal.batches import lay_over, runs_of
 from lightrail.shard.journal.commit import Entry, record_bytes

@@ -31,10 +31,7 @@ from lightrail.journal.record import (
     Taken,
     Transaction,
 )
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-    encode_segment_header,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, encode_segment_header
 from lightrail.shard.journal.batches import columns
 from lightrail.shard.journal.commit import Entry, JournalCommit, Part, Reached, last_of
 from lightrail.shard.journal.record import Append, encode_append_head

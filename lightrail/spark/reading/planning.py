@@ -7,10 +7,7 @@ from typing import NamedTuple
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex
 from lightrail.journal.scan import Scan
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-    decode_segment_header,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.model import limits
 from lightrail.spark.decoding.wanted import Part
 from lightrail.spark.journals.journal import Held, Journal, first_answer

@@ -1,17 +1,10 @@
 """Gaps without capture: segments without a captured queue are not archived, so their absence is no loss."""
 
 from lightrail.journal.index import SegmentIndex
-from lightrail.journal.layout import (
-    QUEUE,
-    SNAPSHOT,
-    decode_small,
-)
+from lightrail.journal.layout import QUEUE, SNAPSHOT, decode_small
 from lightrail.journal.record import Queue, QueueEvent, Snapshot
 from lightrail.journal.scan import Found, Scan
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-    decode_segment_header,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.spark.decoding.tables import read_policy
 from lightrail.spark.journals.journal import Held, Journal, first_answer
 from lightrail.spark.journals.sources import File, SegmentMissingError

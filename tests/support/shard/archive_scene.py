@@ -6,9 +6,7 @@ from lightrail.cluster.readers import Reader
 from lightrail.journal.archive import IDENTITY, index_name, segment_name
 from lightrail.journal.index import decode_index, read_index
 from lightrail.journal.scan import Readable, Scan
-from lightrail.journal.segment_header import (
-    decode_segment_header,
-)
+from lightrail.journal.segment_header import decode_segment_header
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.retention import Rule
 from lightrail.shard.journal.journal import Journal

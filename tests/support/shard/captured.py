@@ -9,11 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from lightrail.journal.layout import (
-    APPEND,
-    decode_append_head,
-    decode_small,
-)
+from lightrail.journal.layout import APPEND, decode_append_head, decode_small
 from lightrail.journal.record import (
     CONTINUED,
     MOVED,
@@ -27,10 +23,7 @@ from lightrail.journal.record import (
     Snapshot,
 )
 from lightrail.journal.scan import Found, Readable, Scan
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-    decode_segment_header,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
 
 
 class Event(NamedTuple):

@@ -8,10 +8,7 @@ from pathlib import Path
 from lightrail.journal.archive import IDENTITY, Incarnation, index_name, segment_name
 from lightrail.journal.index import SegmentIndex, read_index
 from lightrail.journal.record import Outcome, Queue, QueueEvent, Settle
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-    decode_segment_header,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import RealFile, RealFiles
 from lightrail.shard.journal.journal import Journal

@@ -9,12 +9,7 @@ from typing import Any
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex, read_index
-from lightrail.journal.layout import (
-    APPEND,
-    GAP,
-    decode_append_head,
-    decode_small,
-)
+from lightrail.journal.layout import APPEND, GAP, decode_append_head, decode_small
 from lightrail.journal.record import (
     CONTINUED,
     MOVED,
@@ -34,10 +29,7 @@ from lightrail.journal.record import (
     Taken,
 )
 from lightrail.journal.scan import Found, Scan
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-    decode_segment_header,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.model.attempts import failures
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append

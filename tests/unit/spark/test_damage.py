@@ -8,17 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightrail.journal.archive import ArchiveError
-from lightrail.journal.layout import (
-    GAP,
-    QUEUE,
-    SNAPSHOT,
-    encode_small,
-    finished,
-)
+from lightrail.journal.layout import GAP, QUEUE, SNAPSHOT, encode_small, finished
 from lightrail.journal.record import Gap
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.spark.decoding.damage import DamageError
 from lightrail.spark.decoding.wanted import Part, Wanted
 from tests.unit.spark.journal_rows import (

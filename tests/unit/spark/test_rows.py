@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightrail.amqp.sections import Header, encode_header
-from lightrail.journal.layout import (
-    HEADER_SIZE,
-)
+from lightrail.journal.layout import HEADER_SIZE
 from lightrail.journal.record import (
     CONTINUED,
     DEFERRED_REASON,
@@ -25,9 +23,7 @@ from lightrail.journal.record import (
     QueueEvent,
     Settle,
 )
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.model import limits
 from lightrail.model.attempts import DEFERRED
 from lightrail.model.orders import PRIORITY_MIXED

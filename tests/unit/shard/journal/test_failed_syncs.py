@@ -5,10 +5,7 @@ import errno
 import pytest
 
 from lightrail.journal.record import Queue, QueueEvent
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-    encode_segment_header,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, encode_segment_header
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files

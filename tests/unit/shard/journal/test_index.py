@@ -7,9 +7,7 @@ import pytest
 from lightrail.journal import index as format_of_index
 from lightrail.journal.index import SegmentIndex, read_index
 from lightrail.journal.record import CONTINUED, SPILLED, Outcome, Queue, QueueEvent, Settle
-from lightrail.journal.segment_header import (
-    decode_segment_header,
-)
+from lightrail.journal.segment_header import decode_segment_header
 from lightrail.shard.journal import segment as segment_module
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append

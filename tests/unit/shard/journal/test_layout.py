@@ -37,9 +37,7 @@ from lightrail.journal.record import (
     TransactionState,
 )
 from lightrail.journal.scan import Scan
-from lightrail.journal.segment_header import (
-    decode_segment_header,
-)
+from lightrail.journal.segment_header import decode_segment_header
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of

@@ -5,18 +5,9 @@ import random
 
 import pytest
 
-from lightrail.journal.layout import (
-    CLOSE,
-    MARK,
-    REST,
-    U64,
-    finished,
-)
+from lightrail.journal.layout import CLOSE, MARK, REST, U64, finished
 from lightrail.journal.record import Outcome, Queue, QueueEvent, Settle
-from lightrail.journal.segment_header import (
-    SEGMENT_HEADER_SIZE,
-    encode_segment_header,
-)
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, encode_segment_header
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files

@@ -166,7 +166,7 @@ def test_a_router_that_rejects_what_nobody_gets_stores_nothing_of_the_batch(http
         (b"", 400, "expected u32 count"),
         (struct.pack("<I", 0), 400, "expected 1 to 65536"),
         (struct.pack("<I", 65_537), 400, "expected 1 to 65536"),
-        (struct.pack("<II", 2, 0), 400, "says 2 messages"),
+        (struct.pack("<II", 2, 0), 400, "for 2 messages"),
         (struct.pack("<II", 1, 9) + message("a"), 400, "do not rise"),
         (struct.pack("<III", 2, 40, 19) + message("a"), 400, "do not rise"),
         (body([b"no message"]), 422, "message 0 of the batch is no AMQP message"),

@@ -35,7 +35,7 @@ def test_a_shard_is_refused_under_a_number_that_is_not_its_own(tmp_path: Path) -
         disk = json.loads(cluster.keys("shards/")["shards/0"])["disk"]
 
         said = refused(cluster.shard("--id", "0", data=shard.data))
-        assert f"{shard.data}/shard-0 is held by another process, which serves shard 0" in said
+        assert f"{shard.data}/shard-0 is locked by another process, which serves shard 0" in said
 
         said = refused(cluster.shard("--id", "0"))
         assert f"shardsets/0 was made by disk {disk}, this directory" in said

@@ -101,8 +101,9 @@ class RabbitMQ:
         texts = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead_letters}
         arguments = ", ".join(f'{{<<"{name}">>, longstr, <<"{text}">>}}' for name, text in texts.items())
         given = arguments if dead_letters else ""
-        call = f'rabbit_amqqueue:declare({resource}, true, false, [{given}], none, <<"tests">>).'
-        answer = self._control("eval", call)
+        declare = f'rabbit_amqqueue:declare({resource}, true, false, [{given}], none, <<"tests">>)'
+        # After a kill a queue was missing once: its definition shall be in its table, and not only in a log.
+        answer = self._control("eval", f"Answer = {declare}, dumped = mnesia:dump_log(), Answer.")
         assert "{new," in answer, answer
 
     def delete(self, queue: str) -> None:

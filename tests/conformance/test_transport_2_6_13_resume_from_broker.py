@@ -336,7 +336,8 @@ def test_resumed_deliveries_use_credit_and_come_before_new_ones(broker: Broker, 
         attach(peer, queue, unsettled=dict.fromkeys(tags))
         flow(peer, 2)
         assert tags_of(receive(peer, 2)) == tags[:2]
-        flow(peer, 0, 2, next_incoming_id=2, drain=True, echo=True)
+        # Without echo: a drain has one answer, and an echo may have another before it.
+        flow(peer, 0, 2, next_incoming_id=2, drain=True)
         assert peer.expect(Flow).link_credit == 0
         flow(peer, 5, 2, next_incoming_id=2)
         found = receive(peer, 2)

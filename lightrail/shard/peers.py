@@ -226,7 +226,7 @@ class Peer:
         self.acking: list[Numbered] = []
 
     def end_link(self, link: int, refusal: Refusal) -> None:
-        """Sends GONE: the link was refused, or has ended."""
+        """Sends a GONE frame for a link that was refused or has ended."""
         self.out.append(frame(Kind.GONE, link=link, body=refusal.encode()))
 
     def send_away(self, link: int, queue: str, epoch: int, *, consumer: bool) -> None:

@@ -123,7 +123,7 @@ def _sliced(
     """A frame that settles the range behind a piece, and the size of the piece.
 
     Args:
-        messages: maximum delivery numbers of a piece whose messages may have to be rewritten.
+        messages: largest number of deliveries of a piece whose messages may have to be rewritten.
     """
     found = queue.machine.contents.consumers.by_id.get(consumer)
     if found is None:

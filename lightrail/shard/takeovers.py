@@ -1,7 +1,7 @@
 """Takeovers: a client attaches a link that is still open elsewhere (transport 2.6.1).
 
-The client may have settled deliveries on the former link, or closed its connection, and these frames are
-perhaps still on their way: frames of two frontends have no order here, and where the queue has just moved,
+The client may have settled deliveries on the former link, or closed its connection, and these frames may
+still be in transit: frames of two frontends have no order here, and where the queue has just moved,
 frames of a link that has not been opened here yet follow it from its former shard. So the new link waits,
 and finds settled what its client had settled before:
 
@@ -39,7 +39,7 @@ class Takeover:
         self.opening = opening
         self.former = former
         self.until_ms = until_ms
-        """When the link is opened without an answer; 0 where the answer has come."""
+        """When the link is opened without an answer; 0 after the answer."""
         self.credit: bytes | None = None
         """The latest CREDIT of the link."""
 
@@ -57,7 +57,7 @@ class Takeovers:
         return len(self._waiting)
 
     def begin(self, opening: Opening, now_ms: int) -> bool:
-        """Whether the opening has to wait; it is given back by `take_due` then."""
+        """Whether the opening has to wait; then `take_due` returns it later."""
         former = self._links.open_elsewhere(opening.peer, opening.link, opening.body)
         if former is None:
             return False

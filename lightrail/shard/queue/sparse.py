@@ -17,7 +17,7 @@ _BATCH_BYTES: Final = limits.RUN_BYTES
 
 
 class Sparse(Ready):
-    """Runs by sequence with holes between them, which are `GONE`; the head is never a hole."""
+    """Runs by sequence; a removed run leaves a hole, the constant `GONE`, and the head is never a hole."""
 
     __slots__ = ("batch_bytes", "holes")
 

@@ -50,7 +50,7 @@ class Read:
 
 
 class Format(Protocol):
-    """An encoding of messages; a bus writes one format and reads all."""
+    """An encoding of messages; a bus writes one format, and reads each format that it has (see Formats)."""
 
     def reads(self, envelope: Envelope) -> bool:
         """Whether an envelope is of this format."""

@@ -119,7 +119,7 @@ def message(
                 )
         declared = MessageType(name, version, kind, cls, older, key, tuple(bases))
         if hasattr(cls, "__total__"):
-            # A TypedDict refuses attributes by assignment of its metaclass only when it is called.
+            # An attribute of a TypedDict's class would not be found at its instances, which are plain dicts.
             _TYPED_DICTS[cls] = declared
         else:
             setattr(cls, _ATTRIBUTE, declared)

@@ -389,7 +389,7 @@ class Connection:
         self._links.link_attached(link)
 
     def is_token_missing(self, error: ClientError) -> bool:
-        """Whether the broker refused a link because a token ran out; aborts the connection if so."""
+        """Whether the broker refused a link because a token has expired; aborts the connection if so."""
         return self._tokens is not None and self._tokens.explains(error)
 
     def report(self, kind: str, where: str, reason: str = "") -> None:

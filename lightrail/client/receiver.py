@@ -218,11 +218,11 @@ class Receiver(Link):
     async def renew(self, deliveries: Sequence[Delivery]) -> list[float | None]:
         """Renews locks; see Locks.renew.
 
-        Deliveries whose lock ran out can't be settled any more, and `receive` does not return them.
+        Deliveries whose lock has expired can't be settled any more, and `receive` does not return them.
         """
         link = self._link
         if link is None or any(each._link is not link for each in deliveries):
-            raise LostError(f"{self.address}: the link was lost, and what it has received comes again")
+            raise LostError(f"{self.address}: the link was lost, and the messages that it received are delivered again")
         locked = await self._connection.locks.renew(self, [each._tag for each in deliveries])
         for delivery, seconds in zip(deliveries, locked, strict=True):
             if seconds == 0 and not delivery.settled:
@@ -231,7 +231,7 @@ class Receiver(Link):
         return locked
 
     def _locks_lost(self, count: int, why: str) -> None:
-        text = f"the locks of {count} messages ran out, and they come again"
+        text = f"the locks of {count} messages expired, and these are delivered again"
         self._connection.report("lock-lost", self.address or "", f"{text}: {why}" if why else text)
 
     def settle(self, link: EngineLink, number: int, state: Any) -> None:

@@ -112,10 +112,10 @@ class Tokens:
             self._task = self._connection.loop.create_task(self._keep(expires_at), name="tokens for $cbs")
 
     def explains(self, error: ClientError) -> bool:
-        """Whether a link was refused because a token ran out; the connection is of no use then."""
+        """Whether a link was refused because a token has expired; the connection is of no use then."""
         if not self.is_due or not isinstance(error, NotAllowedError):
             return False
-        self._failed(f"the token ran out: {error}")
+        self._failed(f"the token expired: {error}")
         return True
 
     def stop(self) -> None:

@@ -183,7 +183,7 @@ async def waiting(broker: Broker, receivers: int) -> dict[str, Any]:
 
 
 async def expiry(broker: Broker, count: int) -> dict[str, Any]:
-    """How late a message whose lock ran out reaches the one who waits for it."""
+    """How late a message whose lock has expired reaches the request that waits for it."""
     with Http(broker.http) as http:
         http("POST", "/late", {"role": "queue", "lock_duration": 0.1, "max_delivery_count": 0})
         http("POST", "/late", "message")

@@ -389,7 +389,7 @@ def test_numbers_of_producers_that_come_with_a_queue_count_where_they_are_newer(
 
 @DURABLE
 def test_the_number_of_a_transient_batch_is_not_remembered(make: Make, tmp_path: Path) -> None:
-    """It stands for messages that are not there any more: what comes again with it has to be taken."""
+    """The number stands for messages that are lost: a batch that is sent again with it must be stored."""
     store, _ = opened(make, tmp_path)
     declare(store, 1)
     batch = batch_of(bodies(1))

@@ -203,7 +203,7 @@ class CombinedModel(RuleBasedStateMachine):
         message.until_ms = self.now + lock_ms if lock_ms else None
 
     def is_held(self, message: Message) -> bool:
-        """Whether somebody has it; a lock that ran out is over before anything is delivered."""
+        """Whether a consumer has it; an expired lock ends before anything is delivered."""
         return message.holder is not None and (message.until_ms is None or message.until_ms > self.now)
 
     def gone(self, sequence: int, reason: Reason) -> None:

@@ -99,7 +99,7 @@ class LockModel(RuleBasedStateMachine):
         return sorted((m.number, s) for s, m in self.live.items() if m.holder == identity)
 
     def returned(self, sequence: int, *, failed: bool) -> int | None:
-        """A message comes back; its attempts, or None when that makes it a dead letter."""
+        """A message returns to the queue; its attempts, or None if it becomes a dead letter."""
         message = self.live[sequence]
         message.holder = message.until_ms = None
         message.attempts += failed
@@ -109,7 +109,7 @@ class LockModel(RuleBasedStateMachine):
         return message.attempts
 
     def pass_time(self) -> set[int]:
-        """What locks that ran out bury."""
+        """Removes the messages whose locks have expired too often."""
         dead = set()
         for sequence, message in list(self.live.items()):
             ran_out = message.until_ms is not None and message.until_ms <= self.now
@@ -119,7 +119,7 @@ class LockModel(RuleBasedStateMachine):
         return dead
 
     def forget_keys(self) -> None:
-        """A key goes with the last message that a departed consumer held."""
+        """The key of a departed consumer ends with its last locked message."""
         for key, identity in list(self.keys.items()):
             if identity not in self.links and not self.held(identity):
                 del self.keys[key]
@@ -240,7 +240,7 @@ class LockModel(RuleBasedStateMachine):
     @precondition(lambda self: self.links)
     @rule(data=st.data(), outcome=st.sampled_from([ACCEPTED, RELEASED, FAILED]))
     def settle(self, data: st.DataObject, outcome: Outcome) -> None:
-        """By the link: also numbers whose lock ran out long ago, which changes nothing."""
+        """By the link: also numbers whose lock expired long ago, which changes nothing."""
         identity = data.draw(st.sampled_from(sorted(self.links)))
         link = self.links[identity]
         first = data.draw(st.integers(link.options.first, link.next))

@@ -222,7 +222,7 @@ class Receiver(Link):
         """
         link = self._link
         if link is None or any(each._link is not link for each in deliveries):
-            raise LostError(f"{self.address}: the link was lost, and the messages that it received are delivered again")
+            raise LostError(f"{self.address}: the link was lost, and its messages are delivered again")
         locked = await self._connection.locks.renew(self, [each._tag for each in deliveries])
         for delivery, seconds in zip(deliveries, locked, strict=True):
             if seconds == 0 and not delivery.settled:

@@ -309,7 +309,9 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "Batches that a frontend sent again and that were already stored.",
         "batches_duplicate",
     ),
-    gauge("lightrail_frontends_connected", "Frontends that are connected to this shard.", "frontends_connected"),
+    gauge(
+        "lightrail_frontends_connected", "Frontends that are connected to this shard.", "frontends_connected"
+    ),
     gauge(
         "lightrail_transactions_prepared",
         "Transactions over several shards that wait here for the decision of another one.",

@@ -49,7 +49,33 @@ _SYSTEM_NAMES: Final[Mapping[str, str]] = {
 """Fields that an action may change, as an expression writes them."""
 _BY_PATH: Final = {path: name for name, path in CORRELATED.items()}
 _WORD: Final = re.compile(r"[^\W\d]\w*\Z")
+_PARAMETER: Final = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]]*\])|@[^\W\d]\w*""")
+"""A parameter of an expression, or (group 1) a text or a quoted name, in which there is none."""
 _STATEMENT: Final = re.compile(r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]]*\]|[^;'"\[])+""")
+
+
+def with_constants(expression: str, parameters: Mapping[str, Any]) -> str:
+    """An expression whose parameters are replaced by their constants.
+
+    Args:
+        parameters: texts, numbers and booleans by name, with the @.
+
+    Raises:
+        FilterError: a parameter of the expression has no constant, or a constant has another type.
+    """
+
+    def constant(found: re.Match[str]) -> str:
+        name = found.group()
+        if found.group(1) is not None:
+            return name
+        if name not in parameters:
+            raise FilterError("a constant for every parameter", f"none for {shown(name)}", found.start() + 1)
+        value = parameters[name]
+        if not isinstance(value, str | bool | int | float):
+            raise FilterError("a text, a number or a boolean", shown(value), part=name)
+        return _literal(value)
+
+    return _PARAMETER.sub(constant, expression)
 
 
 class Correlation(NamedTuple):

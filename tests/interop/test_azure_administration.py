@@ -300,13 +300,21 @@ def test_rules(client: ServiceBusAdministrationClient, scene: Scene, queue: str)
     changed = client.get_rule(topic, "some", "red").filter
     assert isinstance(changed, SqlRuleFilter)
     assert changed.sql_expression == "colour = 'red'"
+    red.filter = SqlRuleFilter("colour = @colour AND price < @most", {"@colour": "red", "@most": 7})
+    client.update_rule(topic, "some", red)
+    changed = client.get_rule(topic, "some", "red").filter
+    assert isinstance(changed, SqlRuleFilter)
+    assert changed.sql_expression == "colour = 'red' AND price < 7"
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"filter": SqlRuleFilter("price >")}, "expected"),
-        ({"filter": SqlRuleFilter("price > @least", parameters={"@least": 1})}, "without Parameters"),
+        (
+            {"filter": SqlRuleFilter("price > @least", parameters={"@most": 1})},
+            "a constant for every parameter",
+        ),
         ({"filter": TrueRuleFilter(), "action": SqlRuleAction("SET a = b + 1")}, "a constant"),
         ({"filter": TrueRuleFilter(), "action": SqlRuleAction("SET sys.MessageId = 'x'")}, "message-id"),
         ({"filter": CorrelationRuleFilter()}, "at least one field"),

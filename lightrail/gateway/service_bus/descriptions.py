@@ -98,9 +98,10 @@ def _expression(found: Xml.Element) -> str:
     if unknown is not None or "SqlExpression" not in parts:
         shown = "none" if unknown is None else f"{unknown[:80]!a}"
         raise ProblemError(400, f"expected a SqlExpression in {local(found)}, found {shown}")
-    if "Parameters" in parts and len(parts["Parameters"]):
-        raise ProblemError(400, "expected an expression without Parameters: write constants into it")
-    return plain_text(parts["SqlExpression"])
+    expression = plain_text(parts["SqlExpression"])
+    if "Parameters" not in parts:
+        return expression
+    return bus_rules.with_constants(expression, _pairs(parts["Parameters"], "Parameters"))
 
 
 def _correlation(found: Xml.Element) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def _correlation(found: Xml.Element) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for name, part in children(found).items():
         if name == "Properties":
-            properties = _pairs(part)
+            properties = _pairs(part, name)
         elif name in _FIELDS:
             fields[_FIELDS[name]] = part.text or ""
         else:
@@ -116,15 +117,16 @@ def _correlation(found: Xml.Element) -> dict[str, Any]:
     return bus_rules.correlation_filter(fields, properties)
 
 
-def _pairs(found: Xml.Element) -> dict[str, Any]:
+def _pairs(found: Xml.Element, where: str) -> dict[str, Any]:
+    """The values of an element by their keys. Raises ProblemError."""
     pairs: dict[str, Any] = {}
     for pair in found:
         parts = children(pair)
         if local(pair) != _PAIR or parts.keys() != {"Key", "Value"}:
-            raise ProblemError(400, f"expected {_PAIR} with Key and Value in Properties")
+            raise ProblemError(400, f"expected {_PAIR} with Key and Value in {where}")
         key = plain_text(parts["Key"])
         if key in pairs:
-            raise ProblemError(400, f"the property {key[:80]!a} comes twice")
+            raise ProblemError(400, f"the key {key[:80]!a} stands twice in {where}")
         pairs[key] = _value(parts["Value"], key)
     return pairs
 

@@ -14,6 +14,7 @@ from lightrail.filters.bus_rules import (
     sql_action,
     sql_filter,
     statements_of,
+    with_constants,
 )
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
@@ -131,3 +132,24 @@ VALUES = st.one_of(
 def test_every_action_is_written_as_statements(values: dict[str, Any]) -> None:
     spec = {"set": {f"application-properties.{name}": value for name, value in values.items()}}
     assert sql_action(statements_of(spec)) == spec
+
+
+@given(VALUES)
+def test_a_parameter_is_its_constant(value: Any) -> None:
+    assert sql_action(with_constants("SET a = @p1", {"@p1": value})) == {
+        "set": {"application-properties.a": value}
+    }
+
+
+def test_texts_and_quoted_names_have_no_parameters() -> None:
+    text = """'it''s @a' = @a AND "@b" = 1 AND [@c] = 2 AND mail = 'a@b'"""
+    assert with_constants(text, {"@a": 7, "@b": 8, "@c": 9}) == text.replace("= @a", "= 7")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [({}, "a constant for every parameter"), ({"@a": None}, "a text, a number or a boolean")],
+)
+def test_a_parameter_without_a_usable_constant_is_refused(parameters: dict[str, Any], text: str) -> None:
+    with pytest.raises(FilterError, match=text):
+        with_constants("b = @a", parameters)

@@ -77,6 +77,25 @@ def with_pairs(*pairs: str) -> str:
 
 
 @pytest.mark.parametrize(
+    ("kind", "expression", "expected"),
+    [
+        ("SqlFilter", "k = @k", {"filter": {"sql": "k = 'it''s'"}}),
+        ("SqlRuleAction", "SET k = @k", {"action": {"set": {"application-properties.k": "it's"}}}),
+    ],
+)
+def test_parameters_of_an_expression_are_replaced_by_their_constants(
+    kind: str, expression: str, expected: dict[str, object]
+) -> None:
+    pair = PAIR.replace("<Key>k", "<Key>@k").format("string", "it's")
+    where = "Filter" if kind == "SqlFilter" else "Action"
+    found = read(
+        f'<{where} i:type="{kind}"><SqlExpression>{expression}</SqlExpression>'
+        f"<Parameters>{pair}</Parameters></{where}>"
+    )
+    assert {name: each for name, each in found.items() if each is not None} == expected
+
+
+@pytest.mark.parametrize(
     ("inner", "text"),
     [
         ("<Other/>", "no part of a rule"),
@@ -87,7 +106,7 @@ def with_pairs(*pairs: str) -> str:
         ('<Filter i:type="CorrelationFilter"/>', "at least one field"),
         ('<Filter i:type="CorrelationFilter"><Else/></Filter>', "no part of a CorrelationFilter"),
         (with_pairs("<Else/>"), "expected KeyValueOfstringanyType"),
-        (with_pairs(PAIR.format("string", "a"), PAIR.format("string", "b")), "comes twice"),
+        (with_pairs(PAIR.format("string", "a"), PAIR.format("string", "b")), "stands twice in Properties"),
         (with_pairs(PAIR.format("int", "a")), "a value of type int"),
         (with_pairs(PAIR.format("boolean", "a")), "a value of type boolean"),
         (with_pairs(PAIR.format("dateTime", "2030-01-01")), "expected string, int"),
@@ -96,7 +115,7 @@ def with_pairs(*pairs: str) -> str:
         (
             '<Filter i:type="SqlFilter"><SqlExpression>a = 1</SqlExpression><Parameters><x/></Parameters>'
             "</Filter>",
-            "without Parameters",
+            "expected KeyValueOfstringanyType with Key and Value in Parameters",
         ),
     ],
 )

@@ -1,10 +1,12 @@
 """An incoming delivery of several frames, until its last frame arrives (transport 2.6.14)."""
 
+from collections.abc import Callable
 from typing import Final
 
 from lightrail.amqp.errors import LinkProtocolError
 from lightrail.amqp.link import SETTLE_FIRST, SETTLE_MIXED, SETTLE_SECOND, SETTLE_SETTLED
 from lightrail.amqp.performatives import TransactionalState, Transfer
+from lightrail.amqp.serial import WIRE
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError
 from lightrail.model import conditions
@@ -24,6 +26,7 @@ class Assembly:
         "looked_at",
         "message_format",
         "parts",
+        "repeated",
         "resumed",
         "second",
         "settled",
@@ -39,6 +42,8 @@ class Assembly:
         self.settled = False
         self.second = False
         self.resumed = False
+        self.repeated = False
+        """Whether another delivery had its id before."""
         self.parts: list[bytes | memoryview] = []
         """Payloads of its frames so far."""
         self.looked_at = 0
@@ -70,6 +75,26 @@ class Assembly:
                 conditions.TRANSACTION_UNKNOWN_ID,
                 f"expected a transaction that was declared, found transaction {transfer.state.txn_id!r}",
             )
+
+    def check_continuation(self, transfer: Transfer, name: str, begin: Callable[[int], int]) -> None:
+        """A continuation repeats the fields of its first frame (2.7.5); `name` is that of the link.
+
+        Args:
+            begin: begins a delivery of the session by its id, which is refused if it was used before.
+        """
+        if transfer.delivery_id is not None and transfer.delivery_id != self.delivery_id & WIRE:
+            begin(transfer.delivery_id)
+            found, expected = f"delivery-id {transfer.delivery_id}", str(self.delivery_id & WIRE)
+        elif transfer.delivery_tag is not None and transfer.delivery_tag != self.tag:
+            found, expected = f"delivery-tag {transfer.delivery_tag!r}", repr(self.tag)
+        elif transfer.message_format is not None and transfer.message_format != self.message_format:
+            found, expected = f"message-format {transfer.message_format}", str(self.message_format)
+        else:
+            return
+        raise LinkProtocolError(
+            conditions.NOT_ALLOWED,
+            f"expected a continuation of the delivery under way on link {name!r} ({expected}), found {found}",
+        )
 
     def check_settled(self, name: str, mode: int) -> None:
         """The sender keeps to the snd-settle-mode of its attach (2.7.5); `name` is that of the link."""

@@ -196,6 +196,14 @@ class Link:
         """Incoming: from now on Transfers events have the delivery-tags."""
         raise LocalError(f"{self!r} is a sender: its delivery-tags are its own")
 
+    def allow_repeats(self) -> None:
+        """Incoming: accept deliveries whose id or tag was used before, against 2.6.12.
+
+        For links of requests: threads of some clients send over one link at the same time, and number their
+        deliveries without a lock. Such a delivery is settled at once, as accepted.
+        """
+        raise LocalError(f"{self!r} is a sender: no transfers come on it")
+
     def mix_headers(self) -> None:
         """Incoming: from now on Transfers events may be mixed."""
         raise LocalError(f"{self!r} is a sender: no transfers come on it")

@@ -14,7 +14,7 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Drained, Resumed
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_FIRST, SETTLE_SECOND
 from lightrail.amqp.link_endpoint import LinkConnection, LinkEndpoint, LinkSession, encode_state, errant
 from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released, Transfer
-from lightrail.amqp.serial import WIRE, unwrap
+from lightrail.amqp.serial import unwrap
 from lightrail.amqp.shapes import Shape, learn
 from lightrail.amqp.survey import Opening, survey
 from lightrail.amqp.tags import Tags
@@ -45,6 +45,7 @@ class ReceivingSession(LinkSession, Protocol):
     def connection(self) -> ReceivingConnection: ...
     def count_incoming(self, count: int) -> None: ...
     def is_new_delivery(self, wire: int) -> bool: ...
+    def repeat_delivery(self, wire: int) -> int: ...
     def deliver(
         self,
         link: "ReceivingLink",
@@ -70,6 +71,7 @@ class ReceivingLink(LinkEndpoint):
 
     __slots__ = (
         "allowed",
+        "allows_repeats",
         "assembly",
         "head_known",
         "keeps_tags",
@@ -97,11 +99,13 @@ class ReceivingLink(LinkEndpoint):
         """The header section that was decoded last: an equal one is not decoded again."""
         self.tags = Tags(self, session.incoming) if session.connection.settings.is_server else None
         """Delivery-tags in use; None at a client."""
-        self.keeps_tags = False
-        self.mixes_headers = False
+        self.keeps_tags = self.mixes_headers = False
         self.resumable: dict[bytes, Any] | None = None
         """Deliveries of a former attach that the peer may resume, with our states, by tag (2.6.13)."""
-        self.takes_pieces = False
+        self.takes_pieces = self.allows_repeats = False
+
+    def allow_repeats(self) -> None:
+        self.allows_repeats = True
 
     def mix_headers(self) -> None:
         self.mixes_headers = True
@@ -168,7 +172,7 @@ class ReceivingLink(LinkEndpoint):
         if assembly is None:
             assembly = self._begin_delivery(transfer)
         else:
-            self._check_continuation(assembly, transfer)
+            assembly.check_continuation(transfer, self.name, self.session.begin_delivery)
         if transfer.settled:
             assembly.settled = True
         if transfer.rcv_settle_mode is not None or transfer.state is not None:
@@ -204,6 +208,9 @@ class ReceivingLink(LinkEndpoint):
         if assembly.resumed:
             self._resumed(assembly, transfer)
             return
+        if assembly.repeated:
+            self._deliver_repeated(assembly, payload)
+            return
         assembly.check_settled(self.name, self.snd_settle_mode)
         opening, expiry = self._survey(assembly, payload)
         head = self.head_known if opening is not None and opening.head_end else b""
@@ -223,6 +230,12 @@ class ReceivingLink(LinkEndpoint):
         )
         if not parts and expiry is None and transfer.state is None and transfer.rcv_settle_mode is None:
             self._learn(assembly, data, position, payload_at, opening, head)
+
+    def _deliver_repeated(self, assembly: Assembly, payload: bytes) -> None:
+        """Deliver a message under a repeated id, which is settled at once: see `allow_repeats`."""
+        session, first = self.session, assembly.delivery_id
+        session.deliver(self, first, [payload], True, False, assembly.message_format, b"", None)
+        session.write_disposition(True, first, first, True, encode_state(ACCEPTED))
 
     def _resumed(self, assembly: Assembly, transfer: Transfer) -> None:
         """Apply a resumed delivery; one that we don't know is ignored, as message data is (2.6.13)."""
@@ -334,14 +347,17 @@ class ReceivingLink(LinkEndpoint):
                 conditions.INVALID_FIELD,
                 f"expected {missing} in the first transfer of a delivery on link {self.name!r}, found null",
             )
-        delivery_id = self.session.begin_delivery(transfer.delivery_id)
-        if self.allowed <= 0 and self.allowed <= -self.session.connection.settings.beyond_credit_max:
+        session = self.session
+        repeated = self.allows_repeats and not session.is_new_delivery(transfer.delivery_id)
+        begin = session.repeat_delivery if repeated else session.begin_delivery
+        delivery_id = begin(transfer.delivery_id)
+        if self.allowed <= 0 and self.allowed <= -session.connection.settings.beyond_credit_max:
             raise LinkProtocolError(
                 conditions.TRANSFER_LIMIT_EXCEEDED,
                 f"expected no transfer on link {self.name!r} before more credit is granted, found delivery"
                 f" {transfer.delivery_id}",
             )
-        if self.tags is not None and not transfer.resume:
+        if self.tags is not None and not (transfer.resume or self.allows_repeats):
             self.tags.check(transfer.delivery_tag)
         self.allowed -= 1
         self.delivery_count += 1
@@ -352,24 +368,8 @@ class ReceivingLink(LinkEndpoint):
         assembly = Assembly(delivery_id, transfer.delivery_tag, transfer.message_format or 0)
         assembly.second = self.rcv_settle_mode == SETTLE_SECOND
         assembly.resumed = transfer.resume
+        assembly.repeated = repeated
         return assembly
-
-    def _check_continuation(self, assembly: Assembly, transfer: Transfer) -> None:
-        """Check that a continuation repeats the fields of its first frame (2.7.5)."""
-        if transfer.delivery_id is not None and transfer.delivery_id != assembly.delivery_id & WIRE:
-            self.session.begin_delivery(transfer.delivery_id)
-            found, expected = f"delivery-id {transfer.delivery_id}", str(assembly.delivery_id & WIRE)
-        elif transfer.delivery_tag is not None and transfer.delivery_tag != assembly.tag:
-            found, expected = f"delivery-tag {transfer.delivery_tag!r}", repr(assembly.tag)
-        elif transfer.message_format is not None and transfer.message_format != assembly.message_format:
-            found, expected = f"message-format {transfer.message_format}", str(assembly.message_format)
-        else:
-            return
-        raise LinkProtocolError(
-            conditions.NOT_ALLOWED,
-            f"expected a continuation of the delivery under way on link {self.name!r} ({expected}),"
-            f" found {found}",
-        )
 
     def release_unsettled(self) -> None:
         if self.state != ATTACHED:

@@ -57,6 +57,10 @@ class Settlement(Windows):
         self.next_incoming_delivery = delivery_id + 1
         return delivery_id
 
+    def repeat_delivery(self, wire: int) -> int:
+        """The unwrapped id of a delivery that repeats an earlier id: see ReceivingLink.allow_repeats."""
+        return unwrap(wire, self.next_incoming_delivery or 0)
+
     def deliver(
         self,
         link: LinkEndpoint,

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from azure.servicebus import (
+    AutoLockRenewer,
     ServiceBusClient,
     ServiceBusMessage,
     ServiceBusMessageState,
@@ -82,6 +83,27 @@ def test_a_lock_is_renewed_and_a_lost_one_is_not(
         second._settled = False
         with pytest.raises(MessageLockLostError):
             receiver.renew_message_lock(second)
+
+
+def test_locks_of_many_messages_are_renewed_from_several_threads(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    """The threads share a link, and some of their requests have the same delivery-id and delivery-tag."""
+    give(guarded.data, queue, role="queue", lock_duration=10)
+    bodies = [str(number) for number in range(20)]
+    send(client, queue, *bodies)
+    with AutoLockRenewer() as renewer, client.get_queue_receiver(queue, prefetch_count=20) as receiver:
+        messages = received(receiver, len(bodies))
+        end = max(each.locked_until_utc for each in messages) + timedelta(seconds=2)
+        for each in messages:
+            renewer.register(receiver, each)
+        wait.until(
+            lambda: all(each.locked_until_utc >= end for each in messages), "all are locked for longer"
+        )
+        for each in messages:
+            receiver.complete_message(each)
+    with client.get_queue_receiver(queue) as receiver:
+        assert receiver.receive_messages(max_wait_time=1) == []
 
 
 def test_an_abandoned_message_comes_again_with_its_count(

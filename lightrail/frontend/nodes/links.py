@@ -128,6 +128,8 @@ class RequestLink(Bound):
         self._link = link
         self.node = node
         self._address = address
+        # Azure's client for Python renews the locks of several messages from several threads.
+        link.allow_repeats()
         self._line: deque[_Waiting] = deque()
         self._busy = False
         self._closed = False

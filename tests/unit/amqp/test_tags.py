@@ -7,7 +7,7 @@ import pytest
 
 from lightrail.amqp import compiled, events, runs
 from lightrail.amqp import scanner as interpreted
-from lightrail.amqp.performatives import Detach, Disposition, Transfer
+from lightrail.amqp.performatives import Accepted, Detach, Disposition, Transfer
 from lightrail.amqp.tags import PRUNE_AT, form_of, tag_of
 from lightrail.model import limits
 from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, session_of, transfer
@@ -209,3 +209,39 @@ def test_a_sender_that_settles_second_frees_the_tag_when_it_settles(make: Make) 
     assert isinstance(event, events.Transfers)
     peer.say(transfer(2, delivery_tag=b"t"), data(b"x"))
     assert [type(body) for body in peer.hear()] == [Detach]
+
+
+def test_a_link_of_requests_takes_every_delivery_whatever_its_id_and_tag(make: Make) -> None:
+    """Threads of Azure's client for Python number deliveries of one link without a lock."""
+    peer = make()
+    link = peer.sender(snd_settle_mode=0)
+    link.allow_repeats()
+    arrived: list[bytes] = []
+    for delivery_id, tag in [(0, b"a"), (1, b"b"), (1, b"b"), (1, b"c"), (2, b"b"), (0, b"a"), (5, b"d")]:
+        body = data(b"%d" % len(arrived))
+        (event,) = peer.say(transfer(delivery_id, delivery_tag=tag), body)
+        assert isinstance(event, events.Transfers)
+        assert event.payloads == [body]
+        arrived += event.payloads
+        if not event.settled:
+            link.settle(delivery_id, delivery_id)
+        (answer,) = peer.hear()
+        assert isinstance(answer, Disposition)
+        assert (answer.first, answer.settled, type(answer.state)) == (delivery_id, True, Accepted)
+    peer.say(transfer(6, delivery_tag=b"e"), data(b"x"))
+    peer.say(transfer(6, delivery_tag=b"e"), data(b"y"))
+    assert [each.first for each in peer.hear()] == [6]
+    link.settle(6, 6)
+    assert [each.first for each in peer.hear()] == [6]
+    assert link.credit == 100 - len(arrived) - 2
+
+
+def test_a_repeated_delivery_of_several_frames_arrives_whole(make: Make) -> None:
+    peer = make()
+    peer.sender().allow_repeats()
+    peer.say(transfer(0), data(b"x"))
+    body = data(b"in two frames")
+    assert peer.say(transfer(0, more=True), body[:5]) == []
+    (event,) = peer.say(Transfer(handle=0, more=False), body[5:])
+    assert isinstance(event, events.Transfers)
+    assert event.payloads == [body]

@@ -3,7 +3,8 @@
 Little-endian throughout. A record is a header of 32 bytes and a body; its checksum covers everything after
 the checksum itself. Encoding returns the bytes *from the type on* ("the rest"): the commit thread puts length
 and checksum before them, so that the event loop never computes a checksum. All types of record are in this
-file, as in that document, so that the two can be compared side by side.
+file, as in that document, so that the two can be compared side by side; the body of a Terminus is in
+terminus.py.
 """
 
 from array import array
@@ -29,6 +30,7 @@ from lightrail.journal.record import (
     Transaction,
 )
 from lightrail.journal.segment_header import FORMAT_VERSION
+from lightrail.journal.terminus import Terminus, decode_terminus, encode_terminus
 
 FRONT: Final = Struct("<II")
 """length of the whole record u32, crc32 u32 of what follows."""
@@ -60,6 +62,7 @@ TAKEN: Final = 10
 NUMBERS: Final = 11
 DELIVERED: Final = 12
 TRANSACTION: Final = 13
+TERMINUS: Final = 14
 
 APPEND_FIXED: Final = Struct("<QQqqIIIIHBB")
 """producer, number, enqueued_at_ms, expires_at_ms (0: never), message_format, count, size of the blob,
@@ -321,7 +324,19 @@ def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead
 
 
 _Small = (
-    Settle | Delivered | Queue | Snapshot | Ids | Taken | Numbers | Transaction | Seal | Epoch | Close | Gap
+    Settle
+    | Delivered
+    | Queue
+    | Snapshot
+    | Ids
+    | Taken
+    | Numbers
+    | Transaction
+    | Terminus
+    | Seal
+    | Epoch
+    | Close
+    | Gap
 )
 
 _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
@@ -333,6 +348,7 @@ _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Taken: (TAKEN, encode_taken),
     Numbers: (NUMBERS, encode_numbers),
     Transaction: (TRANSACTION, encode_transaction),
+    Terminus: (TERMINUS, encode_terminus),
     Seal: (SEAL, lambda record: U64.pack(record.epoch)),
     Epoch: (EPOCH, lambda record: U64.pack(record.epoch)),
     Close: (CLOSE, lambda record: U64.pack(0)),
@@ -369,6 +385,8 @@ def decode_small(data: Bytes, start: int, length: int) -> _Small:
             return decode_numbers(data, body, end, flags)
         if code == TRANSACTION:
             return decode_transaction(data, body, end, flags)
+        if code == TERMINUS:
+            return decode_terminus(data, body, end, flags)
         if code == DELIVERED:
             return decode_delivered(data, body, end, flags)
         (number,) = U64.unpack_from(data, body)

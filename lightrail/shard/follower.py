@@ -116,6 +116,7 @@ class Follower:
                 # If its move was not committed, the move begins again.
                 copy = self._queues.restore_copy(each, now_ms)
                 self._house.memory.update(copy)
+                self._links.termini.restore(copy, each.termini)
                 self._arrivals.recovered(copy)
                 continue
             named = self._queues.names.get(each.name)
@@ -123,6 +124,7 @@ class Follower:
             history = self._queues.names.history
             ownership = Ownership(*recovered(declared, named, history, placed, self._tenancy.shard))
             queue = self._queues.restore(each, ownership, reserved(each.name), now_ms)
+            self._links.termini.restore(queue, each.termini)
             if ownership.state is State.MOVED:
                 self._end(queue, moved(f"{each.name} is at another shard"))
             elif ownership.state is State.DELETED:

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 from lightrail.filters.errors import FilterError
 from lightrail.model import conditions
+from lightrail.model.durability import Durability
 from lightrail.shard.awaited import AwaitedConsumer, AwaitedConsumers, Origin
 from lightrail.shard.client_links import ClientLinks, Opened
 from lightrail.shard.consumer_options import options_of
 from lightrail.shard.ingress.admission import Admission
-from lightrail.shard.journal.store import Recovered
+from lightrail.shard.journal.store import Recovered, Store
 from lightrail.shard.known import Known, KnownNumbers
 from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
@@ -17,7 +18,8 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queues
 from lightrail.shard.resuming import Recovery, Resending
 from lightrail.shard.shard_queue import Queue
-from lightrail.shard.termini import ResumableProducer, Resumption, Termini, WhenSynced
+from lightrail.shard.termini import DurableProducer, ResumableProducer, Resumption, Termini, WhenSynced
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, frame
 
@@ -47,6 +49,8 @@ class Links(KnownNumbers):
         admission: Admission,
         recovered: Recovered,
         when_synced: WhenSynced,
+        store: Store,
+        counts: ShardCounts,
     ) -> None:
         super().__init__(recovered.producers, recovered.parts)
         self._queues = queues
@@ -55,7 +59,7 @@ class Links(KnownNumbers):
         self.last_consumers = LastConsumers()
         self.awaited = AwaitedConsumers(performer, self.last_consumers)
         self._when_synced = when_synced
-        self.termini = Termini()
+        self.termini = Termini(store, counts)
         self.resending = Resending(performer)
         self._client_links = ClientLinks(self.awaited, self._end_stolen)
         self._producers: dict[Queue, dict[Producer, None]] = {}
@@ -84,7 +88,9 @@ class Links(KnownNumbers):
             self._take_over(queue, id)
         number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
         resumable = body.suspended_ms is not None and bool(body.client_link)
-        made = ResumableProducer if resumable else Producer
+        durability = self.termini.durability(body)
+        kind = DurableProducer if durability == Durability.UNSETTLED_STATE else ResumableProducer
+        made = kind if resumable else Producer
         producer = peer.producers[link] = made(peer, link, queue, id, number, part)
         producer.next_number = next_number
         if body.sequences:
@@ -93,8 +99,10 @@ class Links(KnownNumbers):
         producer.client_link = body.client_link
         self._client_links.add(queue, body.client_link, producer)
         if isinstance(producer, ResumableProducer):
-            producer.begin(self.termini, self.termini.attach(queue, body.client_link, body.suspended_ms or 0))
-            self._when_synced(Resumption(producer), 0)
+            producer.begin(self.termini, self.termini.attach(queue, body, now_ms))
+            # A link that is only opened again may have batches on their way whose tags have no record.
+            durability = durability if body.steals else Durability.NONE
+            self._when_synced(Resumption(producer, durability, self._when_synced), 0)
         else:
             peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 

@@ -68,10 +68,12 @@ class ProducerOpen(_Body):
     suspended_ms: int | None = None
     """How long unsettled messages are kept after the end of the link, which the client may resume; None: not
     at all."""
+    durability: int = 0
+    """How much of that the client wants in the store (model/durability.py)."""
 
     def encode(self) -> bytes:
-        unused = ("identity",) if not self.identity else ()
-        return _opening(self, *unused, *(("suspended_ms",) if self.suspended_ms is None else ()))
+        optional = {"identity": 0, "suspended_ms": None, "durability": 0}
+        return _opening(self, *(name for name, unused in optional.items() if getattr(self, name) == unused))
 
 
 @dataclass(slots=True)

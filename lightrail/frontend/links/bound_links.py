@@ -54,6 +54,7 @@ class BoundLinks:
         _forget_durability(target)
         terms = self._terms_of(link)
         target.timeout = terms.suspended_s
+        target.durable = terms.durability
         link.accept(
             source=link.source,
             target=target,

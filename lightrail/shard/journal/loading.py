@@ -44,7 +44,10 @@ def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQ
         ids = replay.tables.ids_of(queue)
         for group in replay.tables.ids[queue].groups if ids else ():
             by_number[group.segment].live += group.size
-        recovered.append(RecoveredQueue(queue, entry.name, entry.policy, entry.next_sequence, runs, ids))
+        termini = replay.tables.termini.of(queue)
+        recovered.append(
+            RecoveredQueue(queue, entry.name, entry.policy, entry.next_sequence, runs, ids, termini)
+        )
     for record, number in replay.tables.transactions.values():
         by_number[number].live += record.size
     return recovered

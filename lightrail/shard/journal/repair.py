@@ -26,6 +26,7 @@ from lightrail.journal.layout import (
     SETTLE,
     SNAPSHOT,
     TAKEN,
+    TERMINUS,
     TRANSACTION,
     U64,
     LayoutError,
@@ -41,6 +42,7 @@ from lightrail.journal.segment_header import (
     decode_segment_header,
     encode_segment_header,
 )
+from lightrail.journal.terminus import Terminus
 from lightrail.shard.journal import extent as extents
 from lightrail.shard.journal import identity, recovery
 from lightrail.shard.journal.files import DiskFile, Files, RealFiles, own_copy
@@ -61,6 +63,7 @@ _NAMES = {
     NUMBERS: "Numbers",
     DELIVERED: "Delivered",
     TRANSACTION: "Transaction",
+    TERMINUS: "Terminus",
 }
 
 
@@ -333,6 +336,8 @@ def _details(data: bytes, start: int, length: int, code: int) -> str:
         return f": {record.taken} messages of batch {record.number} of producer {record.producer}"
     if isinstance(record, Numbers):
         return f" of {len(record.producers)} producers, with queue {record.queue}"
+    if isinstance(record, Terminus):
+        return f" of {len(record.tags)} delivery-tags of a link to queue {record.queue}"
     return ""
 
 

@@ -267,6 +267,8 @@ class Importing:
         known = state.known
         producers = [(id, number, known.parts.get(id, 0)) for id, number in known.numbers.items()]
         self._store.append(Numbers(self.queue.id, state.next_sequence, producers), now_ms)
+        for terminus in self._links.termini.records(self.queue, state.termini):
+            self._store.append(terminus, now_ms)
         if state.seen_to:
             # If the shard were killed before their links return, these messages would be delivered as new.
             self._queues.marks.note(self.queue.id, state.seen_to)
@@ -306,7 +308,7 @@ class Importing:
         opened = Open(policy, state.holders, locks, state.past, seen_to, state.ids)
         self._links.learn(state.known)
         self._links.adopted.update(state.origins)
-        self._links.termini.arrive(queue, state.termini)
+        self._links.termini.restore(queue, state.termini)
         effects = queue.machine.apply(opened, now_ms)
         try:
             self._store.append(
@@ -328,6 +330,7 @@ class Importing:
         if self._queues.copy_of(queue.name) is not queue:
             return
         self._queues.drop_copy(queue)
+        self._links.termini.forget(queue)
         self._memory.remove(queue)
         for run in queue.machine.contents.runs():
             if run.batch.location is not None:

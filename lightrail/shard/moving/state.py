@@ -13,6 +13,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
 from lightrail.shard.awaited import Origin
 from lightrail.shard.consumer_options import options_of
+from lightrail.shard.journal.kept_termini import RecoveredTerminus
 from lightrail.shard.known import Known
 from lightrail.shard.links import Links
 from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows, unpack
@@ -43,8 +44,8 @@ class QueueState:
     ids: list[tuple[int, bytes]] = field(default_factory=list)
     seen_to: int = 0
     redelivered_before: int = 0
-    termini: list[tuple[str, int, list[bytes]]] = field(default_factory=list)
-    """Links that may be resumed: digest, milliseconds that they stay suspended, stored delivery-tags."""
+    termini: list[RecoveredTerminus] = field(default_factory=list)
+    """Links that may be resumed."""
     source_ms: int = 0
     """The source's time when it sent the state."""
 
@@ -88,6 +89,7 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
         "pasts": pasts,
         "consumers": [each for _, each in consumers],
         "termini": [terminus.client_link for terminus in termini],
+        "durability": [terminus.durability for terminus in termini],
         "groups": past.owners is not None,
         "last_values": past.newest is not None,
         **described,
@@ -307,15 +309,18 @@ def _known(columns: Columns) -> Known:
     return known
 
 
-def _termini(header: dict[str, Any], columns: Columns) -> list[tuple[str, int, list[bytes]]]:
+def _termini(header: dict[str, Any], columns: Columns) -> list[RecoveredTerminus]:
     """The links that may be resumed, with their tags; shards of former versions do not send any."""
-    found: list[tuple[str, int, list[bytes]]] = []
+    found: list[RecoveredTerminus] = []
     position = 0
     if "termini" not in header:
         return found
     sizes = rows(columns, "termini.suspended_ms", "termini.size")
-    for client_link, (suspended_ms, size) in zip(header["termini"], sizes, strict=True):
-        found.append((client_link, suspended_ms, decode_tags(columns["tags"][position : position + size])))
+    links = header["termini"]
+    durability = header.get("durability", [0] * len(links))
+    for client_link, durable, (suspended_ms, size) in zip(links, durability, sizes, strict=True):
+        tags = decode_tags(columns["tags"][position : position + size])
+        found.append(RecoveredTerminus(bytes.fromhex(client_link), durable, suspended_ms, tags))
         position += size
     return found
 

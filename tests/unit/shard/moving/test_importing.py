@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.declared import declared_of
 from lightrail.shard.journal.journal import Journal
@@ -163,6 +164,47 @@ def test_a_suspended_link_is_resumed_behind_the_move() -> None:
     peer.produce(1, QUEUE, **opening)
     move.target.settle_down()
     assert peer.unsettled == {1: (True, [b"tag"])}
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_a_durable_link_is_in_the_journal_of_the_new_owner_before_it_is_the_owner(
+    durability: Durability,
+) -> None:
+    opening: dict[str, Any] = {"client_link": "1" * 32, "steals": True, "suspended_ms": 60_000}
+    move = Move()
+    move.peer.produce(5, QUEUE, **opening, durability=durability)
+    tags = frame(Kind.TAGS, link=5, number=1, count=1, body=encode_tags([b"tag"]))
+    move.peer.say(tags, batch(5, 1, BODIES[:1]))
+    move.source.settle_down()
+    move.peer.close_producer(5)
+    move.begin()
+    move.finish()
+    move.target.settle_down()
+    journal = Journal(move.files.after_crash(0, "none"), "test", 0, segment_bytes=SEGMENT_BYTES)
+    termini = [each for queue in journal.recover(EVERYTHING, 1).queues for each in queue.termini]
+    known = [b"tag"] if durability == Durability.UNSETTLED_STATE else []
+    assert termini == ([(b"\x11" * 16, durability, 60_000, known)] if durability else [])
+    move.open()
+    peer = move.target.peer("frontend-9", boot=9)
+    peer.produce(1, QUEUE, **opening, durability=durability)
+    move.target.settle_down()
+    assert peer.unsettled == {1: (True, [b"tag"])}
+    assert peer.durability == {1: durability}
+
+
+def test_a_copy_that_is_dropped_has_no_termini() -> None:
+    move = Move()
+    move.peer.produce(
+        5, QUEUE, client_link="1" * 32, suspended_ms=60_000, durability=Durability.UNSETTLED_STATE
+    )
+    move.source.settle_down()
+    move.begin()
+    move.finish()
+    move.importing.drop(move.target.now_ms)
+    move.target.settle_down()
+    assert len(move.target.engine._links.termini) == 0
+    journal = Journal(move.files.after_crash(0, "none"), "test", 0, segment_bytes=SEGMENT_BYTES)
+    assert [queue.name for queue in journal.recover(EVERYTHING, 1).queues if queue.termini] == []
 
 
 RESUMABLE: dict[str, Any] = {

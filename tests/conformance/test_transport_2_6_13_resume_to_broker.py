@@ -384,3 +384,26 @@ def test_a_durable_link_is_resumed_after_all_processes_were_killed(
                 assert type(found.state) is Accepted
                 seen |= {*range(found.first, (found.first if found.last is None else found.last) + 1)}
         assert sorted(stored(broker, queue)) == sorted(map(durable_value, tags))
+
+
+def test_a_durable_link_outlives_its_shard_without_a_new_attach(tmp_path: Any, queue: str) -> None:
+    """kill -9 of the shard alone: the frontend repeats unanswered deliveries, and the map has all of them."""
+    target = Target(address=queue, timeout=60, durable=2)
+    tags = [b"%d" % number for number in range(200)]
+    with Broker(tmp_path / "data", "--shards", "1") as broker:
+        former = connected(broker)
+        attach(former, queue, target=target, rcv_settle_mode=SECOND)
+        for number, tag in enumerate(tags):
+            former.write(Transfer(handle=0, delivery_id=number, delivery_tag=tag), durable_value(tag))
+            if number == 100:
+                os.kill(broker.pid("shard"), signal.SIGKILL)
+        seen: set[int] = set()
+        while len(seen) < len(tags):
+            found = former.expect(Disposition)
+            assert type(found.state) is Accepted
+            seen |= {*range(found.first, (found.first if found.last is None else found.last) + 1)}
+        former.socket.close()
+        with connected(broker) as peer:
+            answer = attach(peer, queue, target=target, rcv_settle_mode=SECOND, unsettled=dict.fromkeys(tags))
+            assert answer.unsettled == {tag: Accepted() for tag in tags}
+        assert stored(broker, queue) == [*map(durable_value, tags)]

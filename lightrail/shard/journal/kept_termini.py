@@ -5,11 +5,12 @@ tags of all of them would be too long to write at the head of each segment (ADR 
 terminus again, as one record, before the segment with its oldest record is removed.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from lightrail.journal.record import REWRITTEN
-from lightrail.journal.terminus import Terminus, TerminusEvent
+from lightrail.journal.terminus import TERMINUS_FIXED, Terminus, TerminusEvent
 from lightrail.model import limits
 
 
@@ -24,18 +25,45 @@ class RecoveredTerminus(NamedTuple):
     """In the order of storing."""
 
 
+class Applied(NamedTuple):
+    """The effects of a record."""
+
+    dropped: list[bytes] = []
+    """Tags of which the terminus had too many."""
+    live: list[tuple[int, int]] = []
+    """(segment, bytes): by how much the live bytes of segments have changed."""
+
+
 class KeptTerminus:
     """One terminus."""
 
-    __slots__ = ("durability", "segment", "suspended_ms", "tags")
+    __slots__ = ("durability", "segment", "size", "suspended_ms", "tags")
 
     def __init__(self, segment: int) -> None:
         self.segment = segment
-        """The segment with its oldest record that is still needed."""
+        """The segment with its oldest record that is still needed: all of its bytes count as live there."""
+        self.size = TERMINUS_FIXED.size
+        """Bytes of one record with all of it."""
         self.durability = 0
         self.suspended_ms = 0
         self.tags: dict[bytes, None] = {}
         """In the order of storing."""
+
+    def store(self, tags: Sequence[bytes]) -> None:
+        """Adds tags; those that it had become the last ones."""
+        for tag in tags:
+            if tag in self.tags:
+                del self.tags[tag]
+            else:
+                self.size += 1 + len(tag)
+            self.tags[tag] = None
+
+    def settle(self, tags: Sequence[bytes]) -> None:
+        """Removes tags."""
+        for tag in tags:
+            if tag in self.tags:
+                del self.tags[tag]
+                self.size -= 1 + len(tag)
 
 
 class KeptTermini:
@@ -46,37 +74,45 @@ class KeptTermini:
     def __init__(self) -> None:
         self._by_queue: dict[int, dict[bytes, KeptTerminus]] = {}
 
-    def apply(self, record: Terminus, segment: int) -> list[bytes]:
-        """Applies a record; returns tags that were dropped, as the terminus had too many."""
+    def apply(self, record: Terminus, segment: int) -> Applied:
+        """Applies a record, which is in this segment."""
         known = self._by_queue.get(record.queue, {})
-        if record.event == TerminusEvent.ENDED:
-            if known.pop(record.link, None) is not None and not known:
-                del self._by_queue[record.queue]
-            return []
         kept = known.get(record.link)
-        if record.event == TerminusEvent.SETTLED:
-            if kept is not None:
-                for tag in record.tags:
-                    kept.tags.pop(tag, None)
-            return []
+        if record.event in (TerminusEvent.SETTLED, TerminusEvent.ENDED):
+            if kept is None:
+                return Applied()
+            before = kept.size
+            if record.event == TerminusEvent.SETTLED:
+                kept.settle(record.tags)
+                return Applied([], [(kept.segment, kept.size - before)])
+            del known[record.link]
+            if not known:
+                del self._by_queue[record.queue]
+            return Applied([], [(kept.segment, -before)])
+        live: list[tuple[int, int]] = []
         if kept is None:
             kept = self._by_queue.setdefault(record.queue, {})[record.link] = KeptTerminus(segment)
-        elif record.flags & REWRITTEN:
-            kept.segment = segment
+        else:
+            live.append((kept.segment, -kept.size))
+            if record.flags & REWRITTEN:
+                kept.segment = segment
         kept.durability, kept.suspended_ms = record.durability, record.suspended_ms
-        tags = kept.tags
-        for tag in record.tags:
-            tags.pop(tag, None)
-            tags[tag] = None
-        dropped: list[bytes] = []
-        while len(tags) > limits.UNSETTLED_TAGS_MAX:
-            dropped.append(next(iter(tags)))
-            del tags[dropped[-1]]
-        return dropped
+        kept.store(record.tags)
+        dropped = [*islice(kept.tags, max(0, len(kept.tags) - limits.UNSETTLED_TAGS_MAX))]
+        kept.settle(dropped)
+        live.append((kept.segment, kept.size))
+        return Applied(dropped, live)
 
-    def forget(self, queue: int) -> None:
-        """Removes the termini of a deleted queue."""
-        self._by_queue.pop(queue, None)
+    def forget(self, queue: int) -> list[tuple[int, int]]:
+        """Removes the termini of a deleted queue; returns (segment, bytes) by which live bytes change."""
+        return [(kept.segment, -kept.size) for kept in self._by_queue.pop(queue, {}).values()]
+
+    @property
+    def live(self) -> Iterator[tuple[int, int]]:
+        """(segment, bytes) of each terminus."""
+        for known in self._by_queue.values():
+            for kept in known.values():
+                yield kept.segment, kept.size
 
     def keep_only(self, queues: Container[int]) -> None:
         """Removes the termini of all other queues."""

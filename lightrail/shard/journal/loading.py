@@ -50,6 +50,8 @@ def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQ
         )
     for record, number in replay.tables.transactions.values():
         by_number[number].live += record.size
+    for number, size in replay.tables.termini.live:
+        by_number[number].live += size
     return recovered
 
 

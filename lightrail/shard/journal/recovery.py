@@ -53,7 +53,7 @@ from lightrail.journal.record import (
 )
 from lightrail.journal.scan import Found, Scan, next_whole
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
-from lightrail.journal.terminus import Terminus
+from lightrail.journal.terminus import TERMINUS_FIXED, Terminus
 from lightrail.shard.journal.begun import begun
 from lightrail.shard.journal.extent import NOTHING, Extent
 from lightrail.shard.journal.files import DiskFile, Files, own_copy
@@ -292,6 +292,7 @@ class _Replayer:
             replay.tables.transact(record, segment.number)
         elif isinstance(record, Terminus):
             if record.queue in replay.tables.queues:
+                segment.holds(TERMINUS_FIXED.size + record.size)
                 replay.tables.termini.apply(record, segment.number)
         elif isinstance(record, Taken):
             replay.tables.take(record)

@@ -15,7 +15,7 @@ from lightrail.journal.record import (
     Transaction,
     TransactionState,
 )
-from lightrail.journal.terminus import Terminus, TerminusEvent
+from lightrail.journal.terminus import TERMINUS_FIXED, Terminus, TerminusEvent
 from lightrail.model import limits
 from lightrail.shard.journal.record import SmallRecord
 from lightrail.shard.journal.segment import Segment
@@ -46,6 +46,8 @@ class SmallRecords:
             segment.index.queues.append(offset)
             if record.event == QueueEvent.DELETED and record.queue in self._tables.ids:
                 self._release(self._tables.ids[record.queue].groups)
+            if record.event == QueueEvent.DELETED:
+                self._live(self._tables.termini.forget(record.queue))
             if record.queue in self._tables.captured:
                 segment.touched = True
             self._tables.queue(record)
@@ -102,7 +104,14 @@ class SmallRecords:
         tail.small(record, now_ms)
         if tail.segment is segment and not needs_sync(record):
             tail.sync_wanted = wanted
-        self._tables.termini.apply(record, tail.segment.number)
+        tail.segment.holds(TERMINUS_FIXED.size + record.size)
+        self._live(self._tables.termini.apply(record, tail.segment.number).live)
+
+    def _live(self, changes: Iterable[tuple[int, int]]) -> None:
+        """Changes the live bytes of segments."""
+        for number, size in changes:
+            if (segment := self._segments.get(number)) is not None:
+                segment.live += size
 
     def move(self, segment: int, now_ms: int) -> bool:
         """Appends again the state that only records of this segment have.

@@ -255,7 +255,7 @@ def small_job(record: SmallRecord, tables: Tables, lsn: int, now_ms: int) -> Job
         return ("part", record.producer, record.number, record.taken)
     if isinstance(record, Terminus):
         _declared(tables, record.queue)
-        dropped = tables.termini.apply(record, 0)
+        dropped = tables.termini.apply(record, 0).dropped
         fields = (record.durability, record.suspended_ms)
         return ("terminus", record.event, record.queue, record.link, fields, record.tags, dropped)
     if isinstance(record, Numbers):

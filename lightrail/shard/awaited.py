@@ -6,7 +6,8 @@ limits.PEER_SILENCE_MS. Or the client's link has ended and may be resumed (trans
 consumer is suspended, and the client's next attach takes it over, at any frontend. It is found by the digits
 of the client's link, and awaited for as long as the client asked for.
 
-A consumer that no link takes over in time is released. Nothing of it is in the journal.
+A consumer that no link takes over in time is released. Only those of durable links are in the store
+(durable_receivers.py), and are suspended after a restart.
 """
 
 from collections.abc import Iterable, Mapping
@@ -107,6 +108,19 @@ class AwaitedConsumers:
             self._add(AwaitedConsumer(key, queue, id, now_ms + limits.PEER_SILENCE_MS))
             for part in self._expected.pop(key, ()):
                 self._said(key, part, now_ms)
+
+    def restored(self, queue: Queue, id: int, opened: ConsumerOpen, now_ms: int) -> None:
+        """Suspends a consumer that the store has and the queue's machine; its time begins anew."""
+        key = key_of(opened)
+        self.adopted[id] = Origin(*key, opened, has_ended=True)
+        self._apply(queue, commands.Suspend(id), now_ms)
+        if not queue.is_serving:
+            # It is opened with its queue, or moves with it.
+            return
+        found = AwaitedConsumer(key, queue, id, 0)
+        self._add(found)
+        if not self._suspend(found, now_ms):
+            self._detach(found, now_ms, lost=False)
 
     # --- they are suspended ----------------------------------------------------------------------------
 
@@ -308,6 +322,11 @@ class AwaitedConsumers:
     def _apply(self, queue: Queue, command: commands.Command, now_ms: int) -> None:
         self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
         self._performer.touched[queue] = None
+
+
+def key_of(opened: ConsumerOpen) -> Key:
+    """The frontend's link that was the first one of a client's link, for a consumer without a later one."""
+    return opened.terminus >> 32, opened.terminus & 0xFFFF_FFFF
 
 
 def _asks_the_same(one: ConsumerOpen, other: ConsumerOpen) -> bool:

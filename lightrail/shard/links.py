@@ -8,6 +8,7 @@ from lightrail.model.durability import Durability
 from lightrail.shard.awaited import AwaitedConsumer, AwaitedConsumers, Origin
 from lightrail.shard.client_links import ClientLinks, Opened
 from lightrail.shard.consumer_options import options_of
+from lightrail.shard.durable_receivers import DurableReceivers
 from lightrail.shard.ingress.admission import Admission
 from lightrail.shard.journal.store import Recovered, Store
 from lightrail.shard.known import Known, KnownNumbers
@@ -18,7 +19,8 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queues
 from lightrail.shard.resuming import Recovery, Resending
 from lightrail.shard.shard_queue import Queue
-from lightrail.shard.termini import DurableProducer, ResumableProducer, Resumption, Termini, WhenSynced
+from lightrail.shard.termini import DurableProducer, ResumableProducer, Resumption, Termini
+from lightrail.shard.waiting import CallWhenSynced
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, frame
@@ -38,6 +40,7 @@ class Links(KnownNumbers):
         "adopted",
         "awaited",
         "last_consumers",
+        "receivers",
         "resending",
         "termini",
     )
@@ -48,7 +51,7 @@ class Links(KnownNumbers):
         performer: Performer,
         admission: Admission,
         recovered: Recovered,
-        when_synced: WhenSynced,
+        when_synced: CallWhenSynced,
         store: Store,
         counts: ShardCounts,
     ) -> None:
@@ -60,6 +63,7 @@ class Links(KnownNumbers):
         self.awaited = AwaitedConsumers(performer, self.last_consumers)
         self._when_synced = when_synced
         self.termini = Termini(store, counts)
+        self.receivers = DurableReceivers(store, counts, when_synced)
         self.resending = Resending(performer)
         self._client_links = ClientLinks(self.awaited, self._end_stolen)
         self._producers: dict[Queue, dict[Producer, None]] = {}
@@ -188,7 +192,7 @@ class Links(KnownNumbers):
         if suspended is not None:
             consumer = self.awaited.adopt(suspended, peer, link, body, now_ms)
             self._client_links.add(queue, body.client_link, consumer)
-            self._when_synced(Recovery(consumer), 0)
+            self._recover(consumer, now_ms)
             return
         try:
             options = options_of(body, self._queues.looks)
@@ -207,7 +211,12 @@ class Links(KnownNumbers):
                 peer.out.append(frame(Kind.CONSUMER_READY, link=link))
             else:
                 body.terminus = body.terminus or peer.boot << 32 | link
-                self._when_synced(Recovery(consumer), 0)
+                self._recover(consumer, now_ms)
+
+    def _recover(self, consumer: Consumer, now_ms: int) -> None:
+        """Answers the opening of a link that its client may resume, with its unsettled deliveries."""
+        self.receivers.begin(consumer, now_ms)
+        self._when_synced(Recovery(consumer, self.receivers), 0)
 
     def _adopt(
         self, awaited: AwaitedConsumer, peer: Peer, link: int, body: ConsumerOpen, now_ms: int
@@ -217,6 +226,7 @@ class Links(KnownNumbers):
         consumer = self.awaited.adopt(awaited, peer, link, body, now_ms)
         if self._client_links.claim(queue, peer, link, body, now_ms):
             self._client_links.add(queue, body.client_link, consumer)
+            self.receivers.begin(consumer, now_ms)
             peer.out.append(frame(Kind.CONSUMER_READY, link=link))
         else:
             consumer.opened = None
@@ -283,6 +293,7 @@ class Links(KnownNumbers):
         """Removes the consumers of a queue that is at another shard."""
         self._producers.pop(queue, None)
         self.termini.forget(queue)
+        self.receivers.forget(queue)
         self._client_links.forget(queue)
         for id in queue.machine.contents.consumers.by_id:
             self._performer.consumers.pop(id, None)
@@ -301,6 +312,7 @@ class Links(KnownNumbers):
         self._producers.pop(queue, None)
         self._client_links.forget(queue)
         self.termini.forget(queue)
+        self.receivers.forget(queue)
         for id in list(queue.machine.contents.consumers.by_id):
             self.adopted.pop(id, None)
             consumer = self._performer.consumers.pop(id, None)

@@ -11,7 +11,7 @@ others. While it is suspended, its time begins again when the shard starts.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
 from lightrail.journal.terminus import Terminus as TerminusRecord
@@ -22,7 +22,7 @@ from lightrail.shard.journal.kept_termini import RecoveredTerminus
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.peers import Peer, Producer
 from lightrail.shard.shard_queue import Queue
-from lightrail.shard.waiting import Waiter
+from lightrail.shard.waiting import CallWhenSynced
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import CLOSED, DURABILITY_SHIFT, HEADER, HEADER_SIZE, KEPT, Kind, frame
@@ -328,7 +328,7 @@ class Resumption:
     __slots__ = ("_durability", "_producer", "_when_synced")
 
     def __init__(
-        self, producer: ResumableProducer, durability: Durability, when_synced: "WhenSynced"
+        self, producer: ResumableProducer, durability: Durability, when_synced: CallWhenSynced
     ) -> None:
         self._producer = producer
         self._durability = durability
@@ -351,6 +351,3 @@ class Resumption:
             frame(Kind.UNSETTLED, flags=flags, link=producer.link, count=len(tags), body=encode_tags(tags)),
             frame(Kind.PRODUCER_READY, link=producer.link),
         )
-
-
-WhenSynced = Callable[[Waiter, int], None]

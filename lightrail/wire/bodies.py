@@ -123,9 +123,12 @@ class ConsumerOpen(_Body):
     """Whether the client sent its unsettled map, so that it continues the deliveries of its former attach."""
     terminus: int = 0
     """Prefix of the delivery-tags of a link that may be resumed; 0 until the shard has answered."""
+    durability: int = 0
+    """See ProducerOpen."""
 
     def encode(self) -> bytes:
-        unused = () if self.default_undeliverable else ("default_undeliverable",)
+        optional = ("default_undeliverable", "durability")
+        unused = tuple(name for name in optional if not getattr(self, name))
         if self.suspended_ms is None:
             return _opening(self, *unused, "suspended_ms", "recovers", "terminus")
         return _opening(self, *unused)

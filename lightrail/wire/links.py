@@ -109,12 +109,13 @@ class Consumer:
         Unless it is certain, some of them may be delivered again after a restart of the shard.
         """
 
-    def recovered(self, terminus: int, number: int, ranges: list[Range]) -> None:
+    def recovered(self, terminus: int, number: int, ranges: list[Range], durability: int) -> None:
         """Called before `ready` for a link that may be resumed: its unsettled deliveries of a former attach.
 
         Args:
             terminus: prefix of its delivery-tags.
             number: of its next delivery.
+            durability: see Producer.unsettled.
         """
 
     def resent(self, number: int) -> None:
@@ -160,7 +161,9 @@ def _settled(consumer: Consumer, part: bytes) -> None:
 
 
 def _recovered(consumer: Consumer, part: bytes) -> None:
-    consumer.recovered(*decode_suspended(memoryview(part)[HEADER.size :]))
+    flags = HEADER.unpack_from(part)[1]
+    terminus, number, ranges = decode_suspended(memoryview(part)[HEADER.size :])
+    consumer.recovered(terminus, number, ranges, flags >> DURABILITY_SHIFT)
 
 
 def _resent(consumer: Consumer, part: bytes) -> None:

@@ -1,9 +1,11 @@
-"""Termini that stores keep over restarts, on the journal and SQLite, and the cleaning of a journal."""
+"""Termini and receivers that stores keep over restarts, on the journal and SQLite, and their cleaning."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lightrail.journal.receiver import DeliveryRun, Receiver, ReceiverEvent
 from lightrail.journal.record import Queue, QueueEvent
 from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.model import limits
@@ -175,5 +177,94 @@ def test_a_deleted_queue_releases_the_bytes_of_its_termini() -> None:
     change(journal, TerminusEvent.STORED, b"a")
     assert journal.usage().live_bytes > 0
     journal.append(Queue(QueueEvent.DELETED, 1, ""))
+    assert journal.usage().live_bytes == 0
+    journal.close()
+
+
+def receive(
+    store: Store, event: ReceiverEvent, *runs: DeliveryRun, link: int = 0, queue: int = 1, **fields: Any
+) -> None:
+    store.append(Receiver(queue, LINKS[link], event, runs=runs, **fields), 1_000)
+
+
+@DURABLE
+def test_receivers_come_back_as_long_as_they_and_their_queue_are_there(make: Make, tmp_path: Path) -> None:
+    store, _ = opened(make, tmp_path)
+    declare(store, 1)
+    declare(store, 2)
+    for link in range(3):
+        receive(store, ReceiverEvent.BEGUN, link=link, opening=b"{}")
+    receive(store, ReceiverEvent.DELIVERED, (0, 10, 5), next=5)
+    receive(store, ReceiverEvent.DELIVERED, (5, 15, 3), next=8)
+    receive(store, ReceiverEvent.SETTLED, (1, 11, 1), (4, 14, 2), next=8)
+    receive(store, ReceiverEvent.DELIVERED, (8, 11, 1), next=9)
+    receive(store, ReceiverEvent.DELIVERED, (0, 1, 1), link=1, next=1)
+    receive(store, ReceiverEvent.ENDED, link=1)
+    receive(store, ReceiverEvent.DELIVERED, (0, 1, 1), link=1, next=1)
+    receive(store, ReceiverEvent.BEGUN, (3, 4, 5), queue=2, opening=b"{2}", next=8)
+    store, recovered = again(store, make, tmp_path)
+    first = (LINKS[0], 9, b"{}", [(0, 10, 1), (2, 12, 2), (6, 16, 2), (8, 11, 1)])
+    assert [sorted(queue.receivers) for queue in recovered.queues] == [
+        [first, (LINKS[2], 0, b"{}", [])],
+        [(LINKS[0], 8, b"{2}", [(3, 4, 5)])],
+    ]
+    receive(store, ReceiverEvent.BEGUN, link=2, opening=b"{other}")
+    store.append(Queue(QueueEvent.DELETED, 2, ""), 1_000)
+    declare(store, 2)
+    store, recovered = again(store, make, tmp_path)
+    found = [sorted(queue.receivers) for queue in recovered.queues]
+    assert found == [[first, (LINKS[2], 0, b"{other}", [])], []]
+    store.close()
+
+
+@DURABLE
+def test_only_the_beginning_and_the_deliveries_of_receivers_are_synced(make: Make, tmp_path: Path) -> None:
+    store, _ = opened(make, tmp_path)
+    declare(store, 1)
+    commit(store)
+    for event, synced in (
+        (ReceiverEvent.BEGUN, True),
+        (ReceiverEvent.DELIVERED, True),
+        (ReceiverEvent.SETTLED, False),
+        (ReceiverEvent.ENDED, False),
+    ):
+        receive(store, event, (0, 0, 1))
+        begun = store.begin_commit()
+        assert begun.synced == synced, event
+        begun.perform()
+        store.end_commit(begun)
+    store.close()
+
+
+def test_receivers_are_written_again_before_their_segment_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TERMINI_MOVED_TAGS", 2)
+    files = FakeFiles()
+    journal = Journal(files, "c", 0, segment_bytes=1_500)
+    journal.recover(0)
+    declare(journal, 1)
+    for link in range(3):
+        receive(journal, ReceiverEvent.BEGUN, (0, 10 * link, 5), link=link, opening=b"{}", next=5)
+    receive(journal, ReceiverEvent.SETTLED, (0, 0, 2))
+    journal.flush()
+    live = journal.usage().live_bytes
+    assert live > 0
+    for _ in range(3):
+        journal.seal(1)
+        journal.flush()
+        segments = len(journal.segments())
+        while len(journal.segments()) == segments:
+            journal.drop(journal.segments()[0].number, 1)
+            journal.flush()
+    journal = Journal(files.after_crash(0, "none"), "c", 0, segment_bytes=1_500)
+    recovered = journal.recover(ALL)
+    assert recovered.queues[0].receivers == [
+        (LINKS[0], 5, b"{}", [(2, 2, 3)]),
+        (LINKS[1], 5, b"{}", [(0, 10, 5)]),
+        (LINKS[2], 5, b"{}", [(0, 20, 5)]),
+    ]
+    for link in range(3):
+        receive(journal, ReceiverEvent.ENDED, link=link)
     assert journal.usage().live_bytes == 0
     journal.close()

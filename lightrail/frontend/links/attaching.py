@@ -339,6 +339,7 @@ def _consumer(attach: Attach, queue_owner: "Owner", options: "ConsumerOpen") -> 
             number=attach.number,
             options=options,
             seconds=seconds,
+            durability=durability_of(link),
             terms=attach.terms,
         )
     refuse_incomplete(link)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightrail.journal.layout import APPEND, APPEND_FIXED, MARK, REST, TARGET
+from lightrail.journal.receiver import Receiver
 from lightrail.journal.record import Delivered, Epoch, Ids, Numbers, Queue, Seal, Settle, Taken, Transaction
 from lightrail.journal.terminus import Terminus
 from lightrail.shard.queue.runs import Batch
@@ -31,7 +32,9 @@ class Append:
     """Not written. Whether a REWRITTEN record spills messages, and so needs room on disk like new ones."""
 
 
-SmallRecord = Settle | Delivered | Queue | Ids | Taken | Numbers | Transaction | Terminus | Seal | Epoch
+SmallRecord = (
+    Settle | Delivered | Queue | Ids | Taken | Numbers | Transaction | Terminus | Receiver | Seal | Epoch
+)
 """Every record of them without messages."""
 Record = Append | SmallRecord
 """Every record that the engine may append."""

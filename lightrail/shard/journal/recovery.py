@@ -34,6 +34,7 @@ from lightrail.journal.layout import (
     decode_append_head,
     decode_small,
 )
+from lightrail.journal.receiver import RECEIVER_FIXED, Receiver
 from lightrail.journal.record import (
     CONTINUED,
     RETURNING,
@@ -294,6 +295,10 @@ class _Replayer:
             if record.queue in replay.tables.queues:
                 segment.holds(TERMINUS_FIXED.size + record.size)
                 replay.tables.termini.apply(record, segment.number)
+        elif isinstance(record, Receiver):
+            if record.queue in replay.tables.queues:
+                segment.holds(RECEIVER_FIXED.size + record.size)
+                replay.tables.receivers.apply(record, segment.number)
         elif isinstance(record, Taken):
             replay.tables.take(record)
         elif isinstance(record, Numbers):

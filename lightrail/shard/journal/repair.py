@@ -20,6 +20,7 @@ from lightrail.journal.layout import (
     MARK,
     NUMBERS,
     QUEUE,
+    RECEIVER,
     RECORD_SIZE_MIN,
     REST,
     SEAL,
@@ -64,6 +65,7 @@ _NAMES = {
     DELIVERED: "Delivered",
     TRANSACTION: "Transaction",
     TERMINUS: "Terminus",
+    RECEIVER: "Receiver",
 }
 
 

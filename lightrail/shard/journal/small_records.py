@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from lightrail.journal.receiver import RECEIVER_FIXED, Receiver, ReceiverEvent
 from lightrail.journal.record import (
     REWRITTEN,
     Epoch,
@@ -48,6 +49,7 @@ class SmallRecords:
                 self._release(self._tables.ids[record.queue].groups)
             if record.event == QueueEvent.DELETED:
                 self._live(self._tables.termini.forget(record.queue))
+                self._live(self._tables.receivers.forget(record.queue))
             if record.queue in self._tables.captured:
                 segment.touched = True
             self._tables.queue(record)
@@ -65,8 +67,8 @@ class SmallRecords:
             self._release(self._tables.remember(record, self._tail.segment.number, now_ms))
         elif isinstance(record, Transaction):
             self._transaction(record, now_ms)
-        elif isinstance(record, Terminus):
-            self._terminus(record, now_ms)
+        elif isinstance(record, Terminus | Receiver):
+            self._link(record, now_ms)
         elif isinstance(record, Taken):
             self._tail.small(record, now_ms)
             self._tables.take(record)
@@ -93,19 +95,26 @@ class SmallRecords:
         if (known := self._segments.get(before)) is not None:
             known.live -= size
 
-    def _terminus(self, record: Terminus, now_ms: int) -> None:
+    def _link(self, record: Terminus | Receiver, now_ms: int) -> None:
+        """Appends a change of a client's link."""
         if record.queue not in self._tables.queues:
             raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
         tail = self._tail
-        if self._space.full and record.event == TerminusEvent.BEGUN and not record.flags & REWRITTEN:
+        begins = record.event in (TerminusEvent.BEGUN, ReceiverEvent.BEGUN)
+        if self._space.full and begins and not record.flags & REWRITTEN:
             # The rest of the space is for settlements.
             self._space.ensure(now_ms)
         segment, wanted = tail.segment, tail.sync_wanted
         tail.small(record, now_ms)
         if tail.segment is segment and not needs_sync(record):
             tail.sync_wanted = wanted
-        tail.segment.holds(TERMINUS_FIXED.size + record.size)
-        self._live(self._tables.termini.apply(record, tail.segment.number).live)
+        number = tail.segment.number
+        if isinstance(record, Receiver):
+            tail.segment.holds(RECEIVER_FIXED.size + record.size)
+            self._live(self._tables.receivers.apply(record, number))
+        else:
+            tail.segment.holds(TERMINUS_FIXED.size + record.size)
+            self._live(self._tables.termini.apply(record, number).live)
 
     def _live(self, changes: Iterable[tuple[int, int]]) -> None:
         """Changes the live bytes of segments."""
@@ -127,7 +136,12 @@ class SmallRecords:
                 if left <= 0:
                     return False
                 left -= 1 + len(record.tags)
-                self._terminus(record, now_ms)
+                self._link(record, now_ms)
+            for receiver in self._tables.receivers.in_segment(segment):
+                if left <= 0:
+                    return False
+                left -= 1 + len(receiver.runs)
+                self._link(receiver, now_ms)
         except StoreFullError:
             return False
         return True

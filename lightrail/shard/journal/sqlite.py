@@ -142,6 +142,7 @@ class SqliteStore:
                 load_runs(self._connection, number, share, self._read_location, self._live),
                 tables.ids_of(number),
                 tables.termini.of(number),
+                tables.receivers.of(number),
             )
             for number, entry in tables.queues.items()
         ]

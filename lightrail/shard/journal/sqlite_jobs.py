@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lightrail.journal.layout import encode_transaction
+from lightrail.journal.receiver import Receiver, encode_receiver
 from lightrail.journal.record import (
     RETURNING,
     REWRITTEN,
@@ -47,6 +48,8 @@ CREATE TABLE IF NOT EXISTS terminus (queue INTEGER NOT NULL, link BLOB NOT NULL,
     suspended_ms INTEGER NOT NULL, PRIMARY KEY (queue, link)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tag (id INTEGER PRIMARY KEY, queue INTEGER NOT NULL, link BLOB NOT NULL,
     tag BLOB NOT NULL, UNIQUE (queue, link, tag));
+CREATE TABLE IF NOT EXISTS receiver (queue INTEGER NOT NULL, link BLOB NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (queue, link)) WITHOUT ROWID;
 """
 
 Job = tuple[Any, ...]
@@ -92,6 +95,10 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
             )
         case ("terminus", *values):
             _terminus(connection, *values)
+        case ("receiver", queue, link, None):
+            run("DELETE FROM receiver WHERE queue = ? AND link = ?", (queue, link))
+        case ("receiver", queue, link, body):
+            run("INSERT OR REPLACE INTO receiver VALUES (?,?,?)", (queue, link, body))
         case ("settle", queue, ranges, attempts):
             for first, last in ranges:
                 for at, stop, _, record in take_out(connection, queue, first, last, attempts is not None):
@@ -103,6 +110,7 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
             run("DELETE FROM ids WHERE queue = ?", (queue,))
             run("DELETE FROM terminus WHERE queue = ?", (queue,))
             run("DELETE FROM tag WHERE queue = ?", (queue,))
+            run("DELETE FROM receiver WHERE queue = ?", (queue,))
         case ("queue", QueueEvent.DECLARED, queue, name, policy):
             run("INSERT INTO queue VALUES (?,?,?,0)", (queue, name, policy))
         case ("queue", _, queue, name, policy):
@@ -258,6 +266,12 @@ def small_job(record: SmallRecord, tables: Tables, lsn: int, now_ms: int) -> Job
         dropped = tables.termini.apply(record, 0).dropped
         fields = (record.durability, record.suspended_ms)
         return ("terminus", record.event, record.queue, record.link, fields, record.tags, dropped)
+    if isinstance(record, Receiver):
+        _declared(tables, record.queue)
+        tables.receivers.apply(record, 0)
+        # All of it: it has few runs, as long as its client settles in order.
+        whole = tables.receivers.whole(record.queue, record.link)
+        return ("receiver", record.queue, record.link, None if whole is None else encode_receiver(whole))
     if isinstance(record, Numbers):
         _declared(tables, record.queue)
         return ("numbers", record.queue, record.next_sequence, tables.learn(record), lsn)

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable
 
 from lightrail.journal.layout import decode_transaction
+from lightrail.journal.receiver import decode_receiver
 from lightrail.journal.record import Ids, Queue, QueueEvent
 from lightrail.journal.segment_header import FORMAT_VERSION
 from lightrail.journal.terminus import Terminus, TerminusEvent
@@ -54,7 +55,7 @@ def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int)
 
 
 def load_tables(connection: sqlite3.Connection, tables: Tables) -> None:
-    """Loads queues, producers, message-ids, transactions and termini."""
+    """Loads queues, producers, message-ids, transactions, termini and receivers."""
     run = connection.execute
     for number, name, policy, next_sequence in run("SELECT * FROM queue ORDER BY id"):
         tables.queue(Queue(QueueEvent.DECLARED, number, name, policy))
@@ -76,6 +77,8 @@ def load_tables(connection: sqlite3.Connection, tables: Tables) -> None:
             queue, link, TerminusEvent.BEGUN, durability, suspended_ms, tags.get((queue, link), ())
         )
         tables.termini.apply(begun, 0)
+    for (body,) in run("SELECT body FROM receiver"):
+        tables.receivers.apply(decode_receiver(body, 0, len(body), 0), 0)
 
 
 def load_runs(

@@ -19,6 +19,7 @@ from lightrail.journal.record import (
     TransactionState,
 )
 from lightrail.model import limits
+from lightrail.shard.journal.kept_receivers import KeptReceivers
 from lightrail.shard.journal.kept_termini import KeptTermini
 
 _CAPTURE: Final = re.compile(r'"capture":\s*true')
@@ -88,6 +89,7 @@ class Tables:
         "producers",
         "producers_max",
         "queues",
+        "receivers",
         "sealed",
         "termini",
         "transactions",
@@ -105,6 +107,7 @@ class Tables:
         self.transactions: dict[bytes, tuple[Transaction, int]] = {}
         """Open transactions over several shards, by id, and the segment of the record."""
         self.termini = KeptTermini()
+        self.receivers = KeptReceivers()
         self.producers_max = producers_max
         self.epoch = 0
         self.sealed = False
@@ -120,6 +123,7 @@ class Tables:
             self.captured.discard(record.queue)
             self.ids.pop(record.queue, None)
             self.termini.forget(record.queue)
+            self.receivers.forget(record.queue)
             return
         if record.event == QueueEvent.POLICY:
             entry = self.queues[record.queue]
@@ -199,8 +203,8 @@ class Tables:
     def snapshot(self) -> Snapshot:
         """The tables as a record; it refers to them, so encode it before they change.
 
-        Message-ids and termini are not in it: like messages they stay in their segment until the cleaner
-        moves them.
+        Message-ids, termini and receivers are not in it: like messages they stay in their segment until the
+        cleaner moves them.
         """
         return Snapshot(self.epoch, list(self.queues.values()), self.producers, self.parts)
 
@@ -213,3 +217,4 @@ class Tables:
         self.parts = snapshot.parts
         self.ids = {queue: known for queue, known in self.ids.items() if queue in self.queues}
         self.termini.keep_only(self.queues)
+        self.receivers.keep_only(self.queues)

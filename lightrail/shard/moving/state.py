@@ -167,9 +167,9 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
         if consumer.departed:
             fields |= {"departed": True, "lock_key": consumer.options.lock_key}
         elif peer is not None and peer.opened is not None:
-            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": asdict(peer.opened)}
+            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": _fields_of(peer.opened)}
         elif (origin := links.adopted.get(consumer.id)) is not None:
-            fields |= {"boot": origin.boot, "link": origin.link, "opened": asdict(origin.opened)}
+            fields |= {"boot": origin.boot, "link": origin.link, "opened": _fields_of(origin.opened)}
             if origin.has_ended:
                 fields["ended"] = True
         else:
@@ -181,6 +181,14 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
             fields["active"] = True
         found.append((consumer, fields))
     return found
+
+
+def _fields_of(opened: ConsumerOpen) -> dict[str, Any]:
+    """An opening as JSON; shards of former versions refuse the durability."""
+    fields = asdict(opened)
+    if not opened.durability:
+        del fields["durability"]
+    return fields
 
 
 def _stretches(contents: Contents, index_of: dict[int, int]) -> tuple[list[Any], list[tuple[int, int, int]]]:

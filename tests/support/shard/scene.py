@@ -420,6 +420,7 @@ class Peer:
                 self.stored.append((link, number, SEQUENCE.unpack_from(part, HEADER_SIZE)[0]))
             elif kind == Kind.UNSETTLED and link in self.consumed:
                 self.recovered[link] = decode_suspended(part[HEADER_SIZE:])
+                self.durability[link] = flags >> DURABILITY_SHIFT
             elif kind == Kind.UNSETTLED:
                 self.unsettled[link] = (bool(flags & KEPT), decode_tags(part[HEADER_SIZE:]))
                 self.durability[link] = flags >> DURABILITY_SHIFT

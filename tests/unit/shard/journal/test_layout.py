@@ -14,6 +14,7 @@ from lightrail.journal.layout import (
     encode_small,
     finished,
 )
+from lightrail.journal.receiver import Receiver, ReceiverEvent
 from lightrail.journal.record import (
     CONTINUED,
     MOVED,
@@ -89,6 +90,10 @@ def written() -> bytes:
     journal.append(Terminus(1, LINK, TerminusEvent.STORED, 2, 60_000, [b"a", bytes(32)], CONTINUED), 1_008)
     journal.append(Terminus(1, LINK, TerminusEvent.SETTLED, 2, 60_000, [b"a"]), 1_008)
     journal.append(Terminus(2, LINK, TerminusEvent.ENDED, 1, 60_000), 1_008)
+    journal.append(Receiver(1, LINK, ReceiverEvent.BEGUN, 0, b'{"queue":"orders"}'), 1_008)
+    journal.append(Receiver(1, LINK, ReceiverEvent.DELIVERED, 9, b"", [(0, 4, 3), (3, 8, 6)]), 1_008)
+    journal.append(Receiver(1, LINK, ReceiverEvent.SETTLED, 9, b"", [(1, 5, 1)]), 1_008)
+    journal.append(Receiver(1, bytes(16), ReceiverEvent.ENDED), 1_008)
     journal.append(Queue(QueueEvent.DELETED, 2, ""), 1_008)
     journal.append(Seal(5), 1_009)
     journal.close(1_010)
@@ -107,9 +112,9 @@ def test_the_golden_file_is_read() -> None:
     assert header == (6, 1, 1, 0x03020100)
     scan = Scan(file, header.salt, 40, file.size(), 1)
     found = list(scan)
-    assert [record.lsn for record in found] == list(range(1, 30))
+    assert [record.lsn for record in found] == list(range(1, 34))
     assert [record.timestamp for record in found][-1] == 1_010
-    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(22)]
+    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(26)]
     small = [
         decode_small(record.view, record.start, record.length) for record in found if record.code != APPEND
     ]
@@ -133,6 +138,10 @@ def test_the_golden_file_is_read() -> None:
         Terminus(1, LINK, 2, 2, 60_000, [b"a", bytes(32)], CONTINUED),
         Terminus(1, LINK, 3, 2, 60_000, [b"a"]),
         Terminus(2, LINK, 4, 1, 60_000, []),
+        Receiver(1, LINK, 1, 0, b'{"queue":"orders"}', []),
+        Receiver(1, LINK, 2, 9, b"", [(0, 4, 3), (3, 8, 6)]),
+        Receiver(1, LINK, 3, 9, b"", [(1, 5, 1)]),
+        Receiver(1, bytes(16), 4, 0, b"", []),
         Queue(3, 2, "", "{}"),
         Seal(5),
         Close(),
@@ -198,6 +207,8 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
         Transaction(bytes(range(16)), TransactionState.ABORTED),
         Terminus(1 << 40, LINK, TerminusEvent.BEGUN, 2, 1 << 40, [bytes(32), b"", b"a"], CONTINUED),
         Terminus(1, LINK, TerminusEvent.ENDED, 1, 0, []),
+        Receiver(1 << 40, LINK, ReceiverEvent.BEGUN, 1 << 40, b"{}", [(1 << 40, 1 << 50, 1)], CONTINUED),
+        Receiver(1, LINK, ReceiverEvent.ENDED, 0, b"", []),
         Seal(3),
         Epoch(1 << 40),
         Close(),
@@ -214,6 +225,7 @@ def test_records_come_back_as_they_went(
     | Numbers
     | Transaction
     | Terminus
+    | Receiver
     | Seal
     | Epoch
     | Close
@@ -224,7 +236,7 @@ def test_records_come_back_as_they_went(
     assert decode_small(data, 0, len(data)) == record
 
 
-@pytest.mark.parametrize("code", [0, 15, 255])
+@pytest.mark.parametrize("code", [0, 16, 255])
 def test_unknown_types_are_named(code: int) -> None:
     data = finished(REST.pack(code, 0, MARK, 0, 1, 0) + bytes(8), 0)
     with pytest.raises(LayoutError, match=f"type {code}"):
@@ -233,7 +245,7 @@ def test_unknown_types_are_named(code: int) -> None:
 
 @pytest.mark.parametrize("length", range(40, 110))
 def test_a_body_that_is_not_as_drawn_is_a_layout_error(length: int) -> None:
-    for code in (1, 2, 3, 4, 9, 10, 11, 12, 14):
+    for code in (1, 2, 3, 4, 9, 10, 11, 12, 14, 15):
         for fill in (0, 1, 255):
             rest = REST.pack(code, 0, MARK, 0, 1, 0)
             data = finished(rest + bytes([fill]) * (length - 32), 0)

@@ -502,3 +502,39 @@ def test_messages_that_can_not_be_read_now_stop_a_piece_before_them() -> None:
     assert "can't be read back now" in said["failed"]
     scene.store.read = read  # type: ignore[method-assign]
     assert ask(scene, exporting, said["next"], EVERYTHING, EVERYTHING)[0]["next"] is None
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["goes on", "killed"])
+def test_a_durable_receiver_is_in_the_journal_of_the_new_owner(is_killed: bool) -> None:
+    """Also where the new owner is killed between the transaction and its first step."""
+    opening = RESUMABLE | {"durability": Durability.UNSETTLED_STATE}
+    move = Move()
+    move.peer.consume(5, QUEUE, 2, **opening)
+    move.source.settle_down()
+    terminus, _, _ = move.peer.recovered[5]
+    move.peer.close_consumer(5)
+    move.begin()
+    move.finish()
+    move.target.settle_down()
+    files = move.files
+    if is_killed:
+        files = files.after_crash(0, "none")
+        target = scene_of(move.policy, files, memory_mark=EVERYTHING, placed=(0, 2))
+        target.refresh()
+    else:
+        found = move.target.engine._queues.names.get(QUEUE)
+        consumers = move.importing.open(found, 2, move.target.now_ms)
+        move.target.engine._awaited.opened(move.importing.queue, consumers, move.target.now_ms)
+        target = move.target
+    target.settle_down()
+    assert target.queue(QUEUE) == {"ready": 4, "in_flight": 2}
+    peer = target.peer("frontend-9", boot=9)
+    peer.consume(1, QUEUE, **opening)
+    target.settle_down()
+    assert peer.recovered == {1: (terminus, 2, [(0, 2)])}
+    assert peer.durability == {1: Durability.UNSETTLED_STATE}
+    peer.credit(1, 3)
+    target.settle_down()
+    after = scene_of(move.policy, files.after_crash(0, "all"), memory_mark=EVERYTHING, placed=(0, 2))
+    after.settle_down()
+    assert after.queue(QUEUE) == {"ready": 3, "in_flight": 3}

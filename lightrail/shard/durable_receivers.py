@@ -24,6 +24,10 @@ from lightrail.wire.frames import HEADER
 log = logging.getLogger("lightrail.shard.durable_receivers")
 
 
+LinkKey = tuple[Peer, int]
+"""Frontend, and number of the link."""
+
+
 class DurableReceiver:
     """One consumer whose deliveries are recorded, with or without a link."""
 
@@ -65,7 +69,7 @@ class DurableReceivers:
         """By the consumer's number."""
         self.dirty: dict[Queue, None] = {}
         """Queues whose deliveries may have changed in this step."""
-        self.held: dict[Consumer, Held] = {}
+        self.held: dict[LinkKey, Held] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self.by_queue.values()))
@@ -134,45 +138,39 @@ class DurableReceivers:
         self.dirty.update((queue, None) for queue in few if queue in many)
 
     def hold(self, now_ms: int) -> None:
-        """Records what has changed, and keeps the frames of links back whose records are not on disk."""
-        dirty, self.dirty = self.dirty, {}
-        recorded: dict[Consumer, None] = {}
-        for queue in dirty:
-            recorded.update(dict.fromkeys(self._record(queue, now_ms)))
-        by_peer: dict[Peer, list[Consumer]] = {}
-        for consumer in {**self.held, **recorded}:
-            by_peer.setdefault(consumer.peer, []).append(consumer)
-        for peer, consumers in by_peer.items():
-            frames = _take_out(peer, {consumer.link for consumer in consumers})
-            for consumer in consumers:
-                parts = frames.get(consumer.link)
-                if parts:
-                    self._wait(consumer, parts, is_recorded=consumer in recorded)
+        """Records what has changed, and keeps the frames of links back whose records are not on disk.
 
-    def _wait(self, consumer: Consumer, parts: list[bytes], *, is_recorded: bool) -> None:
-        held = self.held.setdefault(consumer, Held())
+        All frames of such a link wait, so that their order stays: the end of a drain, or a move of the queue,
+        is behind the deliveries.
+        """
+        dirty, self.dirty = self.dirty, {}
+        recorded: dict[LinkKey, None] = {}
+        for queue in dirty:
+            recorded.update((link, None) for link in self._record(queue, now_ms))
+        by_peer: dict[Peer, set[int]] = {}
+        for peer, link in (*self.held, *recorded):
+            by_peer.setdefault(peer, set()).add(link)
+        for peer, links in by_peer.items():
+            for link, parts in _take_out(peer, links).items():
+                self._wait((peer, link), parts, is_recorded=(peer, link) in recorded)
+
+    def _wait(self, link: LinkKey, parts: list[bytes], *, is_recorded: bool) -> None:
+        held = self.held.setdefault(link, Held())
         if is_recorded or held.count:
             held.count += 1
-            self._when_synced(_Release(self, consumer, parts), 0)
+            self._when_synced(_Release(held, parts), 0)
         else:
             held.frames += parts
 
-    def release(self, consumer: Consumer, parts: list[bytes]) -> None:
-        """The records of these frames are on disk."""
-        held = self.held[consumer]
-        held.count -= 1
-        held.frames += parts
-
     def send(self) -> None:
         """Adds frames that need not wait any longer to the output, at the end of a step."""
-        for consumer, held in [*self.held.items()]:
-            if held.frames and consumer.peer.consumers.get(consumer.link) is consumer:
-                consumer.peer.out += held.frames
+        for (peer, link), held in [*self.held.items()]:
+            peer.out += held.frames
             held.frames = []
             if not held.count:
-                del self.held[consumer]
+                del self.held[peer, link]
 
-    def _record(self, queue: Queue, now_ms: int) -> list[Consumer]:
+    def _record(self, queue: Queue, now_ms: int) -> list[LinkKey]:
         """Writes the records of a queue; returns the links with new deliveries."""
         arrived: list[tuple[DurableReceiver, Receiver]] = []
         for each in [*self.by_queue.get(queue, {}).values()]:
@@ -187,10 +185,10 @@ class DurableReceivers:
             if new := without(runs, each.recorded):
                 arrived.append((each, _record_of(each, ReceiverEvent.DELIVERED, attached.next, new)))
             each.recorded = runs
-        links: list[Consumer] = []
+        links: list[LinkKey] = []
         for each, delivered in arrived:
             if self._write(queue, delivered, now_ms) and each.consumer is not None:
-                links.append(each.consumer)
+                links.append((each.consumer.peer, each.consumer.link))
         return links
 
     def _end(self, known: DurableReceiver, now_ms: int) -> None:
@@ -213,18 +211,18 @@ class DurableReceivers:
 
 
 class _Release:
-    """Releases frames of a link; a Waiter."""
+    """Ends a wait; a Waiter."""
 
-    __slots__ = ("_consumer", "_parts", "_receivers")
+    __slots__ = ("_held", "_parts")
 
-    def __init__(self, receivers: DurableReceivers, consumer: Consumer, parts: list[bytes]) -> None:
-        self._receivers = receivers
-        self._consumer = consumer
+    def __init__(self, held: Held, parts: list[bytes]) -> None:
+        self._held = held
         self._parts = parts
 
     def accept(self, number: int) -> None:
-        """See Waiter."""
-        self._receivers.release(self._consumer, self._parts)
+        """See Waiter: the records of these frames are on disk."""
+        self._held.count -= 1
+        self._held.frames += self._parts
 
 
 def in_flight(queue: Queue, id: int) -> list[DeliveryRun]:

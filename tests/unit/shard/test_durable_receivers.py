@@ -325,12 +325,21 @@ def test_deliveries_that_wait_when_the_link_ends_are_resumed() -> None:
     attach(peer, 2)
     peer.credit(2, 2)
     peer.close_consumer(2)
-    disk.scene.settle_down()
-    assert messages(peer, 2) == []
     assert attach(peer, 3) == [(0, 2)]
     peer.resend(3, (0, 2))
     disk.scene.settle_down()
     assert messages(peer, 3) == BODIES[:2]
+
+
+def test_the_end_of_a_stolen_link_stays_behind_its_deliveries() -> None:
+    disk = Disk()
+    peer, other = disk.scene.peer(), disk.scene.peer("frontend-1", boot=8)
+    attach(peer, 2)
+    peer.take()
+    peer.credit(2, 2)
+    assert attach(other, 3) == [(0, 2)]
+    assert [answer.kind for answer in peer.take(Kind.DELIVER, Kind.GONE)] == [Kind.DELIVER, Kind.GONE]
+    assert disk.scene.engine._links.receivers.held == {}
 
 
 def test_ends_of_deliveries_are_recorded_ahead_of_new_ones() -> None:

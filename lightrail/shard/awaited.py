@@ -10,7 +10,7 @@ A consumer that no link takes over in time is released. Only those of durable li
 (durable_receivers.py), and are suspended after a restart.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from lightrail.model import limits
@@ -71,6 +71,7 @@ class AwaitedConsumers:
         "_suspended",
         "_suspended_sum",
         "adopted",
+        "ended",
     )
 
     def __init__(self, performer: Performer, last_consumers: LastConsumers) -> None:
@@ -84,6 +85,8 @@ class AwaitedConsumers:
         self._suspended_sum = 0
         """Their unsettled deliveries, as counted when they were suspended."""
         self._expected: dict[Key, list[bytes]] = {}
+        self.ended: Callable[[Queue, int], None] = lambda _queue, _id: None
+        """Called when an awaited consumer, of this number in the queue's machine, has ended."""
         self.adopted: dict[int, Origin] = {}
         """Origins of awaited consumers, by their number in the machine."""
 
@@ -317,6 +320,7 @@ class AwaitedConsumers:
     def _detach(self, found: AwaitedConsumer, now_ms: int, *, lost: bool) -> None:
         self._drop(found)
         self._apply(found.queue, commands.Detach(found.id), now_ms)
+        self.ended(found.queue, found.id)
         self._last_consumers.left(found.queue, now_ms, lost=lost)
 
     def _apply(self, queue: Queue, command: commands.Command, now_ms: int) -> None:

@@ -43,6 +43,11 @@ class DurableReceiver:
         self.recorded: list[DeliveryRun] = []
         """Its deliveries according to the records."""
 
+    @property
+    def is_linked(self) -> bool:
+        consumer = self.consumer
+        return consumer is not None and consumer.peer.consumers.get(consumer.link) is consumer
+
 
 class Held:
     """Frames of one link that wait for commits."""
@@ -56,6 +61,49 @@ class Held:
         """Frames that need not wait any longer, in their order."""
 
 
+class OfQueue:
+    """The durable receivers of one queue, by the number of their consumer."""
+
+    __slots__ = ("by_link", "changed", "linked", "locks", "suspended")
+
+    def __init__(self) -> None:
+        self.by_link: dict[bytes, DurableReceiver] = {}
+        """All of them, by the digits of the client's link."""
+        self.linked: dict[int, DurableReceiver] = {}
+        """Those with a link, whose deliveries may change in each step."""
+        self.suspended: dict[int, DurableReceiver] = {}
+        self.changed: set[int] = set()
+        """Suspended ones whose deliveries may have changed in this step."""
+        self.locks: object = None
+        """State of the locks with a time, which end deliveries of suspended ones."""
+
+    def __len__(self) -> int:
+        return len(self.by_link)
+
+    def get(self, id: int) -> DurableReceiver | None:
+        return self.linked.get(id) or self.suspended.get(id)
+
+    def remove(self, known: DurableReceiver) -> None:
+        del self.by_link[known.client_link]
+        self.linked.pop(known.id, None)
+        self.suspended.pop(known.id, None)
+
+    def to_compare(self, queue: Queue) -> list[DurableReceiver]:
+        """Receivers whose deliveries may differ from the recorded ones; notes those whose link has ended."""
+        found = [*self.linked.values()]
+        for each in found:
+            if not each.is_linked:
+                self.suspended[each.id] = self.linked.pop(each.id)
+        heap = queue.machine.contents.locks.heap
+        locks, changed = (len(heap), *heap[:1]), self.changed
+        if locks != self.locks:
+            found = [*dict.fromkeys((*found, *self.suspended.values()))]
+        elif changed:
+            found += [self.suspended[id] for id in changed if id in self.suspended]
+        self.locks, self.changed = locks, set()
+        return found
+
+
 class DurableReceivers:
     """The durable receivers of all queues of a shard."""
 
@@ -65,8 +113,7 @@ class DurableReceivers:
         self._store = store
         self._counts = counts
         self._when_synced = when_synced
-        self.by_queue: dict[Queue, dict[int, DurableReceiver]] = {}
-        """By the consumer's number."""
+        self.by_queue: dict[Queue, OfQueue] = {}
         self.dirty: dict[Queue, None] = {}
         """Queues whose deliveries may have changed in this step."""
         self.held: dict[LinkKey, Held] = {}
@@ -83,7 +130,8 @@ class DurableReceivers:
 
     def is_durable(self, consumer: Consumer) -> bool:
         """Whether deliveries of this consumer are recorded."""
-        return consumer.id in self.by_queue.get(consumer.queue, {})
+        found = self.by_queue.get(consumer.queue)
+        return found is not None and found.get(consumer.id) is not None
 
     def begin(self, consumer: Consumer, now_ms: int) -> None:
         """Notes that a consumer has a link from now on; called before the link gets messages."""
@@ -91,28 +139,40 @@ class DurableReceivers:
         if opened is None or not opened.client_link:
             return
         link = bytes.fromhex(opened.client_link)
-        for other in [*self.by_queue.get(queue, {}).values()]:
-            if other.client_link == link and (other.id != consumer.id or not self.durability(opened)):
-                # Another consumer of this client's link has ended, or it is not durable any longer.
-                self._end(other, now_ms)
+        found = self.by_queue.get(queue) or OfQueue()
+        known = found.get(consumer.id)
+        former = found.by_link.get(link)
+        if former is not None and (former is not known or not self.durability(opened)):
+            # Another consumer of this client's link has ended, or it is not durable any longer.
+            self._end(former, now_ms)
         if not self.durability(opened):
             return
         next_number = queue.machine.contents.consumers.by_id[consumer.id].next
         if self._write(
             queue, Receiver(queue.id, link, ReceiverEvent.BEGUN, next_number, opened.encode()), now_ms
         ):
-            known = self.by_queue.setdefault(queue, {}).setdefault(
-                consumer.id, DurableReceiver(queue, consumer.id, link)
-            )
+            known = known or DurableReceiver(queue, consumer.id, link)
             known.consumer = consumer
+            found.suspended.pop(consumer.id, None)
+            found.linked[consumer.id] = found.by_link[link] = known
+            self.by_queue[queue] = found
             self.dirty[queue] = None
 
     def restored(self, queue: Queue, id: int, client_link: bytes, runs: Sequence[DeliveryRun]) -> None:
         """Adds a receiver without a link that the store has, with its deliveries in the records."""
         known = DurableReceiver(queue, id, client_link)
         known.recorded = [*runs]
-        self.by_queue.setdefault(queue, {})[id] = known
+        found = self.by_queue.setdefault(queue, OfQueue())
+        found.suspended[id] = found.by_link[client_link] = known
+        found.changed.add(id)
         self.dirty[queue] = None
+
+    def ended(self, queue: Queue, id: int) -> None:
+        """Notes that a suspended consumer, which may be a durable one, has ended."""
+        found = self.by_queue.get(queue)
+        if found is not None:
+            found.changed.add(id)
+            self.dirty[queue] = None
 
     def forget(self, queue: Queue) -> None:
         """Removes the receivers of a queue that is no longer here; the record of its end ends theirs."""
@@ -173,7 +233,8 @@ class DurableReceivers:
     def _record(self, queue: Queue, now_ms: int) -> list[LinkKey]:
         """Writes the records of a queue; returns the links with new deliveries."""
         arrived: list[tuple[DurableReceiver, Receiver]] = []
-        for each in [*self.by_queue.get(queue, {}).values()]:
+        receivers = self.by_queue.get(queue)
+        for each in receivers.to_compare(queue) if receivers is not None else ():
             attached = queue.machine.contents.consumers.by_id.get(each.id)
             if attached is None:
                 self._end(each, now_ms)
@@ -193,8 +254,8 @@ class DurableReceivers:
 
     def _end(self, known: DurableReceiver, now_ms: int) -> None:
         found = self.by_queue[known.queue]
-        del found[known.id]
-        if not found:
+        found.remove(known)
+        if not len(found):
             del self.by_queue[known.queue]
         self._write(known.queue, _record_of(known, ReceiverEvent.ENDED, 0, ()), now_ms)
 

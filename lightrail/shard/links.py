@@ -64,6 +64,7 @@ class Links(KnownNumbers):
         self._when_synced = when_synced
         self.termini = Termini(store, counts)
         self.receivers = DurableReceivers(store, counts, when_synced)
+        self.awaited.ended = self.receivers.ended
         self.resending = Resending(performer)
         self._client_links = ClientLinks(self.awaited, self._end_stolen)
         self._producers: dict[Queue, dict[Producer, None]] = {}

@@ -3,7 +3,8 @@
 Little-endian throughout. A record is a header of 32 bytes and a body; its checksum covers everything after
 the checksum itself. Encoding returns the bytes *from the type on* ("the rest"): the commit thread puts length
 and checksum before them, so that the event loop never computes a checksum. All types of record are in this
-file, as in that document, so that the two can be compared side by side.
+file, as in that document, so that the two can be compared side by side; the bodies of Terminus and
+Receiver are in terminus.py and receiver.py.
 """
 
 from array import array
@@ -13,6 +14,7 @@ from struct import error as StructError  # noqa: N812  # the exception's own nam
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from lightrail.journal.receiver import Receiver, decode_receiver, encode_receiver
 from lightrail.journal.record import (
     Close,
     Delivered,
@@ -29,6 +31,7 @@ from lightrail.journal.record import (
     Transaction,
 )
 from lightrail.journal.segment_header import FORMAT_VERSION
+from lightrail.journal.terminus import Terminus, decode_terminus, encode_terminus
 
 FRONT: Final = Struct("<II")
 """length of the whole record u32, crc32 u32 of what follows."""
@@ -60,6 +63,8 @@ TAKEN: Final = 10
 NUMBERS: Final = 11
 DELIVERED: Final = 12
 TRANSACTION: Final = 13
+TERMINUS: Final = 14
+RECEIVER: Final = 15
 
 APPEND_FIXED: Final = Struct("<QQqqIIIIHBB")
 """producer, number, enqueued_at_ms, expires_at_ms (0: never), message_format, count, size of the blob,
@@ -320,9 +325,13 @@ def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead
     return head, targets, column
 
 
-_Small = (
-    Settle | Delivered | Queue | Snapshot | Ids | Taken | Numbers | Transaction | Seal | Epoch | Close | Gap
-)
+def _number(data: Bytes, start: int) -> int:
+    number: int = U64.unpack_from(data, start)[0]
+    return number
+
+
+_OfQueue = Settle | Delivered | Queue | Ids | Numbers | Terminus | Receiver
+_Small = _OfQueue | Snapshot | Taken | Transaction | Seal | Epoch | Close | Gap
 
 _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Settle: (SETTLE, encode_settle),
@@ -333,10 +342,29 @@ _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Taken: (TAKEN, encode_taken),
     Numbers: (NUMBERS, encode_numbers),
     Transaction: (TRANSACTION, encode_transaction),
+    Terminus: (TERMINUS, encode_terminus),
+    Receiver: (RECEIVER, encode_receiver),
     Seal: (SEAL, lambda record: U64.pack(record.epoch)),
     Epoch: (EPOCH, lambda record: U64.pack(record.epoch)),
     Close: (CLOSE, lambda record: U64.pack(0)),
     Gap: (GAP, lambda record: U64.pack(record.next_lsn)),
+}
+
+_DECODERS: Final[dict[int, Callable[[Bytes, int, int, int], "_Small"]]] = {
+    SETTLE: decode_settle,
+    QUEUE: decode_queue,
+    SNAPSHOT: decode_snapshot,
+    IDS: decode_ids,
+    TAKEN: decode_taken,
+    NUMBERS: decode_numbers,
+    TRANSACTION: decode_transaction,
+    TERMINUS: decode_terminus,
+    RECEIVER: decode_receiver,
+    DELIVERED: decode_delivered,
+    SEAL: lambda data, body, _, flags: Seal(_number(data, body), flags),
+    EPOCH: lambda data, body, _, flags: Epoch(_number(data, body), flags),
+    CLOSE: lambda _data, _body, _end, flags: Close(flags),
+    GAP: lambda data, body, _, flags: Gap(_number(data, body), flags),
 }
 
 
@@ -353,36 +381,13 @@ def decode_small(data: Bytes, start: int, length: int) -> _Small:
         LayoutError: an unknown type, or a body that does not have the format.
     """
     code, flags = data[start + FRONT_SIZE], data[start + FRONT_SIZE + 1]
-    body, end = start + HEADER_SIZE, start + length
+    decode = _DECODERS.get(code)
+    if decode is None:
+        raise LayoutError(f"a record of type {code}, which format version {FORMAT_VERSION} does not have")
     try:
-        if code == SETTLE:
-            return decode_settle(data, body, end, flags)
-        if code == QUEUE:
-            return decode_queue(data, body, end, flags)
-        if code == SNAPSHOT:
-            return decode_snapshot(data, body, end, flags)
-        if code == IDS:
-            return decode_ids(data, body, end, flags)
-        if code == TAKEN:
-            return decode_taken(data, body, end, flags)
-        if code == NUMBERS:
-            return decode_numbers(data, body, end, flags)
-        if code == TRANSACTION:
-            return decode_transaction(data, body, end, flags)
-        if code == DELIVERED:
-            return decode_delivered(data, body, end, flags)
-        (number,) = U64.unpack_from(data, body)
+        return decode(data, start + HEADER_SIZE, start + length, flags)
     except (StructError, UnicodeDecodeError, ValueError) as error:
         raise LayoutError(f"a record of type {code} with {length} bytes: {error}") from error
-    if code == SEAL:
-        return Seal(number, flags)
-    if code == EPOCH:
-        return Epoch(number, flags)
-    if code == CLOSE:
-        return Close(flags)
-    if code == GAP:
-        return Gap(number, flags)
-    raise LayoutError(f"a record of type {code}, which format version {FORMAT_VERSION} does not have")
 
 
 def finished(rest: bytes, salt: int) -> bytes:

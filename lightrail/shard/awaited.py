@@ -6,10 +6,11 @@ limits.PEER_SILENCE_MS. Or the client's link has ended and may be resumed (trans
 consumer is suspended, and the client's next attach takes it over, at any frontend. It is found by the digits
 of the client's link, and awaited for as long as the client asked for.
 
-A consumer that no link takes over in time is released. Nothing of it is in the journal.
+A consumer that no link takes over in time is released. Only those of durable links are in the store
+(durable_receivers.py), and are suspended after a restart.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from lightrail.model import limits
@@ -70,6 +71,7 @@ class AwaitedConsumers:
         "_suspended",
         "_suspended_sum",
         "adopted",
+        "ended",
     )
 
     def __init__(self, performer: Performer, last_consumers: LastConsumers) -> None:
@@ -83,6 +85,8 @@ class AwaitedConsumers:
         self._suspended_sum = 0
         """Their unsettled deliveries, as counted when they were suspended."""
         self._expected: dict[Key, list[bytes]] = {}
+        self.ended: Callable[[Queue, int], None] = lambda _queue, _id: None
+        """Called when an awaited consumer, of this number in the queue's machine, has ended."""
         self.adopted: dict[int, Origin] = {}
         """Origins of awaited consumers, by their number in the machine."""
 
@@ -107,6 +111,19 @@ class AwaitedConsumers:
             self._add(AwaitedConsumer(key, queue, id, now_ms + limits.PEER_SILENCE_MS))
             for part in self._expected.pop(key, ()):
                 self._said(key, part, now_ms)
+
+    def restored(self, queue: Queue, id: int, opened: ConsumerOpen, now_ms: int) -> None:
+        """Suspends a consumer that the store has and the queue's machine; its time begins anew."""
+        key = key_of(opened)
+        self.adopted[id] = Origin(*key, opened, has_ended=True)
+        self._apply(queue, commands.Suspend(id), now_ms)
+        if not queue.is_serving:
+            # It is opened with its queue, or moves with it.
+            return
+        found = AwaitedConsumer(key, queue, id, 0)
+        self._add(found)
+        if not self._suspend(found, now_ms):
+            self._detach(found, now_ms, lost=False)
 
     # --- they are suspended ----------------------------------------------------------------------------
 
@@ -303,11 +320,17 @@ class AwaitedConsumers:
     def _detach(self, found: AwaitedConsumer, now_ms: int, *, lost: bool) -> None:
         self._drop(found)
         self._apply(found.queue, commands.Detach(found.id), now_ms)
+        self.ended(found.queue, found.id)
         self._last_consumers.left(found.queue, now_ms, lost=lost)
 
     def _apply(self, queue: Queue, command: commands.Command, now_ms: int) -> None:
         self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
         self._performer.touched[queue] = None
+
+
+def key_of(opened: ConsumerOpen) -> Key:
+    """The frontend's link that was the first one of a client's link, for a consumer without a later one."""
+    return opened.terminus >> 32, opened.terminus & 0xFFFF_FFFF
 
 
 def _asks_the_same(one: ConsumerOpen, other: ConsumerOpen) -> bool:

@@ -75,7 +75,9 @@ class Engine:
         memory = self._memory = house.memory
         answers = self._answers = Answers(memory)
         admission = self._admission = Admission(store, performer, memory, counts, answers)
-        links = self._links = Links(queues, performer, admission, recovered, answers.when_synced)
+        links = self._links = Links(
+            queues, performer, admission, recovered, answers.when_synced, store, counts
+        )
         self._awaited, self._last_consumers = links.awaited, links.last_consumers
         routes = self._routes = Routes(queues, performer, store, counts, memory, answers)
         requests = self._requests = Requests(queues, performer, links, answers.when_synced)
@@ -139,8 +141,13 @@ class Engine:
         if self._takeovers:
             self._receiving.take_over(now_ms)
         self._dispatch(now_ms)
+        receivers = self._links.receivers
+        if receivers.dirty or receivers.held:
+            receivers.hold(now_ms)
         if self._answers.is_due and not (self._answers.is_committing or self._store.pending):
             self._answer_without_commit(now_ms)
+        if receivers.held:
+            receivers.send()
         waits = is_silent or (self._queues.marks.holds and not is_closing)
         output = [] if waits else self._frontends.take_output()
         reads, self._performer.reads = self._performer.reads, []
@@ -157,6 +164,7 @@ class Engine:
     def _dispatch(self, now_ms: int) -> None:
         """Delivers, appends settlements, and keeps memory below its mark."""
         performer, store, memory = self._performer, self._store, self._memory
+        receivers = self._links.receivers
         if memory.waiting and not memory.index_is_full:
             performer.touched.update(memory.waiting)
             memory.waiting.clear()
@@ -178,6 +186,8 @@ class Engine:
         while performer.touched:
             # Dead letters touch further queues, which the next round dispatches.
             touched, performer.touched = performer.touched, {}
+            if receivers.by_queue:
+                receivers.touched(touched)
             for queue in touched:
                 contents = queue.machine.contents
                 was_over = looks.left <= 0 or work.deliveries <= 0

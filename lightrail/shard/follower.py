@@ -31,6 +31,7 @@ from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queues
 from lightrail.shard.relaying.relays import Relays
+from lightrail.shard.restoring import open_restored, receivers_of
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
 from lightrail.shard.waiting import Waiter
@@ -116,13 +117,14 @@ class Follower:
                 # If its move was not committed, the move begins again.
                 copy = self._queues.restore_copy(each, now_ms)
                 self._house.memory.update(copy)
-                self._arrivals.recovered(copy)
+                self._links.termini.restore(copy, each.termini)
+                self._arrivals.recovered(copy, *receivers_of(each, self._queues, self._links))
                 continue
             named = self._queues.names.get(each.name)
             placed = self._tenancy.map.placed(each.name)
             history = self._queues.names.history
             ownership = Ownership(*recovered(declared, named, history, placed, self._tenancy.shard))
-            queue = self._queues.restore(each, ownership, reserved(each.name), now_ms)
+            queue = self._restore(each, ownership, reserved(each.name), now_ms)
             if ownership.state is State.MOVED:
                 self._end(queue, moved(f"{each.name} is at another shard"))
             elif ownership.state is State.DELETED:
@@ -143,6 +145,24 @@ class Follower:
                 if not queue.is_frozen or named.role is not Role.QUEUE:
                     unknown.append(queue)
         self._tell_unknown(unknown)
+
+    def _restore(
+        self,
+        found: RecoveredQueue,
+        ownership: Ownership,
+        reserved: Mapping[int, Sequence[tuple[int, int]]],
+        now_ms: int,
+    ) -> Queue:
+        """Adds a recovered queue, with the clients' links that are durable."""
+        queues, links = self._queues, self._links
+        holders, origins = receivers_of(found, queues, links)
+        if ownership.state in (State.MOVED, State.DELETED):
+            holders = []
+        queue = queues.restore(found, ownership, reserved, now_ms, is_copy=bool(holders))
+        links.termini.restore(queue, found.termini)
+        if holders:
+            open_restored(queue, holders, origins, queues, links, self._performer, now_ms)
+        return queue
 
     def _open_recovered(self) -> None:
         """Opens copies whose move was committed before this shard ended, and drops the others."""

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 from lightrail.filters.errors import FilterError
 from lightrail.model import conditions
+from lightrail.model.durability import Durability
 from lightrail.shard.awaited import AwaitedConsumer, AwaitedConsumers, Origin
 from lightrail.shard.client_links import ClientLinks, Opened
 from lightrail.shard.consumer_options import options_of
+from lightrail.shard.durable_receivers import DurableReceivers
 from lightrail.shard.ingress.admission import Admission
-from lightrail.shard.journal.store import Recovered
+from lightrail.shard.journal.store import Recovered, Store
 from lightrail.shard.known import Known, KnownNumbers
 from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
@@ -17,7 +19,9 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queues
 from lightrail.shard.resuming import Recovery, Resending
 from lightrail.shard.shard_queue import Queue
-from lightrail.shard.termini import ResumableProducer, Resumption, Termini, WhenSynced
+from lightrail.shard.termini import DurableProducer, ResumableProducer, Resumption, Termini
+from lightrail.shard.waiting import CallWhenSynced
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, frame
 
@@ -36,6 +40,7 @@ class Links(KnownNumbers):
         "adopted",
         "awaited",
         "last_consumers",
+        "receivers",
         "resending",
         "termini",
     )
@@ -46,7 +51,9 @@ class Links(KnownNumbers):
         performer: Performer,
         admission: Admission,
         recovered: Recovered,
-        when_synced: WhenSynced,
+        when_synced: CallWhenSynced,
+        store: Store,
+        counts: ShardCounts,
     ) -> None:
         super().__init__(recovered.producers, recovered.parts)
         self._queues = queues
@@ -55,7 +62,9 @@ class Links(KnownNumbers):
         self.last_consumers = LastConsumers()
         self.awaited = AwaitedConsumers(performer, self.last_consumers)
         self._when_synced = when_synced
-        self.termini = Termini()
+        self.termini = Termini(store, counts)
+        self.receivers = DurableReceivers(store, counts, when_synced)
+        self.awaited.ended = self.receivers.ended
         self.resending = Resending(performer)
         self._client_links = ClientLinks(self.awaited, self._end_stolen)
         self._producers: dict[Queue, dict[Producer, None]] = {}
@@ -84,7 +93,9 @@ class Links(KnownNumbers):
             self._take_over(queue, id)
         number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
         resumable = body.suspended_ms is not None and bool(body.client_link)
-        made = ResumableProducer if resumable else Producer
+        durability = self.termini.durability(body)
+        kind = DurableProducer if durability == Durability.UNSETTLED_STATE else ResumableProducer
+        made = kind if resumable else Producer
         producer = peer.producers[link] = made(peer, link, queue, id, number, part)
         producer.next_number = next_number
         if body.sequences:
@@ -93,8 +104,10 @@ class Links(KnownNumbers):
         producer.client_link = body.client_link
         self._client_links.add(queue, body.client_link, producer)
         if isinstance(producer, ResumableProducer):
-            producer.begin(self.termini, self.termini.attach(queue, body.client_link, body.suspended_ms or 0))
-            self._when_synced(Resumption(producer), 0)
+            producer.begin(self.termini, self.termini.attach(queue, body, now_ms))
+            # A link that is only opened again may have batches on their way whose tags have no record.
+            durability = durability if body.steals else Durability.NONE
+            self._when_synced(Resumption(producer, durability, self._when_synced), 0)
         else:
             peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
@@ -180,7 +193,7 @@ class Links(KnownNumbers):
         if suspended is not None:
             consumer = self.awaited.adopt(suspended, peer, link, body, now_ms)
             self._client_links.add(queue, body.client_link, consumer)
-            self._when_synced(Recovery(consumer), 0)
+            self._recover(consumer, now_ms)
             return
         try:
             options = options_of(body, self._queues.looks)
@@ -199,7 +212,12 @@ class Links(KnownNumbers):
                 peer.out.append(frame(Kind.CONSUMER_READY, link=link))
             else:
                 body.terminus = body.terminus or peer.boot << 32 | link
-                self._when_synced(Recovery(consumer), 0)
+                self._recover(consumer, now_ms)
+
+    def _recover(self, consumer: Consumer, now_ms: int) -> None:
+        """Answers the opening of a link that its client may resume, with its unsettled deliveries."""
+        self.receivers.begin(consumer, now_ms)
+        self._when_synced(Recovery(consumer, self.receivers), 0)
 
     def _adopt(
         self, awaited: AwaitedConsumer, peer: Peer, link: int, body: ConsumerOpen, now_ms: int
@@ -209,6 +227,7 @@ class Links(KnownNumbers):
         consumer = self.awaited.adopt(awaited, peer, link, body, now_ms)
         if self._client_links.claim(queue, peer, link, body, now_ms):
             self._client_links.add(queue, body.client_link, consumer)
+            self.receivers.begin(consumer, now_ms)
             peer.out.append(frame(Kind.CONSUMER_READY, link=link))
         else:
             consumer.opened = None
@@ -275,6 +294,7 @@ class Links(KnownNumbers):
         """Removes the consumers of a queue that is at another shard."""
         self._producers.pop(queue, None)
         self.termini.forget(queue)
+        self.receivers.forget(queue)
         self._client_links.forget(queue)
         for id in queue.machine.contents.consumers.by_id:
             self._performer.consumers.pop(id, None)
@@ -293,6 +313,7 @@ class Links(KnownNumbers):
         self._producers.pop(queue, None)
         self._client_links.forget(queue)
         self.termini.forget(queue)
+        self.receivers.forget(queue)
         for id in list(queue.machine.contents.consumers.by_id):
             self.adopted.pop(id, None)
             consumer = self._performer.consumers.pop(id, None)

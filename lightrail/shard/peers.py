@@ -1,7 +1,9 @@
 """Peers: a frontend's producers and consumers at this shard, and the frames to send to it."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
+from lightrail.journal.terminus import Terminus
 from lightrail.model import limits
 from lightrail.shard.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen, Refusal
@@ -74,6 +76,12 @@ class Producer(Numbered):
 
     __slots__ = ("client_link", "entered", "goes_on", "is_named", "part", "queue", "stored")
 
+    keeps_tags: ClassVar = False
+    """Whether delivery-tags are stored with its batches, so that all of them are for Admission."""
+    is_apart: ClassVar[int]
+    """Not 0 if its next batch is for Admission: the same slot as `part`, so that the path of a batch has one
+    check for this and `keeps_tags`."""
+
     def __init__(self, peer: "Peer", link: int, queue: Queue, id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)
         self.queue = queue
@@ -90,6 +98,10 @@ class Producer(Numbered):
         """The first sequence of each of the latest batches, if the link requested sequences."""
         self.client_link = ""
         """See ProducerOpen."""
+
+    def records_of_tags(self, number: int, first: int, last: int) -> list[Terminus]:
+        """Records of the delivery-tags of messages `first` to before `last` of a batch; see `keeps_tags`."""
+        return []
 
     def hold_credit(self) -> bool:
         """See Numbered; batches since the last answer count, even if some have no answer yet."""
@@ -123,6 +135,9 @@ class Producer(Numbered):
             return
         body = SEQUENCE.pack(self.stored.get(number, UNKNOWN_SEQUENCE))
         self.peer.out.append(frame(Kind.STORED, link=self.link, number=number, body=body))
+
+
+Producer.is_apart = vars(Producer)["part"]
 
 
 class RouteProducer(Numbered):

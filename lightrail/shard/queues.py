@@ -186,16 +186,29 @@ class Queues:
         ownership: Ownership,
         reserved: Mapping[int, Sequence[tuple[int, int]]],
         now_ms: int,
+        *,
+        is_copy: bool = False,
     ) -> Queue:
         """Adds a recovered queue with the current policy of its name.
 
         A queue that is MOVED or DELETED is not found by its name; it is only needed to release its locations.
+
+        Args:
+            is_copy: whether the caller opens it with its consumers, as the copy of a queue that moves.
         """
-        queue = self._new(found.queue, self.names.get(found.name), ownership)
+        record = self.names.get(found.name)
+        queue = (
+            self._plain(found.queue, record, ownership)
+            if is_copy
+            else self._new(found.queue, record, ownership)
+        )
         if ownership.state not in (State.MOVED, State.DELETED):
             self._by_name[found.name] = queue
             self.remember(found.queue)
-        queue.machine.apply(commands.Restore(found.runs, found.next_sequence, found.ids, reserved), now_ms)
+        restore = commands.Restore(
+            found.runs, found.next_sequence, found.ids, reserved, joins=not is_copy, is_copy=is_copy
+        )
+        queue.machine.apply(restore, now_ms)
         self._mark_restored(queue, found)
         return queue
 
@@ -238,12 +251,14 @@ class Queues:
         return queue
 
     def _copy(self, number: int, found: Name, epoch: int) -> Queue:
+        queue = self._copies[found.name] = self._plain(number, found, Ownership(State.COPYING, epoch))
+        return queue
+
+    def _plain(self, number: int, found: Name, ownership: Ownership) -> Queue:
+        """A queue whose machine has no policy until it is opened."""
         plain = Policy(max_delivery_count=0, dead_letter=False)
         machine = Machine(found.name, plain, merge_annotations, look, self.work)
-        ownership = Ownership(State.COPYING, epoch)
-        queue = Queue(number, found, machine, ownership, captured=self._captured(found))
-        self._copies[found.name] = queue
-        return queue
+        return Queue(number, found, machine, ownership, captured=self._captured(found))
 
     def drop_copy(self, queue: Queue) -> None:
         """Removes a copy."""

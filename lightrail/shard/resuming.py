@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from lightrail.model import limits
+from lightrail.model.durability import Durability
+from lightrail.shard.durable_receivers import DurableReceivers
 from lightrail.shard.peers import Consumer, Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.reading import Read
-from lightrail.wire.frames import HEADER, HEADER_SIZE, Kind, deliver, frame
+from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, HEADER_SIZE, Kind, deliver, frame
 from lightrail.wire.ranges import Range, decode_ranges, encode_suspended
 
 
@@ -43,10 +45,11 @@ class Recovery:
     So the list has every delivery whose outcome would be lost in a crash of the shard.
     """
 
-    __slots__ = ("_consumer",)
+    __slots__ = ("_consumer", "_receivers")
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, receivers: DurableReceivers) -> None:
         self._consumer = consumer
+        self._receivers = receivers
 
     def accept(self, number: int) -> None:
         """See Waiter."""
@@ -56,8 +59,10 @@ class Recovery:
         if peer.consumers.get(consumer.link) is not consumer or opened is None or attached is None:
             return
         body = encode_suspended(opened.terminus, attached.next, unsettled(consumer))
+        durability = Durability.UNSETTLED_STATE if self._receivers.is_durable(consumer) else Durability.NONE
+        flags = durability << DURABILITY_SHIFT
         peer.out += (
-            frame(Kind.UNSETTLED, link=consumer.link, body=body),
+            frame(Kind.UNSETTLED, flags=flags, link=consumer.link, body=body),
             frame(Kind.CONSUMER_READY, link=consumer.link),
         )
 

@@ -5,19 +5,30 @@ their batch, and count when the batch is answered, so no tag of a message that i
 client. If the client does not settle (receiver-settle-mode first), the latest tags are kept, because it may
 have missed the outcome.
 
-Termini are not in the journal: they are lost when the shard restarts.
+A terminus is durable if its client requests it and the store outlives the process. Then the tags of a batch
+are in one group of records with its messages: after a crash there are tags of all stored messages, and of no
+others. While it is suspended, its time begins again when the shard starts.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Final
+import logging
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final
 
+from lightrail.journal.terminus import Terminus as TerminusRecord
+from lightrail.journal.terminus import TerminusEvent
 from lightrail.model import limits
+from lightrail.model.durability import Durability
+from lightrail.shard.journal.kept_termini import RecoveredTerminus
+from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.peers import Peer, Producer
 from lightrail.shard.shard_queue import Queue
-from lightrail.shard.waiting import Waiter
-from lightrail.wire.bodies import Refusal
-from lightrail.wire.frames import CLOSED, HEADER, HEADER_SIZE, KEPT, Kind, frame
+from lightrail.shard.waiting import CallWhenSynced
+from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import ProducerOpen, Refusal
+from lightrail.wire.frames import CLOSED, DURABILITY_SHIFT, HEADER, HEADER_SIZE, KEPT, Kind, frame
 from lightrail.wire.tags import decode_tags, encode_tags
+
+log = logging.getLogger("lightrail.shard.termini")
 
 LAST: Final = 1 << 62
 """A number above every number of a batch."""
@@ -26,19 +37,26 @@ LAST: Final = 1 << 62
 class Terminus:
     """One link of a client at one queue."""
 
-    __slots__ = ("client_link", "is_closed", "queue", "suspended_ms", "tags", "until_ms")
+    __slots__ = ("client_link", "durability", "is_closed", "queue", "suspended_ms", "tags", "until_ms")
 
-    def __init__(self, queue: Queue, client_link: str, suspended_ms: int) -> None:
+    def __init__(self, queue: Queue, client_link: str, suspended_ms: int, durability: int = 0) -> None:
         self.queue = queue
         self.client_link = client_link
         self.suspended_ms = suspended_ms
         """Milliseconds that it is kept without a link."""
+        self.durability = durability
+        """What of it is in the store (model/durability.py)."""
         self.tags: dict[bytes, None] = {}
         """Delivery-tags in the order of storing."""
         self.is_closed = False
         """Whether its client has closed the link."""
         self.until_ms = 0
         """While suspended: the time of its deletion; 0 until the next tick."""
+
+    def record(self, event: TerminusEvent, tags: Sequence[bytes] = ()) -> TerminusRecord:
+        """The record of an event."""
+        link = bytes.fromhex(self.client_link)
+        return TerminusRecord(self.queue.id, link, event, self.durability, self.suspended_ms, tags)
 
 
 class ResumableProducer(Producer):
@@ -81,12 +99,31 @@ class ResumableProducer(Producer):
             self.termini.store(self.terminus, tags[:count])
 
 
+class DurableProducer(ResumableProducer):
+    """A link whose client requests that its unsettled deliveries are stored durably."""
+
+    __slots__ = ()
+
+    keeps_tags: ClassVar = True
+    is_apart: ClassVar = 1
+
+    def records_of_tags(self, number: int, first: int, last: int) -> list[TerminusRecord]:
+        """See Producer."""
+        terminus, tags = self.terminus, self._arriving.get(number, [])[first:last]
+        if not tags or terminus is None or terminus.durability < Durability.UNSETTLED_STATE:
+            return []
+        return [terminus.record(TerminusEvent.STORED, tags)]
+
+
 class Termini:
     """The termini of all queues of a shard."""
 
-    __slots__ = ("_by_queue", "_count", "_suspended", "_tags")
+    __slots__ = ("_by_queue", "_count", "_counts", "_now_ms", "_store", "_suspended", "_tags")
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store, counts: ShardCounts) -> None:
+        self._store = store
+        self._counts = counts
+        self._now_ms = 0
         self._by_queue: dict[Queue, dict[str, Terminus]] = {}
         self._count = 0
         self._tags = 0
@@ -98,23 +135,40 @@ class Termini:
 
     # --- links -----------------------------------------------------------------------------------------
 
-    def attach(self, queue: Queue, client_link: str, suspended_ms: int) -> Terminus | None:
-        """The terminus of a link that is opened; None if it is new and there are TERMINI_MAX already."""
-        terminus = self._by_queue.get(queue, {}).get(client_link)
+    def durability(self, opening: ProducerOpen) -> Durability:
+        """The durability that an opened link may have in this store."""
+        wanted = opening.durability if self._store.outlives and opening.suspended_ms else 0
+        return Durability(min(wanted, Durability.UNSETTLED_STATE))
+
+    def attach(self, queue: Queue, opening: ProducerOpen, now_ms: int) -> Terminus | None:
+        """The terminus of a link that is opened; None if it is new and there are TERMINI_MAX already.
+
+        A terminus that was less durable becomes as durable as requested by `Resumption`.
+        """
+        self._now_ms = now_ms
+        suspended_ms, durability = opening.suspended_ms or 0, self.durability(opening)
+        terminus = self._by_queue.get(queue, {}).get(opening.client_link)
         if terminus is None:
             if self._count >= limits.TERMINI_MAX:
                 return None
-            terminus = self.add(queue, client_link, suspended_ms)
+            terminus = self._add(queue, opening.client_link, suspended_ms)
+            if durability:
+                self.store_state(terminus, durability)
+            return terminus
         self._suspended.pop(terminus, None)
-        terminus.suspended_ms = suspended_ms
+        had_ms, terminus.suspended_ms = terminus.suspended_ms, suspended_ms
+        if durability < terminus.durability:
+            self._write(terminus, TerminusEvent.ENDED)
+            terminus.durability = 0
+        elif suspended_ms != had_ms:
+            self._write(terminus, TerminusEvent.BEGUN)
         return terminus
 
-    def add(self, queue: Queue, client_link: str, suspended_ms: int) -> Terminus:
-        """Adds a new terminus."""
-        terminus = Terminus(queue, client_link, suspended_ms)
-        self._by_queue.setdefault(queue, {})[client_link] = terminus
-        self._count += 1
-        return terminus
+    def store_state(self, terminus: Terminus, durability: Durability) -> None:
+        """Makes a terminus durable; if there is no room for its record, it stays what it is."""
+        before, terminus.durability = terminus.durability, durability
+        if not self._write(terminus, TerminusEvent.BEGUN, [*terminus.tags]):
+            terminus.durability = before
 
     def detach(self, producer: ResumableProducer) -> None:
         """Suspends the terminus of a link that has ended, unless the client has closed the link."""
@@ -132,6 +186,7 @@ class Termini:
 
     def tick(self, now_ms: int) -> None:
         """Deletes termini whose time has ended."""
+        self._now_ms = now_ms
         for terminus in [*self._suspended]:
             if not terminus.until_ms:
                 terminus.until_ms = now_ms + terminus.suspended_ms
@@ -153,13 +208,16 @@ class Termini:
         producer = peer.producers.get(link)
         if not isinstance(producer, ResumableProducer) or producer.terminus is None:
             return
-        tags = producer.terminus.tags
-        before = len(tags)
-        for tag in decode_tags(memoryview(part)[HEADER_SIZE:]):
-            tags.pop(tag, None)
-        self._tags -= before - len(tags)
+        self._now_ms = now_ms
+        terminus = producer.terminus
+        tags = [tag for tag in decode_tags(memoryview(part)[HEADER_SIZE:]) if tag in terminus.tags]
+        for tag in tags:
+            terminus.tags.pop(tag, None)
+        self._tags -= len(tags)
         if flags & CLOSED:
-            producer.terminus.is_closed = True
+            terminus.is_closed = True
+        elif tags:
+            self._write(terminus, TerminusEvent.SETTLED, tags)
 
     def store(self, terminus: Terminus, tags: list[bytes]) -> None:
         """Adds tags of stored messages, and drops the oldest ones if there are too many."""
@@ -188,24 +246,53 @@ class Termini:
             self.suspend(terminus)
 
     def forget(self, queue: Queue) -> None:
-        """Deletes the termini of a queue that is no longer at this shard."""
-        for terminus in [*self.of(queue)]:
-            self._end(terminus)
+        """Deletes the termini of a queue that is no longer at this shard.
 
-    def arrive(self, queue: Queue, termini: list[tuple[str, int, list[bytes]]]) -> None:
-        """Adds the termini of a queue that moved here: digest of the link, its time, its tags."""
-        for client_link, suspended_ms, tags in termini:
-            terminus = self.attach(queue, client_link, suspended_ms)
-            if terminus is not None:
-                self.store(terminus, tags)
+        The record of the queue's end is theirs, too.
+        """
+        for terminus in [*self.of(queue)]:
+            self._remove(terminus)
+
+    def restore(self, queue: Queue, termini: list[RecoveredTerminus]) -> None:
+        """Adds the termini of a queue that the store has, and suspends them.
+
+        Those beyond TERMINI_MAX, which the source of a queue that moved here had, end.
+        """
+        for each in termini:
+            durability = each.durability if self._store.outlives else 0
+            terminus = Terminus(queue, each.link.hex(), each.suspended_ms, durability)
+            if self._count >= limits.TERMINI_MAX:
+                self._write(terminus, TerminusEvent.ENDED)
+            else:
+                self._put(terminus)
+                self.store(terminus, each.tags)
                 self.suspend(terminus)
+
+    def records(self, queue: Queue, termini: list[RecoveredTerminus]) -> Iterator[TerminusRecord]:
+        """Records of the durable termini among those of a queue that moves here."""
+        for link, durability, suspended_ms, tags in termini:
+            if durability and self._store.outlives:
+                kept = tags if durability == Durability.UNSETTLED_STATE else []
+                yield TerminusRecord(queue.id, link, TerminusEvent.BEGUN, durability, suspended_ms, kept)
+
+    def _add(self, queue: Queue, client_link: str, suspended_ms: int) -> Terminus:
+        terminus = Terminus(queue, client_link, suspended_ms)
+        self._put(terminus)
+        return terminus
+
+    def _put(self, terminus: Terminus) -> None:
+        self._by_queue.setdefault(terminus.queue, {})[terminus.client_link] = terminus
+        self._count += 1
 
     def _has(self, terminus: Terminus) -> bool:
         return self._by_queue.get(terminus.queue, {}).get(terminus.client_link) is terminus
 
     def _end(self, terminus: Terminus) -> None:
-        if not self._has(terminus):
-            return
+        if self._has(terminus):
+            self._remove(terminus)
+            self._write(terminus, TerminusEvent.ENDED)
+
+    def _remove(self, terminus: Terminus) -> None:
         found = self._by_queue[terminus.queue]
         del found[terminus.client_link]
         if not found:
@@ -214,26 +301,53 @@ class Termini:
         self._count -= 1
         self._tags -= len(terminus.tags)
 
+    def _write(self, terminus: Terminus, event: TerminusEvent, tags: Sequence[bytes] = ()) -> bool:
+        """Appends a record if the terminus is durable; False if the store did not accept it."""
+        if not terminus.durability:
+            return True
+        if terminus.durability < Durability.UNSETTLED_STATE:
+            tags = ()
+        try:
+            self._store.append(terminus.record(event, tags), self._now_ms)
+        except StoreError as error:
+            # After a restart it has tags that its client has settled, or is kept once more, for its time.
+            self._counts.store_failures += 1
+            log.error("a link's state at queue %s could not be written: %s", terminus.queue.name, error)
+            return False
+        return True
+
 
 class Resumption:
-    """Sends the list of unsettled deliveries to an opened link when all of them are on disk; a Waiter."""
+    """Sends the list of unsettled deliveries to an opened link when all of them are on disk; a Waiter.
 
-    __slots__ = ("_producer",)
+    Args:
+        durability: of the terminus, if the client has attached the link and requests it. A terminus that was
+            less durable is written when all batches of earlier links are answered.
+    """
 
-    def __init__(self, producer: ResumableProducer) -> None:
+    __slots__ = ("_durability", "_producer", "_when_synced")
+
+    def __init__(
+        self, producer: ResumableProducer, durability: Durability, when_synced: CallWhenSynced
+    ) -> None:
         self._producer = producer
+        self._durability = durability
+        self._when_synced = when_synced
 
     def accept(self, number: int) -> None:
         """See Waiter."""
-        producer = self._producer
+        producer, terminus = self._producer, self._producer.terminus
         if not producer.is_open:
             return
-        terminus = producer.terminus
-        flags, tags = (0, {}) if terminus is None else (KEPT, terminus.tags)
+        if terminus is not None and terminus.durability < self._durability:
+            producer.termini.store_state(terminus, self._durability)
+            self._durability = Durability.NONE
+            self._when_synced(self, 0)
+            return
+        flags, tags = 0, dict[bytes, None]()
+        if terminus is not None:
+            flags, tags = KEPT | terminus.durability << DURABILITY_SHIFT, terminus.tags
         producer.peer.out += (
             frame(Kind.UNSETTLED, flags=flags, link=producer.link, count=len(tags), body=encode_tags(tags)),
             frame(Kind.PRODUCER_READY, link=producer.link),
         )
-
-
-WhenSynced = Callable[[Waiter, int], None]

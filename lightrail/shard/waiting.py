@@ -15,6 +15,10 @@ class Waiter(Protocol):
         """
 
 
+CallWhenSynced = Callable[[Waiter, int], None]
+"""Calls a waiter with this number when the records so far are on disk."""
+
+
 class WhenSynced:
     """Makes a call when the records so far are on disk."""
 

@@ -68,10 +68,12 @@ class ProducerOpen(_Body):
     suspended_ms: int | None = None
     """How long unsettled messages are kept after the end of the link, which the client may resume; None: not
     at all."""
+    durability: int = 0
+    """How much of that the client wants in the store (model/durability.py)."""
 
     def encode(self) -> bytes:
-        unused = ("identity",) if not self.identity else ()
-        return _opening(self, *unused, *(("suspended_ms",) if self.suspended_ms is None else ()))
+        optional = {"identity": 0, "suspended_ms": None, "durability": 0}
+        return _opening(self, *(name for name, unused in optional.items() if getattr(self, name) == unused))
 
 
 @dataclass(slots=True)
@@ -121,9 +123,12 @@ class ConsumerOpen(_Body):
     """Whether the client sent its unsettled map, so that it continues the deliveries of its former attach."""
     terminus: int = 0
     """Prefix of the delivery-tags of a link that may be resumed; 0 until the shard has answered."""
+    durability: int = 0
+    """See ProducerOpen."""
 
     def encode(self) -> bytes:
-        unused = () if self.default_undeliverable else ("default_undeliverable",)
+        optional = ("default_undeliverable", "durability")
+        unused = tuple(name for name in optional if not getattr(self, name))
         if self.suspended_ms is None:
             return _opening(self, *unused, "suspended_ms", "recovers", "terminus")
         return _opening(self, *unused)

@@ -92,6 +92,8 @@ CLOSED: Final = 1
 # Flags of UNSETTLED.
 KEPT: Final = 1
 """The shard keeps unsettled messages when the link is detached."""
+DURABILITY_SHIFT: Final = 1
+"""The two bits above KEPT: what of the state is in the store of the shard (model/durability.py)."""
 # Flags of ENQUEUE.
 DURABLE: Final = 1
 AFRESH: Final = 2

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lightrail.wire.bodies import Refusal, SettleDetail
-from lightrail.wire.frames import HEADER, KEPT, SEQUENCE, UNCERTAIN, Kind
+from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, KEPT, SEQUENCE, UNCERTAIN, Kind
 from lightrail.wire.ranges import Range, decode_suspended
 from lightrail.wire.tags import decode_tags
 
@@ -46,8 +46,12 @@ class Producer:
     def stored(self, number: int, sequence: int) -> None:
         """One batch is stored, from this sequence on: only for producers that requested sequences."""
 
-    def unsettled(self, tags: list[bytes], is_kept: bool) -> None:
-        """Called before `ready`: stored messages that the client's link may not have settled."""
+    def unsettled(self, tags: list[bytes], is_kept: bool, durability: int) -> None:
+        """Called before `ready`: stored messages that the client's link may not have settled.
+
+        Args:
+            durability: how much of that is in the shard's store (model/durability.py).
+        """
 
     def granted(self, limit: int) -> None:
         """A relay's listeners accept messages numbered below `limit`, counted over the link's lifetime."""
@@ -105,12 +109,13 @@ class Consumer:
         Unless it is certain, some of them may be delivered again after a restart of the shard.
         """
 
-    def recovered(self, terminus: int, number: int, ranges: list[Range]) -> None:
+    def recovered(self, terminus: int, number: int, ranges: list[Range], durability: int) -> None:
         """Called before `ready` for a link that may be resumed: its unsettled deliveries of a former attach.
 
         Args:
             terminus: prefix of its delivery-tags.
             number: of its next delivery.
+            durability: see Producer.unsettled.
         """
 
     def resent(self, number: int) -> None:
@@ -131,7 +136,8 @@ def _stored(producer: Producer, part: bytes) -> None:
 
 def _unsettled(producer: Producer, part: bytes) -> None:
     _, flags, _, _, _, _, _ = HEADER.unpack_from(part)
-    producer.unsettled(decode_tags(memoryview(part)[HEADER.size :]), bool(flags & KEPT))
+    tags = decode_tags(memoryview(part)[HEADER.size :])
+    producer.unsettled(tags, bool(flags & KEPT), flags >> DURABILITY_SHIFT)
 
 
 def _granted(producer: Producer, part: bytes) -> None:
@@ -155,7 +161,9 @@ def _settled(consumer: Consumer, part: bytes) -> None:
 
 
 def _recovered(consumer: Consumer, part: bytes) -> None:
-    consumer.recovered(*decode_suspended(memoryview(part)[HEADER.size :]))
+    flags = HEADER.unpack_from(part)[1]
+    terminus, number, ranges = decode_suspended(memoryview(part)[HEADER.size :])
+    consumer.recovered(terminus, number, ranges, flags >> DURABILITY_SHIFT)
 
 
 def _resent(consumer: Consumer, part: bytes) -> None:

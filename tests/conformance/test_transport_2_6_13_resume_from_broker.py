@@ -123,6 +123,17 @@ def test_the_answer_has_the_timeout_that_holds(broker: Broker, queue: str) -> No
         assert answer.unsettled is None
 
 
+@pytest.mark.parametrize(("asked_for", "holds"), [(0, 0), (1, 0), (2, 2)])
+def test_the_answer_has_the_durability_that_holds(
+    broker: Broker, queue: str, asked_for: int, holds: int
+) -> None:
+    """Messaging 3.5.5; a configuration without unsettled deliveries has nothing to outlive a restart."""
+    with connected(broker) as peer:
+        answer = attach(peer, queue, source=Source(address=queue, timeout=60, durable=asked_for))
+        assert isinstance(answer.source, Source)
+        assert answer.source.durable == holds
+
+
 @pytest.mark.parametrize(
     "source", [{"timeout": 100_000}, {"expiry_policy": Symbol("never")}], ids=["long", "for ever"]
 )
@@ -522,3 +533,111 @@ def test_a_frontend_that_is_killed_loses_nothing(tmp_path: Any, queue: str) -> N
             peer.write(Detach(handle=0, closed=True))
             peer.expect(Detach)
         assert len(stored(broker, queue)) == 50
+
+
+COUNT = 200
+DURABLE_HEADER = b"\x00\x53\x70\xc0\x02\x01\x41"
+
+
+class Application:
+    """A client that handles each message once: its map has what the broker has not settled."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.unsettled: dict[bytes, Any] = {}
+        self.handled: list[bytes] = []
+
+    def attach(self, broker: Broker) -> Peer:
+        peer = connected(broker)
+        source = Source(address=self.queue, timeout=60, durable=2)
+        answer = attach(peer, self.queue, source=source, rcv_settle_mode=SECOND, unsettled={**self.unsettled})
+        assert isinstance(answer.source, Source)
+        assert answer.source.durable == 2
+        theirs = answer.unsettled or {}
+        for tag, state in [*self.unsettled.items()]:
+            if tag not in theirs:
+                assert state is not None, "a delivery without an outcome is not locked for the client"
+                # Its outcome is stored.
+                del self.unsettled[tag]
+        flow(peer, COUNT)
+        return peer
+
+    def go_on(self, peer: Peer, count: int) -> None:
+        """Reads until it has accepted so many messages; half of the outcomes need not be confirmed yet."""
+        while len(self.handled) < count:
+            frame = peer.read()
+            if type(frame.body) is Disposition:
+                self.settled(frame.body)
+            elif type(frame.body) is Transfer:
+                self.came(peer, frame.body, frame.payload)
+
+    def settled(self, found: Disposition) -> None:
+        for number in range(found.first, (found.first if found.last is None else found.last) + 1):
+            self.unsettled.pop(self.tags.pop(number), None)
+
+    tags: dict[int, bytes]
+
+    def came(self, peer: Peer, transfer: Transfer, message: bytes) -> None:
+        tag, number = transfer.delivery_tag, transfer.delivery_id
+        assert tag is not None
+        assert number is not None
+        if transfer.settled:
+            # The broker has stored an outcome of the map.
+            self.unsettled.pop(tag)
+            return
+        if tag not in self.unsettled:
+            assert message not in self.handled, "the message came twice"
+            self.handled.append(message)
+        self.unsettled[tag] = Accepted()
+        self.tags[number] = tag
+        if len(self.handled) % 3:
+            peer.write(Disposition(role=True, first=number, state=Accepted()))
+
+
+@pytest.mark.parametrize("store", ["journal", "sqlite"])
+@pytest.mark.parametrize("who", ["everything", "shard"])
+def test_a_durable_receiver_gets_each_message_once_over_kills(
+    tmp_path: Any, queue: str, store: str, who: str
+) -> None:
+    """kill -9 of all processes, or of the shard alone, with unsettled deliveries."""
+    flags = ("--shards", "1", "--store", store)
+    messages = [DURABLE_HEADER + value(f"{number}") for number in range(COUNT)]
+    application = Application(queue)
+    broker = Broker(tmp_path / "data", *flags).until_ready()
+    try:
+        with connected(broker, container_id="sender") as peer:
+            peer.put(queue, *messages)
+        for count in (50, 90, COUNT) if who == "everything" else (70, COUNT):
+            application.tags = {}
+            peer = application.attach(broker)
+            application.go_on(peer, count)
+            if count < COUNT and who == "everything":
+                broker.kill_everything()
+                peer.socket.close()
+                broker.stop()
+                broker = Broker(tmp_path / "data", *flags).until_ready()
+            elif count < COUNT:
+                os.kill(broker.pid("shard"), signal.SIGKILL)
+                # The broker detaches the link, whose deliveries are in the store.
+                while type(body := peer.read().body) is not Detach:
+                    if type(body) is Disposition:
+                        application.settled(body)
+                assert body.error is not None
+                assert body.error.condition == conditions.DETACH_FORCED
+                peer.socket.close()
+            else:
+                peer.socket.close()
+        application.tags = {}
+        with application.attach(broker) as peer:
+            while application.unsettled:
+                frame = peer.read()
+                if type(frame.body) is Disposition:
+                    application.settled(frame.body)
+                elif type(frame.body) is Transfer:
+                    application.came(peer, frame.body, frame.payload)
+                    for number in application.tags:
+                        peer.write(Disposition(role=True, first=number, state=Accepted()))
+        assert sorted(application.handled) == sorted(messages)
+        assert stored(broker, queue) == []
+    finally:
+        broker.stop()

@@ -31,6 +31,7 @@ from tests.support.amqp.frame_peer import Peer, sender, value
 from tests.support.broker import Broker
 
 SECOND = 1
+DURABLE_HEADER = b"\x00\x53\x70\xc0\x02\x01\x41"
 _numbers = itertools.count()
 
 
@@ -78,6 +79,11 @@ def lose(broker: Broker, queue: str, *tags: bytes, **fields: Any) -> Peer:
     return peer
 
 
+def durable_value(tag: bytes) -> bytes:
+    """A durable message with the tag as its body."""
+    return DURABLE_HEADER + value(tag.decode())
+
+
 def stored(broker: Broker, queue: str) -> list[bytes]:
     """Everything in the queue."""
     with connected(broker, container_id=f"reader {next(_numbers)}") as peer:
@@ -96,8 +102,25 @@ def test_the_answer_has_the_timeout_and_mode_that_hold(broker: Broker, queue: st
         answer = attach(peer, queue, rcv_settle_mode=SECOND)
         assert isinstance(answer.target, Target)
         assert (answer.target.timeout, str(answer.target.expiry_policy)) == (60, "link-detach")
+        assert answer.target.durable == 0
         assert answer.rcv_settle_mode == SECOND
         assert answer.unsettled is None
+
+
+@pytest.mark.parametrize("durable", [0, 1, 2], ids=["none", "configuration", "unsettled state"])
+def test_the_answer_has_the_durability_that_holds(broker: Broker, queue: str, durable: int) -> None:
+    """Messaging 3.5.5."""
+    with connected(broker) as peer:
+        answer = attach(peer, queue, target=Target(address=queue, timeout=60, durable=durable))
+        assert isinstance(answer.target, Target)
+        assert answer.target.durable == durable
+
+
+def test_a_link_that_is_not_suspended_is_not_durable(broker: Broker, queue: str) -> None:
+    with connected(broker) as peer:
+        answer = attach(peer, queue, target=Target(address=queue, durable=2))
+        assert isinstance(answer.target, Target)
+        assert (answer.target.timeout, answer.target.durable) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -324,3 +347,63 @@ def test_a_frontend_that_is_killed_loses_nothing(tmp_path: Any, queue: str) -> N
                 found = peer.expect(Disposition)
                 seen = (found.first if found.last is None else found.last) + 1
         assert len(stored(broker, queue)) == len(tags)
+
+
+@pytest.mark.parametrize("store", ["journal", "sqlite"])
+@pytest.mark.parametrize("mode", [0, SECOND], ids=["first", "second"])
+def test_a_durable_link_is_resumed_after_all_processes_were_killed(
+    tmp_path: Any, queue: str, store: str, mode: int
+) -> None:
+    """kill -9 of everything, with unsettled deliveries: what was stored is in the map, and stored once."""
+    target = Target(address=queue, timeout=60, durable=2)
+    count = 200
+    tags = [b"%d" % number for number in range(count)]
+    with Broker(tmp_path / "data", "--shards", "1", "--store", store) as broker:
+        former = connected(broker)
+        attach(former, queue, target=target, rcv_settle_mode=mode)
+        for number, tag in enumerate(tags):
+            former.write(Transfer(handle=0, delivery_id=number, delivery_tag=tag), durable_value(tag))
+        first = former.expect(Disposition)
+        # Some of them have an outcome, and the fate of the others is not known.
+        broker.kill_everything()
+        former.socket.close()
+        known = (first.first if first.last is None else first.last) + 1
+    with Broker(tmp_path / "data", "--shards", "1", "--store", store) as broker:
+        with connected(broker) as peer:
+            answer = attach(peer, queue, target=target, rcv_settle_mode=mode, unsettled=dict.fromkeys(tags))
+            assert isinstance(answer.target, Target)
+            assert answer.target.durable == 2
+            theirs = answer.unsettled or {}
+            assert {*tags[:known]} <= {*theirs}
+            for number, tag in enumerate(tags):
+                again = Transfer(handle=0, delivery_id=number, delivery_tag=tag, resume=tag in theirs)
+                peer.write(again, durable_value(tag))
+            seen: set[int] = set()
+            while len(seen) < count:
+                found = peer.expect(Disposition)
+                assert type(found.state) is Accepted
+                seen |= {*range(found.first, (found.first if found.last is None else found.last) + 1)}
+        assert sorted(stored(broker, queue)) == sorted(map(durable_value, tags))
+
+
+def test_a_durable_link_outlives_its_shard_without_a_new_attach(tmp_path: Any, queue: str) -> None:
+    """kill -9 of the shard alone: the frontend repeats unanswered deliveries, and the map has all of them."""
+    target = Target(address=queue, timeout=60, durable=2)
+    tags = [b"%d" % number for number in range(200)]
+    with Broker(tmp_path / "data", "--shards", "1") as broker:
+        former = connected(broker)
+        attach(former, queue, target=target, rcv_settle_mode=SECOND)
+        for number, tag in enumerate(tags):
+            former.write(Transfer(handle=0, delivery_id=number, delivery_tag=tag), durable_value(tag))
+            if number == 100:
+                os.kill(broker.pid("shard"), signal.SIGKILL)
+        seen: set[int] = set()
+        while len(seen) < len(tags):
+            found = former.expect(Disposition)
+            assert type(found.state) is Accepted
+            seen |= {*range(found.first, (found.first if found.last is None else found.last) + 1)}
+        former.socket.close()
+        with connected(broker) as peer:
+            answer = attach(peer, queue, target=target, rcv_settle_mode=SECOND, unsettled=dict.fromkeys(tags))
+            assert answer.unsettled == {tag: Accepted() for tag in tags}
+        assert stored(broker, queue) == [*map(durable_value, tags)]

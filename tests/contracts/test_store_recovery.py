@@ -414,6 +414,9 @@ def test_an_sqlite_store_of_the_first_version_is_opened_and_raised(tmp_path: Pat
         connection.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
         connection.execute("DROP TABLE ids")
         connection.execute("DROP TABLE part")
+        connection.execute("DROP TABLE terminus")
+        connection.execute("DROP TABLE tag")
+        connection.execute("DROP TABLE receiver")
     connection.close()
     store, recovered = opened(sqlite, tmp_path)
     assert [queue.name for queue in recovered.queues] == ["queue/1"]

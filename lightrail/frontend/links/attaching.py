@@ -39,6 +39,7 @@ from lightrail.frontend.links.terminus import (
     client_link_of,
     consumer_options,
     consumer_suspended_s,
+    durability_of,
     label_of,
     name_of,
     refuse_incomplete,
@@ -243,6 +244,7 @@ def _producer(attach: Attach, queue_owner: "Owner", *, delays: bool) -> Producer
             label=label_of(link),
             client_link=client_link,
             seconds=seconds,
+            durability=durability_of(link),
             terms=attach.terms,
         )
     link.mix_headers()
@@ -337,6 +339,7 @@ def _consumer(attach: Attach, queue_owner: "Owner", options: "ConsumerOpen") -> 
             number=attach.number,
             options=options,
             seconds=seconds,
+            durability=durability_of(link),
             terms=attach.terms,
         )
     refuse_incomplete(link)

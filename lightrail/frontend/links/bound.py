@@ -63,6 +63,8 @@ class Terms:
     """Largest message of a link on which the client sends."""
     suspended_s: int = 0
     """How long unsettled deliveries are kept after the end of the link."""
+    durability: int = 0
+    """How much of that is stored durably (model/durability.py)."""
     unsettled: dict[bytes, Any] | None = None
     """Deliveries of a former attach that are kept, and their states."""
     at_close: Callable[[], Awaitable[Refusal | None]] | None = None

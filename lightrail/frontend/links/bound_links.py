@@ -54,6 +54,7 @@ class BoundLinks:
         _forget_durability(target)
         terms = self._terms_of(link)
         target.timeout = terms.suspended_s
+        target.durable = terms.durability
         link.accept(
             source=link.source,
             target=target,
@@ -72,6 +73,7 @@ class BoundLinks:
         if not terms.outlives:
             _forget_durability(source)
             source.timeout = terms.suspended_s
+            source.durable = terms.durability
         unsettled = terms.unsettled
         if unsettled is None and link.attach is not None and link.attach.unsettled is not None:
             # Deliveries of a former attach are settled, or were released when the link ended.

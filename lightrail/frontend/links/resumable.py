@@ -28,10 +28,11 @@ class ResumableLink(ProducerLink):
 
     Args:
         seconds: how long the terminus is kept after the end of the link.
+        durability: how much of it the client wants in the store (model/durability.py).
         terms: of the attach, to which the answer of the shard is added.
     """
 
-    __slots__ = ("_announced", "_seconds", "_tags", "_terms", "_unsettled")
+    __slots__ = ("_announced", "_durability", "_seconds", "_tags", "_terms", "_unsettled")
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class ResumableLink(ProducerLink):
         label: str,
         client_link: str,
         seconds: int,
+        durability: int,
         terms: Terms,
     ) -> None:
         super().__init__(
@@ -51,6 +53,7 @@ class ResumableLink(ProducerLink):
         )
         link.keep_tags()
         self._seconds = seconds
+        self._durability = durability if seconds else 0
         self._terms = terms
         self._tags: dict[int, bytes] = {}
         """TAGS frames of unanswered batches, by their number."""
@@ -67,9 +70,10 @@ class ResumableLink(ProducerLink):
     def _opening(self) -> ProducerOpen:
         opening = super()._opening()
         opening.suspended_ms = self._seconds * 1_000
+        opening.durability = self._durability
         return opening
 
-    def unsettled(self, tags: list[bytes], is_kept: bool) -> None:
+    def unsettled(self, tags: list[bytes], is_kept: bool, durability: int) -> None:
         """See Producer: the client has settled tags that are not in its map."""
         if self._attached or self._closed:
             return
@@ -82,6 +86,7 @@ class ResumableLink(ProducerLink):
             terms.unsettled = dict.fromkeys(known, ACCEPTED)
         if is_kept and self._seconds:
             terms.suspended_s = self._seconds
+            terms.durability = durability
             terms.rcv_settle_mode = self._link.rcv_settle_mode
         self._announced = None
 

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 TERMINUS_BYTES: Final = 8
 """Length of the prefix of a delivery-tag, before the number."""
+RESTARTED: Final = (
+    "expected the queue's shard to run, found that it was restarted; attach again with your unsettled map: "
+    "the deliveries of this link are in its store"
+)
 BEGINNING: Final = Received(section_number=0, section_offset=0)
 """State of a resumed delivery whose message is sent whole, whatever part the client has of it."""
 
@@ -74,6 +78,7 @@ class ResumableConsumer(ConsumerLink):
 
     Args:
         seconds: how long unsettled deliveries are kept after the end of the link.
+        durability: how much of them the client wants in the store (model/durability.py).
         terms: of the attach, to which the shard's unsettled deliveries are added.
     """
 
@@ -97,12 +102,14 @@ class ResumableConsumer(ConsumerLink):
         number: int,
         options: ConsumerOpen,
         seconds: int,
+        durability: int,
         terms: Terms,
     ) -> None:
         super().__init__(connection, link, owner, number=number, options=options)
         attach = link.attach
         assert attach is not None
         options.suspended_ms = seconds * 1_000
+        options.durability = durability if seconds else 0
         options.recovers = attach.unsettled is not None
         terms.suspended_s = seconds
         self._terms = terms
@@ -123,13 +130,14 @@ class ResumableConsumer(ConsumerLink):
 
     # --- the attach ------------------------------------------------------------------------------------
 
-    def recovered(self, terminus: int, number: int, ranges: list[Range]) -> None:
+    def recovered(self, terminus: int, number: int, ranges: list[Range], durability: int) -> None:
         """See Consumer: compares the client's deliveries with those of the shard."""
         if self._closed or self._attached:
             return
         link, attach = self._link, self._link.attach
         assert attach is not None
         self._options.terminus = terminus
+        self._terms.durability = durability
         link.number_tags(terminus.to_bytes(TERMINUS_BYTES, "big"), number)
         self._window.next = self._window.limit = self._first = number
         self._left, self._known, self._outcomes = deque(), set(), []
@@ -211,8 +219,15 @@ class ResumableConsumer(ConsumerLink):
     # --- from the shard --------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """See Consumer: requests the deliveries that were not sent again yet once more, or aborts them."""
+        """See Consumer: requests the deliveries that were not sent again yet once more, or aborts them.
+
+        If the shard was restarted and has the deliveries, the client has to resume the link: its map has the
+        outcomes that were on their way, and no delivery that was not.
+        """
         if self._closed:
+            return
+        if self._attached and self._terms.durability and not self._owner.resumes(self.number):
+            self._frontend.later(0, self._resume)
             return
         super().reopen()
         if not self._attached:
@@ -305,6 +320,10 @@ class ResumableConsumer(ConsumerLink):
             if not self._concluding:
                 self._go_on()
         super().settled(number, count, is_certain)
+
+    def _resume(self) -> None:
+        if not self._closed:
+            self.connection.links.detach(self._link, conditions.DETACH_FORCED, RESTARTED)
 
     def _can_not_conclude(self) -> None:
         if not self._closed:

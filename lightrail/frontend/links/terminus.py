@@ -41,6 +41,13 @@ def suspended_s(link: "Link") -> int | None:
     return wanted if wanted or (attach is not None and attach.unsettled is not None) else None
 
 
+def durability_of(link: "Link") -> int:
+    """The durability that the client requests for the broker's terminus."""
+    terminus = link.source if link.is_sender else link.target
+    assert isinstance(terminus, Source | Target)
+    return int(terminus.durable or 0)
+
+
 def consumer_suspended_s(link: "Link", options: ConsumerOpen) -> int | None:
     """The same of a link that receives from a queue: what is never in flight can't be resumed."""
     source = link.source

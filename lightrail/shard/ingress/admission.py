@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import Final
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
+from lightrail.journal.terminus import Terminus
 from lightrail.model import conditions, limits
 from lightrail.shard.answers import Answers
 from lightrail.shard.ingress.parking import Parked, Parking
@@ -37,6 +38,8 @@ ADMITTED: Final = 8
 """Units of work (queue/work.py) for admitting a batch."""
 EXAMINED: Final = 12
 """Units for each of its messages that is read, beyond that."""
+GROUP_BYTES: Final = 2_048
+"""Upper bound of the records of a batch without messages, ends, message-ids and tags."""
 
 
 class Progress(Enum):
@@ -225,23 +228,16 @@ class Admission:
     ) -> Exception | None:
         """Stores the first `count` chosen messages; then the batch is done up to `done`."""
         contents = queue.machine.contents
-        policy = contents.policy
         producer, number = entry.producer, entry.number
         whole = done == entry.batch.count
         if count:
             batch = chosen.cut(count)
             digests = [digest for digest in (chosen.digests or ())[:count] if digest is not None]
-            until_ms = now_ms + (policy.duplicate_window_ms or 0)
+            until_ms = now_ms + (contents.policy.duplicate_window_ms or 0)
             if batch.durable:
-                records: list[Record] = [
-                    Append([(queue.id, contents.next_sequence)], producer.id, number, batch, 0, count)
-                ]
-                if digests:
-                    records.append(Ids(queue.id, until_ms, b"".join(digests)))
-                if not whole:
-                    records.append(Taken(producer.id, number, done))
+                ids = Ids(queue.id, until_ms, b"".join(digests)) if digests else None
                 try:
-                    batch.location = self._append(records, now_ms)
+                    batch.location = self._append(queue, entry, batch, ids, done, now_ms)
                 except (StoreError, ValueError) as error:
                     return error
                 self._performer.messages_unsynced += count
@@ -260,13 +256,39 @@ class Admission:
                 contents.duplicates.remember(digests, until_ms)
             self._performer.perform(queue, queue.machine.apply(commands.Enqueue(batch), now_ms), now_ms)
             self._performer.touched[queue] = None
+        elif producer.keeps_tags and entry.batch.durable:
+            # All of these messages were duplicates, or dropped: they are accepted without being stored.
+            try:
+                for record in self._tags(entry, done):
+                    self._store.append(record, now_ms)
+            except StoreError as error:
+                return error
         if count or whole or producer.last_number == number:
             producer.last_number = number
             producer.part = 0 if whole else done
         return None
 
-    def _append(self, records: list[Record], now_ms: int) -> Location | None:
-        """One group, whole or not at all after a crash. Returns the location of its Append, the first."""
+    def _append(
+        self, queue: Queue, entry: Parked, batch: Batch, ids: Ids | None, done: int, now_ms: int
+    ) -> Location | None:
+        """Appends stored messages; then the parked batch is done up to `done`. Returns their location.
+
+        The records are one group, whole or not at all after a crash.
+        """
+        producer, number = entry.producer, entry.number
+        target = (queue.id, queue.machine.contents.next_sequence)
+        records: list[Record] = [Append([target], producer.id, number, batch, 0, batch.count)]
+        if ids is not None:
+            records.append(ids)
+        if producer.keeps_tags:
+            # A client that resumes its link would send a message without a tag again: no room for the tags
+            # means no room for the messages.
+            tags = self._tags(entry, done)
+            records += tags
+            size = GROUP_BYTES + batch.size + 4 * batch.count + (len(ids.digests) if ids is not None else 0)
+            self._store.reserve(size + sum(each.size for each in tags), now_ms)
+        if done != entry.batch.count:
+            records.append(Taken(producer.id, number, done))
         for record in records[:-1]:
             record.flags |= CONTINUED
         location = self._store.append(records[0], now_ms)
@@ -278,6 +300,10 @@ class Admission:
                 self._counts.store_failures += 1
                 log.error("the message-ids or the progress of a batch could not be written: %s", error)
         return location
+
+    def _tags(self, entry: Parked, done: int) -> list[Terminus]:
+        """The record of the delivery-tags of a batch's messages up to `done`; none if it was sent settled."""
+        return entry.producer.records_of_tags(entry.number, entry.done, done)
 
     def _turn_away(self, queue: Queue, entry: Parked, done: int, refusal: Refusal) -> None:
         """Refuses the rest of a batch, and all later batches of its producer that are parked."""

@@ -71,7 +71,7 @@ class Batches:
         if (
             contents.policy.guarded
             or queue.parked
-            or producer.part
+            or producer.is_apart
             or (
                 special is not None
                 and special.singles

@@ -46,6 +46,7 @@ class Journal:
     """See `Store` in store.py."""
 
     captures: Final = True
+    outlives: Final = True
 
     def __init__(
         self,
@@ -367,15 +368,13 @@ class Journal:
         return oldest
 
     def drop(self, segment: int, now_ms: int = 0) -> None:
-        """See `Store.drop`. Message-ids within their window, and open transactions, are written again."""
+        """See `Store.drop`. Message-ids in their window, open transactions and termini are written again."""
         oldest = next(iter(self._segments))
         if segment != oldest or segment == self._tail.segment.number:
             raise ValueError(f"only the oldest segment, {oldest}, may be dropped, not {segment}")
         try:
-            self._small.move_ids(segment, now_ms)
-            self._small.move_transactions(segment, now_ms)
-        except StoreFullError:
-            return  # The next commit tries again.
+            if not self._small.move(segment, now_ms):
+                return  # The next commit goes on.
         except OSError as error:
             self._refuse(error)
             raise StoreBrokenError(f"the journal accepts no records: {self.failure}") from error

@@ -44,9 +44,16 @@ def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQ
         ids = replay.tables.ids_of(queue)
         for group in replay.tables.ids[queue].groups if ids else ():
             by_number[group.segment].live += group.size
-        recovered.append(RecoveredQueue(queue, entry.name, entry.policy, entry.next_sequence, runs, ids))
+        termini, receivers = replay.tables.termini.of(queue), replay.tables.receivers.of(queue)
+        recovered.append(
+            RecoveredQueue(
+                queue, entry.name, entry.policy, entry.next_sequence, runs, ids, termini, receivers
+            )
+        )
     for record, number in replay.tables.transactions.values():
         by_number[number].live += record.size
+    for number, size in (*replay.tables.termini.live, *replay.tables.receivers.live):
+        by_number[number].live += size
     return recovered
 
 

@@ -41,6 +41,7 @@ class MemoryStore:
     """See `Store` in store.py."""
 
     captures: Final = False
+    outlives: Final = False
 
     def __init__(self) -> None:
         self._appends: dict[int, Append] = {}

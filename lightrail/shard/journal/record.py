@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightrail.journal.layout import APPEND, APPEND_FIXED, MARK, REST, TARGET
+from lightrail.journal.receiver import Receiver
 from lightrail.journal.record import Delivered, Epoch, Ids, Numbers, Queue, Seal, Settle, Taken, Transaction
+from lightrail.journal.terminus import Terminus
 from lightrail.shard.queue.runs import Batch
 
 
@@ -30,7 +32,11 @@ class Append:
     """Not written. Whether a REWRITTEN record spills messages, and so needs room on disk like new ones."""
 
 
-Record = Append | Settle | Delivered | Queue | Ids | Taken | Numbers | Transaction | Seal | Epoch
+SmallRecord = (
+    Settle | Delivered | Queue | Ids | Taken | Numbers | Transaction | Terminus | Receiver | Seal | Epoch
+)
+"""Every record of them without messages."""
+Record = Append | SmallRecord
 """Every record that the engine may append."""
 
 

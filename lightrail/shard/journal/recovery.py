@@ -34,6 +34,7 @@ from lightrail.journal.layout import (
     decode_append_head,
     decode_small,
 )
+from lightrail.journal.receiver import RECEIVER_FIXED, Receiver
 from lightrail.journal.record import (
     CONTINUED,
     RETURNING,
@@ -53,6 +54,7 @@ from lightrail.journal.record import (
 )
 from lightrail.journal.scan import Found, Scan, next_whole
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
+from lightrail.journal.terminus import TERMINUS_FIXED, Terminus
 from lightrail.shard.journal.begun import begun
 from lightrail.shard.journal.extent import NOTHING, Extent
 from lightrail.shard.journal.files import DiskFile, Files, own_copy
@@ -289,6 +291,14 @@ class _Replayer:
         elif isinstance(record, Transaction):
             segment.holds(record.size)
             replay.tables.transact(record, segment.number)
+        elif isinstance(record, Terminus):
+            if record.queue in replay.tables.queues:
+                segment.holds(TERMINUS_FIXED.size + record.size)
+                replay.tables.termini.apply(record, segment.number)
+        elif isinstance(record, Receiver):
+            if record.queue in replay.tables.queues:
+                segment.holds(RECEIVER_FIXED.size + record.size)
+                replay.tables.receivers.apply(record, segment.number)
         elif isinstance(record, Taken):
             replay.tables.take(record)
         elif isinstance(record, Numbers):
@@ -354,27 +364,13 @@ class _Replayer:
             last = segments[-1]
             size = last.file.size()
             if size > last.end:
-                replay.cut_bytes += self._written_after(last, size)
+                replay.cut_bytes += last.written_after(size)
                 if last.file.links() > 1:
                     # Segments in the archive never need a cut after a crash, and must stay unchanged.
                     last.file = opened[last.number] = own_copy(files, name_of(last.number), last.file)
                 last.file.truncate(last.end)
                 last.file.sync()
             last.capacity = last.written = last.end
-
-    def _written_after(self, segment: Segment, size: int) -> int:
-        """Number of bytes from the end to the last one that is not zero; used for the report only."""
-        position = segment.end
-        written = 0
-        while position < size:
-            chunk = segment.file.read(position, min(1 << 20, size - position))
-            if not chunk:
-                break
-            used = len(chunk.rstrip(b"\0"))
-            if used:
-                written = position + used - segment.end
-            position += len(chunk)
-        return written
 
 
 def replay(files: Files, salt: int, producers_max: int, check: Check = lambda *_: None) -> Replay:

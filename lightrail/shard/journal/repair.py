@@ -20,12 +20,14 @@ from lightrail.journal.layout import (
     MARK,
     NUMBERS,
     QUEUE,
+    RECEIVER,
     RECORD_SIZE_MIN,
     REST,
     SEAL,
     SETTLE,
     SNAPSHOT,
     TAKEN,
+    TERMINUS,
     TRANSACTION,
     U64,
     LayoutError,
@@ -41,6 +43,7 @@ from lightrail.journal.segment_header import (
     decode_segment_header,
     encode_segment_header,
 )
+from lightrail.journal.terminus import Terminus
 from lightrail.shard.journal import extent as extents
 from lightrail.shard.journal import identity, recovery
 from lightrail.shard.journal.files import DiskFile, Files, RealFiles, own_copy
@@ -61,6 +64,8 @@ _NAMES = {
     NUMBERS: "Numbers",
     DELIVERED: "Delivered",
     TRANSACTION: "Transaction",
+    TERMINUS: "Terminus",
+    RECEIVER: "Receiver",
 }
 
 
@@ -333,6 +338,8 @@ def _details(data: bytes, start: int, length: int, code: int) -> str:
         return f": {record.taken} messages of batch {record.number} of producer {record.producer}"
     if isinstance(record, Numbers):
         return f" of {len(record.producers)} producers, with queue {record.queue}"
+    if isinstance(record, Terminus):
+        return f" of {len(record.tags)} delivery-tags of a link to queue {record.queue}"
     return ""
 
 

@@ -110,6 +110,20 @@ class Segment:
         index.queues = [offset for offset in index.queues if offset < self.end]
         index.end, index.next_lsn, index.last_ms = self.end, lsn, last_ms
 
+    def written_after(self, size: int) -> int:
+        """Number of bytes from the end to the last one of `size` that is not zero; used for a report only."""
+        position = self.end
+        written = 0
+        while position < size:
+            chunk = self.file.read(position, min(1 << 20, size - position))
+            if not chunk:
+                break
+            used = len(chunk.rstrip(b"\0"))
+            if used:
+                written = position + used - self.end
+            position += len(chunk)
+        return written
+
     @property
     def live_bytes(self) -> int:
         """Bytes on disk of records that are still needed, in proportion to their messages."""

@@ -3,25 +3,25 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from lightrail.journal.receiver import RECEIVER_FIXED, Receiver, ReceiverEvent
 from lightrail.journal.record import (
     REWRITTEN,
-    Delivered,
     Epoch,
     Ids,
     Numbers,
     Queue,
     QueueEvent,
     Seal,
-    Settle,
     Taken,
     Transaction,
     TransactionState,
 )
+from lightrail.journal.terminus import TERMINUS_FIXED, Terminus, TerminusEvent
+from lightrail.model import limits
+from lightrail.shard.journal.record import SmallRecord
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.space import Space
-from lightrail.shard.journal.store import (
-    only_tells,
-)
+from lightrail.shard.journal.store import StoreFullError, needs_sync, only_tells
 from lightrail.shard.journal.tables import Group, Tables
 from lightrail.shard.journal.tail import Tail
 
@@ -37,11 +37,7 @@ class SmallRecords:
         self._space = space
         self._segments = segments
 
-    def append(
-        self,
-        record: Settle | Delivered | Queue | Ids | Taken | Numbers | Transaction | Seal | Epoch,
-        now_ms: int,
-    ) -> None:
+    def append(self, record: SmallRecord, now_ms: int) -> None:
         """Appends a record. Raises StoreError, OSError and ValueError."""
         if isinstance(record, Queue):
             if record.event != QueueEvent.DECLARED and record.queue not in self._tables.queues:
@@ -51,6 +47,9 @@ class SmallRecords:
             segment.index.queues.append(offset)
             if record.event == QueueEvent.DELETED and record.queue in self._tables.ids:
                 self._release(self._tables.ids[record.queue].groups)
+            if record.event == QueueEvent.DELETED:
+                self._live(self._tables.termini.forget(record.queue))
+                self._live(self._tables.receivers.forget(record.queue))
             if record.queue in self._tables.captured:
                 segment.touched = True
             self._tables.queue(record)
@@ -68,6 +67,8 @@ class SmallRecords:
             self._release(self._tables.remember(record, self._tail.segment.number, now_ms))
         elif isinstance(record, Transaction):
             self._transaction(record, now_ms)
+        elif isinstance(record, Terminus | Receiver):
+            self._link(record, now_ms)
         elif isinstance(record, Taken):
             self._tail.small(record, now_ms)
             self._tables.take(record)
@@ -94,13 +95,64 @@ class SmallRecords:
         if (known := self._segments.get(before)) is not None:
             known.live -= size
 
-    def move_transactions(self, segment: int, now_ms: int) -> None:
+    def _link(self, record: Terminus | Receiver, now_ms: int) -> None:
+        """Appends a change of a client's link."""
+        if record.queue not in self._tables.queues:
+            raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
+        tail = self._tail
+        begins = record.event in (TerminusEvent.BEGUN, ReceiverEvent.BEGUN)
+        if self._space.full and begins and not record.flags & REWRITTEN:
+            # The rest of the space is for settlements.
+            self._space.ensure(now_ms)
+        segment, wanted = tail.segment, tail.sync_wanted
+        tail.small(record, now_ms)
+        if tail.segment is segment and not needs_sync(record):
+            tail.sync_wanted = wanted
+        number = tail.segment.number
+        if isinstance(record, Receiver):
+            tail.segment.holds(RECEIVER_FIXED.size + record.size)
+            self._live(self._tables.receivers.apply(record, number))
+        else:
+            tail.segment.holds(TERMINUS_FIXED.size + record.size)
+            self._live(self._tables.termini.apply(record, number).live)
+
+    def _live(self, changes: Iterable[tuple[int, int]]) -> None:
+        """Changes the live bytes of segments."""
+        for number, size in changes:
+            if (segment := self._segments.get(number)) is not None:
+                segment.live += size
+
+    def move(self, segment: int, now_ms: int) -> bool:
+        """Appends again the state that only records of this segment have.
+
+        Returns:
+            False if a part is left for a later call, as it would take too long now, or there is no room.
+        """
+        left = limits.TERMINI_MOVED_TAGS
+        try:
+            self._move_ids(segment, now_ms)
+            self._move_transactions(segment, now_ms)
+            for record in self._tables.termini.in_segment(segment):
+                if left <= 0:
+                    return False
+                left -= 1 + len(record.tags)
+                self._link(record, now_ms)
+            for receiver in self._tables.receivers.in_segment(segment):
+                if left <= 0:
+                    return False
+                left -= 1 + len(receiver.runs)
+                self._link(receiver, now_ms)
+        except StoreFullError:
+            return False
+        return True
+
+    def _move_transactions(self, segment: int, now_ms: int) -> None:
         """Appends the open transactions of a segment again."""
         for record, where in list(self._tables.transactions.values()):
             if where == segment:
                 self._transaction(replace(record, flags=REWRITTEN), now_ms)
 
-    def move_ids(self, segment: int, now_ms: int) -> None:
+    def _move_ids(self, segment: int, now_ms: int) -> None:
         """Appends the message-ids of a segment again that are still within their window."""
         for queue, known in self._tables.ids.items():
             self._release(known.forget(now_ms))

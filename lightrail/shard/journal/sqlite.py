@@ -11,27 +11,13 @@ import sqlite3
 import threading
 from typing import Final
 
-from lightrail.journal.layout import FRONT_SIZE, encode_transaction
-from lightrail.journal.record import (
-    RETURNING,
-    REWRITTEN,
-    SPILLED,
-    Epoch,
-    Ids,
-    Numbers,
-    Queue,
-    QueueEvent,
-    Seal,
-    Settle,
-    Taken,
-    Transaction,
-    TransactionState,
-)
+from lightrail.journal.layout import FRONT_SIZE
+from lightrail.journal.record import REWRITTEN, SPILLED
 from lightrail.model import limits
 from lightrail.shard.journal.batches import columns
 from lightrail.shard.journal.commit import Entry
 from lightrail.shard.journal.record import Append, Record, encode_append_head
-from lightrail.shard.journal.sqlite_jobs import Job, append_job, transact
+from lightrail.shard.journal.sqlite_jobs import Job, append_job, small_job, transact
 from lightrail.shard.journal.sqlite_opening import forget_cached, load_runs, load_tables, prepare
 from lightrail.shard.journal.sqlite_reading import read_location
 from lightrail.shard.journal.store import (
@@ -79,6 +65,7 @@ class SqliteStore:
     """See `Store` in store.py."""
 
     captures: Final = False
+    outlives: Final = True
 
     def __init__(
         self,
@@ -154,6 +141,8 @@ class SqliteStore:
                 entry.next_sequence,
                 load_runs(self._connection, number, share, self._read_location, self._live),
                 tables.ids_of(number),
+                tables.termini.of(number),
+                tables.receivers.of(number),
             )
             for number, entry in tables.queues.items()
         ]
@@ -187,33 +176,8 @@ class SqliteStore:
         location = None
         if isinstance(record, Append):
             location = self._append(record, lsn, now_ms)
-        elif isinstance(record, Queue):
-            if record.event != QueueEvent.DECLARED and record.queue not in self._tables.queues:
-                raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
-            self._tables.queue(record)
-            self._jobs.append(("queue", record.event, record.queue, record.name, record.policy))
-        elif isinstance(record, Settle):
-            returning = record.outcome in RETURNING
-            self._jobs.append(
-                ("settle", record.queue, list(record.ranges), record.attempts if returning else None)
-            )
-        elif isinstance(record, Ids):
-            gone = len(self._tables.remember(record, 0, now_ms))
-            self._jobs.append(("ids", record.queue, record.until_ms, record.digests, gone))
-        elif isinstance(record, Transaction):
-            self._tables.transact(record, 0)
-            ended = record.state == TransactionState.ENDED
-            self._jobs.append(("transaction", record.id, None if ended else encode_transaction(record)))
-        elif isinstance(record, Taken):
-            self._jobs.append(("part", record.producer, record.number, record.taken))
-        elif isinstance(record, Numbers):
-            if record.queue not in self._tables.queues:
-                raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
-            newer = self._tables.learn(record)
-            self._jobs.append(("numbers", record.queue, record.next_sequence, newer, lsn))
-        elif isinstance(record, Epoch | Seal):
-            self._tables.epoch = record.epoch
-            self._jobs.append(("epoch", record.epoch, isinstance(record, Seal)))
+        else:
+            self._jobs.append(small_job(record, self._tables, lsn, now_ms))
         self.lsn = lsn
         self._sync_wanted |= needs_sync(record)
         return location

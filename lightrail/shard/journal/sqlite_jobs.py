@@ -5,9 +5,27 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lightrail.journal.record import REWRITTEN, SPILLED, QueueEvent
+from lightrail.journal.layout import encode_transaction
+from lightrail.journal.receiver import Receiver, encode_receiver
+from lightrail.journal.record import (
+    RETURNING,
+    REWRITTEN,
+    SPILLED,
+    Delivered,
+    Ids,
+    Numbers,
+    Queue,
+    QueueEvent,
+    Seal,
+    Settle,
+    Taken,
+    Transaction,
+    TransactionState,
+)
+from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.shard.journal.commit import Entry, record_bytes
-from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.record import Append, SmallRecord
+from lightrail.shard.journal.tables import Tables
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -26,6 +44,12 @@ CREATE TABLE IF NOT EXISTS live (queue INTEGER NOT NULL, first INTEGER NOT NULL,
     attempts INTEGER NOT NULL, record INTEGER NOT NULL, PRIMARY KEY (queue, first)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS live_record ON live (record);
 CREATE TABLE IF NOT EXISTS txn (id BLOB PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS terminus (queue INTEGER NOT NULL, link BLOB NOT NULL, durability INTEGER NOT NULL,
+    suspended_ms INTEGER NOT NULL, PRIMARY KEY (queue, link)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tag (id INTEGER PRIMARY KEY, queue INTEGER NOT NULL, link BLOB NOT NULL,
+    tag BLOB NOT NULL, UNIQUE (queue, link, tag));
+CREATE TABLE IF NOT EXISTS receiver (queue INTEGER NOT NULL, link BLOB NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (queue, link)) WITHOUT ROWID;
 """
 
 Job = tuple[Any, ...]
@@ -69,6 +93,12 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
                 "DELETE FROM ids WHERE id IN (SELECT id FROM ids WHERE queue = ? ORDER BY id LIMIT ?)",
                 (queue, gone),
             )
+        case ("terminus", *values):
+            _terminus(connection, *values)
+        case ("receiver", queue, link, None):
+            run("DELETE FROM receiver WHERE queue = ? AND link = ?", (queue, link))
+        case ("receiver", queue, link, body):
+            run("INSERT OR REPLACE INTO receiver VALUES (?,?,?)", (queue, link, body))
         case ("settle", queue, ranges, attempts):
             for first, last in ranges:
                 for at, stop, _, record in take_out(connection, queue, first, last, attempts is not None):
@@ -78,6 +108,9 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
             take_out(connection, queue, 0, (1 << 63) - 1)
             run("DELETE FROM queue WHERE id = ?", (queue,))
             run("DELETE FROM ids WHERE queue = ?", (queue,))
+            run("DELETE FROM terminus WHERE queue = ?", (queue,))
+            run("DELETE FROM tag WHERE queue = ?", (queue,))
+            run("DELETE FROM receiver WHERE queue = ?", (queue,))
         case ("queue", QueueEvent.DECLARED, queue, name, policy):
             run("INSERT INTO queue VALUES (?,?,?,0)", (queue, name, policy))
         case ("queue", _, queue, name, policy):
@@ -92,6 +125,37 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
                 (first, last),
             )
             run("DELETE FROM record WHERE id >= ? AND id < ? AND spilled", (first, last))
+
+
+def _terminus(
+    connection: sqlite3.Connection,
+    event: int,
+    queue: int,
+    link: bytes,
+    fields: tuple[int, int],
+    tags: Sequence[bytes],
+    dropped: Sequence[bytes],
+) -> None:
+    """A change of a terminus.
+
+    Args:
+        fields: its durability, and how long it is suspended.
+        dropped: tags of which the terminus had too many.
+    """
+    run, many = connection.execute, connection.executemany
+    if event == TerminusEvent.ENDED:
+        run("DELETE FROM terminus WHERE queue = ? AND link = ?", (queue, link))
+        run("DELETE FROM tag WHERE queue = ? AND link = ?", (queue, link))
+        return
+    if event != TerminusEvent.SETTLED:
+        run("INSERT OR REPLACE INTO terminus VALUES (?,?,?,?)", (queue, link, *fields))
+        # A tag that is stored again is the last one, as its row is replaced.
+        many(
+            "INSERT OR REPLACE INTO tag (queue, link, tag) VALUES (?,?,?)",
+            [(queue, link, tag) for tag in tags],
+        )
+    removed = tags if event == TerminusEvent.SETTLED else dropped
+    many("DELETE FROM tag WHERE queue = ? AND link = ? AND tag = ?", [(queue, link, tag) for tag in removed])
 
 
 def _append(
@@ -170,6 +234,54 @@ def append_job(record: Append, number: int, entry: Entry, producer: int, lsn: in
         bool(record.flags & REWRITTEN),
         (producer, record.number, lsn),
     )
+
+
+def small_job(record: SmallRecord, tables: Tables, lsn: int, now_ms: int) -> Job:
+    """Applies any record but an Append to the tables; returns its job.
+
+    Raises:
+        ValueError: the record names a queue that was not declared.
+    """
+    if isinstance(record, Queue):
+        if record.event != QueueEvent.DECLARED:
+            _declared(tables, record.queue)
+        tables.queue(record)
+        return ("queue", record.event, record.queue, record.name, record.policy)
+    if isinstance(record, Settle):
+        attempts = record.attempts if record.outcome in RETURNING else None
+        return ("settle", record.queue, list(record.ranges), attempts)
+    if isinstance(record, Delivered):
+        return ("settle", record.queue, [], None)
+    if isinstance(record, Ids):
+        gone = len(tables.remember(record, 0, now_ms))
+        return ("ids", record.queue, record.until_ms, record.digests, gone)
+    if isinstance(record, Transaction):
+        tables.transact(record, 0)
+        ended = record.state == TransactionState.ENDED
+        return ("transaction", record.id, None if ended else encode_transaction(record))
+    if isinstance(record, Taken):
+        return ("part", record.producer, record.number, record.taken)
+    if isinstance(record, Terminus):
+        _declared(tables, record.queue)
+        dropped = tables.termini.apply(record, 0).dropped
+        fields = (record.durability, record.suspended_ms)
+        return ("terminus", record.event, record.queue, record.link, fields, record.tags, dropped)
+    if isinstance(record, Receiver):
+        _declared(tables, record.queue)
+        tables.receivers.apply(record, 0)
+        # All of it: it has few runs, as long as its client settles in order.
+        whole = tables.receivers.whole(record.queue, record.link)
+        return ("receiver", record.queue, record.link, None if whole is None else encode_receiver(whole))
+    if isinstance(record, Numbers):
+        _declared(tables, record.queue)
+        return ("numbers", record.queue, record.next_sequence, tables.learn(record), lsn)
+    tables.epoch = record.epoch
+    return ("epoch", record.epoch, isinstance(record, Seal))
+
+
+def _declared(tables: Tables, queue: int) -> None:
+    if queue not in tables.queues:
+        raise ValueError(f"queue {queue} was not declared: append its Queue record first")
 
 
 def transact(

@@ -5,8 +5,10 @@ import sqlite3
 from collections.abc import Callable
 
 from lightrail.journal.layout import decode_transaction
+from lightrail.journal.receiver import decode_receiver
 from lightrail.journal.record import Ids, Queue, QueueEvent
 from lightrail.journal.segment_header import FORMAT_VERSION
+from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.model import limits
 from lightrail.shard.journal.sqlite_jobs import SCHEMA
 from lightrail.shard.journal.store import StoreRefusedError
@@ -53,7 +55,7 @@ def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int)
 
 
 def load_tables(connection: sqlite3.Connection, tables: Tables) -> None:
-    """Loads queues, producers, message-ids and transactions."""
+    """Loads queues, producers, message-ids, transactions, termini and receivers."""
     run = connection.execute
     for number, name, policy, next_sequence in run("SELECT * FROM queue ORDER BY id"):
         tables.queue(Queue(QueueEvent.DECLARED, number, name, policy))
@@ -67,6 +69,16 @@ def load_tables(connection: sqlite3.Connection, tables: Tables) -> None:
         tables.remember(Ids(queue, until_ms, digests), 0, 0)
     for (body,) in run("SELECT body FROM txn ORDER BY id"):
         tables.transact(decode_transaction(body, 0, len(body), 0), 0)
+    tags: dict[tuple[int, bytes], list[bytes]] = {}
+    for queue, link, tag in run("SELECT queue, link, tag FROM tag ORDER BY id"):
+        tags.setdefault((queue, link), []).append(tag)
+    for queue, link, durability, suspended_ms in run("SELECT * FROM terminus"):
+        begun = Terminus(
+            queue, link, TerminusEvent.BEGUN, durability, suspended_ms, tags.get((queue, link), ())
+        )
+        tables.termini.apply(begun, 0)
+    for (body,) in run("SELECT body FROM receiver"):
+        tables.receivers.apply(decode_receiver(body, 0, len(body), 0), 0)
 
 
 def load_runs(

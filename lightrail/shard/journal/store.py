@@ -15,7 +15,11 @@ committed in this order:
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lightrail.journal.receiver import Receiver, ReceiverEvent
 from lightrail.journal.record import SPILLED, Delivered, Outcome, Settle, Transaction
+from lightrail.journal.terminus import Terminus, TerminusEvent
+from lightrail.shard.journal.kept_receivers import RecoveredReceiver
+from lightrail.shard.journal.kept_termini import RecoveredTerminus
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.queue.runs import Location, Run
 
@@ -67,6 +71,10 @@ class RecoveredQueue:
     """Runs in order of their sequences; those beyond the allowed memory have only their location."""
     ids: list[tuple[int, bytes]] = field(default_factory=list)
     """Message-ids in the window of duplicates: its end, and the digests (see `Ids` in record.py)."""
+    termini: list[RecoveredTerminus] = field(default_factory=list)
+    """Termini of clients' links, with the tags of stored messages."""
+    receivers: list[RecoveredReceiver] = field(default_factory=list)
+    """Links on which clients receive, with their unsettled deliveries."""
 
 
 @dataclass(slots=True)
@@ -162,6 +170,10 @@ class Store(Protocol):
     @property
     def captures(self) -> bool:
         """Whether readers can read its records; queues can be captured only then."""
+
+    @property
+    def outlives(self) -> bool:
+        """Whether its records outlive the process."""
 
     def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
         """Opens the store and returns its contents; called once, before anything else.
@@ -266,8 +278,14 @@ def only_tells(record: Record) -> bool:
 def needs_sync(record: Record) -> bool:
     """Whether the record must be on disk before any answer is sent.
 
-    Spilled messages, and deliveries, which only readers of the journal use, are written without a sync.
+    Spilled messages, and deliveries, which only readers of the journal use, are written without a sync. The
+    same is true of the ends of tags, of a receiver's deliveries, and of both kinds of links: if such a record
+    is lost, the state is kept for longer.
     """
     if type(record) is Append:
         return not record.flags & SPILLED
+    if type(record) is Terminus:
+        return record.event not in (TerminusEvent.SETTLED, TerminusEvent.ENDED)
+    if type(record) is Receiver:
+        return record.event not in (ReceiverEvent.SETTLED, ReceiverEvent.ENDED)
     return type(record) is not Delivered

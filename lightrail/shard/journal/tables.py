@@ -19,6 +19,8 @@ from lightrail.journal.record import (
     TransactionState,
 )
 from lightrail.model import limits
+from lightrail.shard.journal.kept_receivers import KeptReceivers
+from lightrail.shard.journal.kept_termini import KeptTermini
 
 _CAPTURE: Final = re.compile(r'"capture":\s*true')
 """Also matches the field inside the policy."""
@@ -87,7 +89,9 @@ class Tables:
         "producers",
         "producers_max",
         "queues",
+        "receivers",
         "sealed",
+        "termini",
         "transactions",
     )
 
@@ -102,6 +106,8 @@ class Tables:
         """By queue: the message-ids inside its window of duplicates."""
         self.transactions: dict[bytes, tuple[Transaction, int]] = {}
         """Open transactions over several shards, by id, and the segment of the record."""
+        self.termini = KeptTermini()
+        self.receivers = KeptReceivers()
         self.producers_max = producers_max
         self.epoch = 0
         self.sealed = False
@@ -116,6 +122,8 @@ class Tables:
             del self.queues[record.queue]
             self.captured.discard(record.queue)
             self.ids.pop(record.queue, None)
+            self.termini.forget(record.queue)
+            self.receivers.forget(record.queue)
             return
         if record.event == QueueEvent.POLICY:
             entry = self.queues[record.queue]
@@ -195,7 +203,8 @@ class Tables:
     def snapshot(self) -> Snapshot:
         """The tables as a record; it refers to them, so encode it before they change.
 
-        Message-ids are not in it: like messages they stay in their segment until the cleaner moves them.
+        Message-ids, termini and receivers are not in it: like messages they stay in their segment until the
+        cleaner moves them.
         """
         return Snapshot(self.epoch, list(self.queues.values()), self.producers, self.parts)
 
@@ -207,3 +216,5 @@ class Tables:
         self.producers = snapshot.producers
         self.parts = snapshot.parts
         self.ids = {queue: known for queue, known in self.ids.items() if queue in self.queues}
+        self.termini.keep_only(self.queues)
+        self.receivers.keep_only(self.queues)

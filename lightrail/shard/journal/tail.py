@@ -16,25 +16,11 @@ from lightrail.journal.layout import (
     UNSYNCED_MAX,
     encode_small,
 )
-from lightrail.journal.record import (
-    CONTINUED,
-    REWRITTEN,
-    SPILLED,
-    Close,
-    Delivered,
-    Epoch,
-    Ids,
-    Numbers,
-    Queue,
-    Seal,
-    Settle,
-    Taken,
-    Transaction,
-)
+from lightrail.journal.record import CONTINUED, REWRITTEN, SPILLED, Close, Delivered
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, encode_segment_header
 from lightrail.shard.journal.batches import columns
 from lightrail.shard.journal.commit import Entry, JournalCommit, Part, Reached, last_of
-from lightrail.shard.journal.record import Append, encode_append_head
+from lightrail.shard.journal.record import Append, SmallRecord, encode_append_head
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.space import Space
 from lightrail.shard.journal.store import Commit, StoreBusyError
@@ -196,11 +182,7 @@ class Tail:
         segment.live += share
         return Location(segment.number, offset, length)
 
-    def small(
-        self,
-        record: Settle | Delivered | Queue | Ids | Taken | Numbers | Transaction | Seal | Epoch | Close,
-        now_ms: int,
-    ) -> int:
+    def small(self, record: SmallRecord | Close, now_ms: int) -> int:
         """Appends any record except Append; it may use the last of the space. Returns its offset."""
         lsn = self.lsn + 1
         rest = encode_small(record, lsn, self._unsynced(lsn), now_ms)

@@ -4,12 +4,13 @@ import logging
 from typing import Any
 
 from lightrail.model import names as rules
-from lightrail.shard.awaited import Key
+from lightrail.shard.awaited import Key, Origin
 from lightrail.shard.journal.store import Store
 from lightrail.shard.links import Links
 from lightrail.shard.memory import Memory
 from lightrail.shard.moving.importing import ImportFailedError, Importing
 from lightrail.shard.performer import Performer
+from lightrail.shard.queue.commands import Holder
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
@@ -121,8 +122,9 @@ class Arrivals:
 
     # --- the end ---------------------------------------------------------------------------------------
 
-    def recovered(self, queue: Queue) -> Arrival:
-        """Adds a recovered copy; the placement decides whether it is opened."""
+    def recovered(self, queue: Queue, holders: list[Holder], origins: dict[int, Origin]) -> Arrival:
+        """Adds a recovered copy, with consumers that the store has; the placement decides whether it is
+        opened."""
         owner = rules.owner(queue.name)
         arrival = self._by_name.get(owner)
         if arrival is None:
@@ -131,6 +133,7 @@ class Arrivals:
         arrival.parts[queue.name] = Importing.recovered(
             queue, self._queues, self._performer, self._store, self._memory, self._links
         )
+        arrival.parts[queue.name].restored(holders, origins)
         self._recovered.add(owner)
         self._counted()
         return arrival

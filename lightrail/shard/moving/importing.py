@@ -12,15 +12,18 @@ After a start, `Importing.recovered` makes one for each copy in the journal, to 
 """
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from lightrail.journal import record
+from lightrail.journal.receiver import Receiver
 from lightrail.journal.record import MOVED, MOVED_REASON, REWRITTEN, SPILLED, Ids, Numbers, QueueEvent, Settle
 from lightrail.model import limits
 from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
+from lightrail.shard.awaited import Origin
 from lightrail.shard.declared import encode_declared
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
@@ -31,7 +34,7 @@ from lightrail.shard.moving.pieces import decode_runs
 from lightrail.shard.moving.state import QueueState, decode_state
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import copying
-from lightrail.shard.queue.commands import Open
+from lightrail.shard.queue.commands import Holder, Open
 from lightrail.shard.queue.copying import IncompleteCopyError
 from lightrail.shard.queue.merging import join_neighbours
 from lightrail.shard.queue.runs import Batch, Run, ends_of
@@ -110,6 +113,10 @@ class Importing:
         importing = cls(queues, performer, store, memory, links, queue.name, queue.epoch)
         importing.queue = queue
         return importing
+
+    def restored(self, holders: list[Holder], origins: dict[int, Origin]) -> None:
+        """Sets the consumers of a recovered copy, and the origin of each by its number."""
+        self._state.holders, self._state.origins = holders, origins
 
     def begin(self, now_ms: int) -> None:
         """Creates the copy and declares it in the journal, with `"copy": true`.
@@ -267,10 +274,21 @@ class Importing:
         known = state.known
         producers = [(id, number, known.parts.get(id, 0)) for id, number in known.numbers.items()]
         self._store.append(Numbers(self.queue.id, state.next_sequence, producers), now_ms)
+        for terminus in self._links.termini.records(self.queue, state.termini):
+            self._store.append(terminus, now_ms)
+        for holder in state.holders:
+            for receiver in self._receivers_of(holder):
+                self._store.append(receiver, now_ms)
         if state.seen_to:
             # If the shard were killed before their links return, these messages would be delivered as new.
             self._queues.marks.note(self.queue.id, state.seen_to)
         self._memory.update(self.queue)
+
+    def _receivers_of(self, holder: Holder) -> Iterator[Receiver]:
+        """The record of a consumer, if it is durable."""
+        origin = self._state.origins.get(holder.consumer)
+        opening = None if origin is None else origin.opened
+        return self._links.receivers.records(self.queue, holder, opening)
 
     def _write_attempts(self, runs: list[Run], now_ms: int) -> None:
         ranges: dict[int, list[tuple[int, int]]] = {}
@@ -306,7 +324,7 @@ class Importing:
         opened = Open(policy, state.holders, locks, state.past, seen_to, state.ids)
         self._links.learn(state.known)
         self._links.adopted.update(state.origins)
-        self._links.termini.arrive(queue, state.termini)
+        self._links.termini.restore(queue, state.termini)
         effects = queue.machine.apply(opened, now_ms)
         try:
             self._store.append(
@@ -317,6 +335,9 @@ class Importing:
         self._performer.perform(queue, effects, now_ms)
         self._performer.touched[queue] = None
         self._memory.update(queue)
+        for holder in state.holders:
+            for receiver in self._receivers_of(holder):
+                self._links.receivers.restored(queue, holder.consumer, receiver.link, holder.deliveries)
         return {(origin.boot, origin.link): id for id, origin in state.origins.items()}
 
     def drop(self, now_ms: int) -> None:
@@ -328,6 +349,7 @@ class Importing:
         if self._queues.copy_of(queue.name) is not queue:
             return
         self._queues.drop_copy(queue)
+        self._links.termini.forget(queue)
         self._memory.remove(queue)
         for run in queue.machine.contents.runs():
             if run.batch.location is not None:

@@ -13,6 +13,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
 from lightrail.shard.awaited import Origin
 from lightrail.shard.consumer_options import options_of
+from lightrail.shard.journal.kept_termini import RecoveredTerminus
 from lightrail.shard.known import Known
 from lightrail.shard.links import Links
 from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows, unpack
@@ -43,8 +44,8 @@ class QueueState:
     ids: list[tuple[int, bytes]] = field(default_factory=list)
     seen_to: int = 0
     redelivered_before: int = 0
-    termini: list[tuple[str, int, list[bytes]]] = field(default_factory=list)
-    """Links that may be resumed: digest, milliseconds that they stay suspended, stored delivery-tags."""
+    termini: list[RecoveredTerminus] = field(default_factory=list)
+    """Links that may be resumed."""
     source_ms: int = 0
     """The source's time when it sent the state."""
 
@@ -88,6 +89,7 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
         "pasts": pasts,
         "consumers": [each for _, each in consumers],
         "termini": [terminus.client_link for terminus in termini],
+        "durability": [terminus.durability for terminus in termini],
         "groups": past.owners is not None,
         "last_values": past.newest is not None,
         **described,
@@ -165,9 +167,9 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
         if consumer.departed:
             fields |= {"departed": True, "lock_key": consumer.options.lock_key}
         elif peer is not None and peer.opened is not None:
-            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": asdict(peer.opened)}
+            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": _fields_of(peer.opened)}
         elif (origin := links.adopted.get(consumer.id)) is not None:
-            fields |= {"boot": origin.boot, "link": origin.link, "opened": asdict(origin.opened)}
+            fields |= {"boot": origin.boot, "link": origin.link, "opened": _fields_of(origin.opened)}
             if origin.has_ended:
                 fields["ended"] = True
         else:
@@ -179,6 +181,14 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
             fields["active"] = True
         found.append((consumer, fields))
     return found
+
+
+def _fields_of(opened: ConsumerOpen) -> dict[str, Any]:
+    """An opening as JSON; shards of former versions refuse the durability."""
+    fields = asdict(opened)
+    if not opened.durability:
+        del fields["durability"]
+    return fields
 
 
 def _stretches(contents: Contents, index_of: dict[int, int]) -> tuple[list[Any], list[tuple[int, int, int]]]:
@@ -307,15 +317,18 @@ def _known(columns: Columns) -> Known:
     return known
 
 
-def _termini(header: dict[str, Any], columns: Columns) -> list[tuple[str, int, list[bytes]]]:
+def _termini(header: dict[str, Any], columns: Columns) -> list[RecoveredTerminus]:
     """The links that may be resumed, with their tags; shards of former versions do not send any."""
-    found: list[tuple[str, int, list[bytes]]] = []
+    found: list[RecoveredTerminus] = []
     position = 0
     if "termini" not in header:
         return found
     sizes = rows(columns, "termini.suspended_ms", "termini.size")
-    for client_link, (suspended_ms, size) in zip(header["termini"], sizes, strict=True):
-        found.append((client_link, suspended_ms, decode_tags(columns["tags"][position : position + size])))
+    links = header["termini"]
+    durability = header.get("durability", [0] * len(links))
+    for client_link, durable, (suspended_ms, size) in zip(links, durability, sizes, strict=True):
+        tags = decode_tags(columns["tags"][position : position + size])
+        found.append(RecoveredTerminus(bytes.fromhex(client_link), durable, suspended_ms, tags))
         position += size
     return found
 

@@ -16,8 +16,8 @@ from lightrail.journal.layout import (
     GAP,
     HEADER_SIZE,
     QUEUE,
+    RECEIVER,
     SNAPSHOT,
-    TRANSACTION,
     LayoutError,
     decode_small,
 )
@@ -255,10 +255,10 @@ class _Reader:
         def bad(index: int, what: str) -> None:
             self._damage(window.base + int(window.starts[index]), int(window.lsn[index]), what)
 
-        unknown = (window.codes > TRANSACTION) | (window.codes == 0)
+        unknown = (window.codes > RECEIVER) | (window.codes == 0)
         if unknown.any():
             for index in np.flatnonzero(unknown & (window.lsn >= first)).tolist():
-                bad(index, f"a record of type {window.codes[index]}, expected 1 to {TRANSACTION}")
+                bad(index, f"a record of type {window.codes[index]}, expected 1 to {RECEIVER}")
         runs = self._named(window, runs_of(window, records, bad))
         yield from self._cut(window, runs, bad)
 

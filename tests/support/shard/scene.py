@@ -37,6 +37,7 @@ from lightrail.wire.frames import (
     DELIVER_COLUMNS,
     DELIVER_ENDS,
     DRAIN,
+    DURABILITY_SHIFT,
     HEADER,
     HEADER_SIZE,
     KEPT,
@@ -294,6 +295,8 @@ class Peer:
         """(link, number of the batch, first sequence)."""
         self.unsettled: dict[int, tuple[bool, list[bytes]]] = {}
         """By link: whether tags are kept, and those that are."""
+        self.durability: dict[int, int] = {}
+        """By link: what of this is in the store."""
         self.consumed: set[int] = set()
         """Links of which a consumer was opened."""
         self.recovered: dict[int, tuple[int, int, list[Range]]] = {}
@@ -417,8 +420,10 @@ class Peer:
                 self.stored.append((link, number, SEQUENCE.unpack_from(part, HEADER_SIZE)[0]))
             elif kind == Kind.UNSETTLED and link in self.consumed:
                 self.recovered[link] = decode_suspended(part[HEADER_SIZE:])
+                self.durability[link] = flags >> DURABILITY_SHIFT
             elif kind == Kind.UNSETTLED:
                 self.unsettled[link] = (bool(flags & KEPT), decode_tags(part[HEADER_SIZE:]))
+                self.durability[link] = flags >> DURABILITY_SHIFT
             elif kind == Kind.WELCOME:
                 self.welcome = Welcome.decode(part[HEADER_SIZE:])
             self.heard.append(Answer(kind, link, number, count))

@@ -45,13 +45,14 @@ class Rig:
             label="",
             client_link="1" * 32,
             seconds=60,
+            durability=2,
             terms=self.terms,
         )
         self.next_id = 0
         self.producer.reopen()
 
-    def ready(self, *tags: bytes, is_kept: bool = True) -> None:
-        self.producer.unsettled([*tags], is_kept)
+    def ready(self, *tags: bytes, is_kept: bool = True, durability: int = 0) -> None:
+        self.producer.unsettled([*tags], is_kept, durability)
         self.producer.ready()
 
     def transfers(self, *tags: bytes, settled: bool = False) -> None:
@@ -73,6 +74,7 @@ def test_the_opening_asks_for_a_terminus_and_the_answer_has_what_the_shard_kept(
     (said,) = rig.shard.take()
     opening = ProducerOpen.decode(said.body)
     assert (opening.client_link, opening.steals, opening.suspended_ms) == ("1" * 32, True, 60_000)
+    assert opening.durability == 2
     rig.ready(b"a")
     assert rig.connection.accepted == [rig.link]
     assert (rig.terms.unsettled, rig.terms.suspended_s) == ({b"a": ACCEPTED}, 60)

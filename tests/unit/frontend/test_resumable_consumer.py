@@ -85,12 +85,13 @@ class Rig:
             number=6,
             options=ConsumerOpen("q", client_link="1" * 32),
             seconds=60,
+            durability=0,
             terms=self.terms,
         )
         self.consumer.reopen()
 
     def ready(self, *ranges: tuple[int, int]) -> None:
-        self.consumer.recovered(TERMINUS, NEXT, [*ranges])
+        self.consumer.recovered(TERMINUS, NEXT, [*ranges], 0)
         self.consumer.ready()
 
     def credit(self, credit: int, *, drain: bool = False) -> None:
@@ -341,7 +342,7 @@ def test_nothing_comes_to_a_link_that_has_ended() -> None:
     rig.deliver(1, b"one")
     rig.consumer.resent(2)
     rig.consumer.settled(1, 1, True)
-    rig.consumer.recovered(TERMINUS, NEXT, [(1, 1)])
+    rig.consumer.recovered(TERMINUS, NEXT, [(1, 1)], 0)
     rig.consumer.ready()
     rig.consumer.reopen()
     assert rig.link.again == []

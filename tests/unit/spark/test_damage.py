@@ -164,7 +164,7 @@ def test_a_gap_of_a_repair_is_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "value"), [(68, 9), (72, 1), (80, 2), (100, 99), (8, 14), (8, 0), (8, 2), (8, 12)]
+    ("at", "value"), [(68, 9), (72, 1), (80, 2), (100, 99), (8, 16), (8, 0), (8, 2), (8, 12)]
 )
 def test_a_body_that_is_not_as_drawn_is_damage(at: int, value: int) -> None:
     def change(old: bytes, lsn: int, salt: int) -> bytes:

@@ -25,6 +25,7 @@ from lightrail.wire.frames import (
     DELIVER_COLUMNS,
     DELIVER_ENDS,
     DRAIN,
+    DURABILITY_SHIFT,
     DURABLE,
     ENQUEUE_COLUMNS,
     ENQUEUE_ENDS,
@@ -173,6 +174,11 @@ def examples() -> dict[str, bytes]:
     return {
         "HELLO": frame(Kind.HELLO, body=Hello(VERSION, "frontend-0", 7, 2).encode()),
         "PRODUCER_OPEN": frame(Kind.PRODUCER_OPEN, link=5, epoch=1, body=ProducerOpen("q").encode()),
+        "PRODUCER_OPEN_DURABLE": frame(
+            Kind.PRODUCER_OPEN,
+            link=5,
+            body=ProducerOpen("q", client_link="1" * 32, suspended_ms=60_000, durability=2).encode(),
+        ),
         "PRODUCER_CLOSE": frame(Kind.PRODUCER_CLOSE, link=5),
         "PRODUCER_ABANDON": frame(Kind.PRODUCER_ABANDON, link=5),
         "COUNT": frame(Kind.COUNT, number=77),
@@ -248,6 +254,7 @@ def examples() -> dict[str, bytes]:
         "TAGS": frame(Kind.TAGS, link=5, count=2, number=9, body=encode_tags([b"a", b"bc"])),
         "FORGET": frame(Kind.FORGET, flags=CLOSED, link=5, count=1, body=encode_tags([b""])),
         "UNSETTLED": frame(Kind.UNSETTLED, flags=KEPT, link=5, count=1, body=encode_tags([b"abc"])),
+        "UNSETTLED_DURABLE": frame(Kind.UNSETTLED, flags=KEPT | 2 << DURABILITY_SHIFT, link=5),
         "UNSETTLED_DELIVERIES": frame(
             Kind.UNSETTLED, link=6, body=encode_suspended(0x1_0000_0002, 9, [(3, 2), (7, 1)])
         ),

@@ -14,6 +14,7 @@ from lightrail.journal.layout import (
     encode_small,
     finished,
 )
+from lightrail.journal.receiver import Receiver, ReceiverEvent
 from lightrail.journal.record import (
     CONTINUED,
     MOVED,
@@ -38,14 +39,16 @@ from lightrail.journal.record import (
 )
 from lightrail.journal.scan import Scan
 from lightrail.journal.segment_header import decode_segment_header
+from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.queue.runs import batch_of
 from tests.support.shard.fake_files import FakeFiles
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v5.bin"
-OLDER = [GOLDEN.with_name(f"segment-v{version}.bin") for version in (1, 2, 3, 4)]
+GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v6.bin"
+OLDER = [GOLDEN.with_name(f"segment-v{version}.bin") for version in (1, 2, 3, 4, 5)]
+LINK = bytes(range(16))
 
 
 def written() -> bytes:
@@ -83,6 +86,14 @@ def written() -> bytes:
         Transaction(bytes(16), TransactionState.COMMITTED, 0, '{"others":[1,2]}', flags=CONTINUED), 1_008
     )
     journal.append(Transaction(bytes(range(16)), TransactionState.ENDED), 1_008)
+    journal.append(Terminus(1, LINK, TerminusEvent.BEGUN, 2, 60_000), 1_008)
+    journal.append(Terminus(1, LINK, TerminusEvent.STORED, 2, 60_000, [b"a", bytes(32)], CONTINUED), 1_008)
+    journal.append(Terminus(1, LINK, TerminusEvent.SETTLED, 2, 60_000, [b"a"]), 1_008)
+    journal.append(Terminus(2, LINK, TerminusEvent.ENDED, 1, 60_000), 1_008)
+    journal.append(Receiver(1, LINK, ReceiverEvent.BEGUN, 0, b'{"queue":"orders"}'), 1_008)
+    journal.append(Receiver(1, LINK, ReceiverEvent.DELIVERED, 9, b"", [(0, 4, 3), (3, 8, 6)]), 1_008)
+    journal.append(Receiver(1, LINK, ReceiverEvent.SETTLED, 9, b"", [(1, 5, 1)]), 1_008)
+    journal.append(Receiver(1, bytes(16), ReceiverEvent.ENDED), 1_008)
     journal.append(Queue(QueueEvent.DELETED, 2, ""), 1_008)
     journal.append(Seal(5), 1_009)
     journal.close(1_010)
@@ -98,12 +109,12 @@ def test_the_golden_file_is_read() -> None:
     file = files.create(name_of(1))
     file.write(0, [GOLDEN.read_bytes()])
     header = decode_segment_header(file.read(0, 40))
-    assert header == (5, 1, 1, 0x03020100)
+    assert header == (6, 1, 1, 0x03020100)
     scan = Scan(file, header.salt, 40, file.size(), 1)
     found = list(scan)
-    assert [record.lsn for record in found] == list(range(1, 26))
+    assert [record.lsn for record in found] == list(range(1, 34))
     assert [record.timestamp for record in found][-1] == 1_010
-    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(18)]
+    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(26)]
     small = [
         decode_small(record.view, record.start, record.length) for record in found if record.code != APPEND
     ]
@@ -123,6 +134,14 @@ def test_the_golden_file_is_read() -> None:
         Transaction(bytes(range(16)), 1, 3, '{"posts":[]}', b"\1\0\0\0x"),
         Transaction(bytes(16), 2, 0, '{"others":[1,2]}', b"", CONTINUED),
         Transaction(bytes(range(16)), 4),
+        Terminus(1, LINK, 1, 2, 60_000, []),
+        Terminus(1, LINK, 2, 2, 60_000, [b"a", bytes(32)], CONTINUED),
+        Terminus(1, LINK, 3, 2, 60_000, [b"a"]),
+        Terminus(2, LINK, 4, 1, 60_000, []),
+        Receiver(1, LINK, 1, 0, b'{"queue":"orders"}', []),
+        Receiver(1, LINK, 2, 9, b"", [(0, 4, 3), (3, 8, 6)]),
+        Receiver(1, LINK, 3, 9, b"", [(1, 5, 1)]),
+        Receiver(1, bytes(16), 4, 0, b"", []),
         Queue(3, 2, "", "{}"),
         Seal(5),
         Close(),
@@ -158,11 +177,11 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
         **({6: 8} if second else {}),
         **({7: 3, 8: 5} if later else {}),
     }
-    parts = ({}, {6: 1}, {6: 1, 8: 2}, {6: 1, 8: 2})[OLDER.index(older)]
+    parts = ({}, {6: 1}, *[{6: 1, 8: 2}] * 3)[OLDER.index(older)]
     assert (recovered.parts, recovered.sealed, recovered.epoch) == (parts, True, 5)
     header = decode_segment_header(bytes(files.inodes[name_of(2)].live[:40]))
     assert header is not None
-    assert header.version == 5
+    assert header.version == 6
     journal.close(2_001)
 
 
@@ -186,6 +205,10 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
         Numbers(1, 0, []),
         Transaction(bytes(16), TransactionState.PREPARED, 9, '{"\u00e9":1}', bytes(300), CONTINUED),
         Transaction(bytes(range(16)), TransactionState.ABORTED),
+        Terminus(1 << 40, LINK, TerminusEvent.BEGUN, 2, 1 << 40, [bytes(32), b"", b"a"], CONTINUED),
+        Terminus(1, LINK, TerminusEvent.ENDED, 1, 0, []),
+        Receiver(1 << 40, LINK, ReceiverEvent.BEGUN, 1 << 40, b"{}", [(1 << 40, 1 << 50, 1)], CONTINUED),
+        Receiver(1, LINK, ReceiverEvent.ENDED, 0, b"", []),
         Seal(3),
         Epoch(1 << 40),
         Close(),
@@ -201,6 +224,8 @@ def test_records_come_back_as_they_went(
     | Taken
     | Numbers
     | Transaction
+    | Terminus
+    | Receiver
     | Seal
     | Epoch
     | Close
@@ -211,7 +236,7 @@ def test_records_come_back_as_they_went(
     assert decode_small(data, 0, len(data)) == record
 
 
-@pytest.mark.parametrize("code", [0, 14, 255])
+@pytest.mark.parametrize("code", [0, 16, 255])
 def test_unknown_types_are_named(code: int) -> None:
     data = finished(REST.pack(code, 0, MARK, 0, 1, 0) + bytes(8), 0)
     with pytest.raises(LayoutError, match=f"type {code}"):
@@ -220,7 +245,7 @@ def test_unknown_types_are_named(code: int) -> None:
 
 @pytest.mark.parametrize("length", range(40, 110))
 def test_a_body_that_is_not_as_drawn_is_a_layout_error(length: int) -> None:
-    for code in (1, 2, 3, 4, 9, 10, 11, 12):
+    for code in (1, 2, 3, 4, 9, 10, 11, 12, 14, 15):
         for fill in (0, 1, 255):
             rest = REST.pack(code, 0, MARK, 0, 1, 0)
             data = finished(rest + bytes([fill]) * (length - 32), 0)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.declared import declared_of
 from lightrail.shard.journal.journal import Journal
@@ -163,6 +164,47 @@ def test_a_suspended_link_is_resumed_behind_the_move() -> None:
     peer.produce(1, QUEUE, **opening)
     move.target.settle_down()
     assert peer.unsettled == {1: (True, [b"tag"])}
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_a_durable_link_is_in_the_journal_of_the_new_owner_before_it_is_the_owner(
+    durability: Durability,
+) -> None:
+    opening: dict[str, Any] = {"client_link": "1" * 32, "steals": True, "suspended_ms": 60_000}
+    move = Move()
+    move.peer.produce(5, QUEUE, **opening, durability=durability)
+    tags = frame(Kind.TAGS, link=5, number=1, count=1, body=encode_tags([b"tag"]))
+    move.peer.say(tags, batch(5, 1, BODIES[:1]))
+    move.source.settle_down()
+    move.peer.close_producer(5)
+    move.begin()
+    move.finish()
+    move.target.settle_down()
+    journal = Journal(move.files.after_crash(0, "none"), "test", 0, segment_bytes=SEGMENT_BYTES)
+    termini = [each for queue in journal.recover(EVERYTHING, 1).queues for each in queue.termini]
+    known = [b"tag"] if durability == Durability.UNSETTLED_STATE else []
+    assert termini == ([(b"\x11" * 16, durability, 60_000, known)] if durability else [])
+    move.open()
+    peer = move.target.peer("frontend-9", boot=9)
+    peer.produce(1, QUEUE, **opening, durability=durability)
+    move.target.settle_down()
+    assert peer.unsettled == {1: (True, [b"tag"])}
+    assert peer.durability == {1: durability}
+
+
+def test_a_copy_that_is_dropped_has_no_termini() -> None:
+    move = Move()
+    move.peer.produce(
+        5, QUEUE, client_link="1" * 32, suspended_ms=60_000, durability=Durability.UNSETTLED_STATE
+    )
+    move.source.settle_down()
+    move.begin()
+    move.finish()
+    move.importing.drop(move.target.now_ms)
+    move.target.settle_down()
+    assert len(move.target.engine._links.termini) == 0
+    journal = Journal(move.files.after_crash(0, "none"), "test", 0, segment_bytes=SEGMENT_BYTES)
+    assert [queue.name for queue in journal.recover(EVERYTHING, 1).queues if queue.termini] == []
 
 
 RESUMABLE: dict[str, Any] = {
@@ -460,3 +502,39 @@ def test_messages_that_can_not_be_read_now_stop_a_piece_before_them() -> None:
     assert "can't be read back now" in said["failed"]
     scene.store.read = read  # type: ignore[method-assign]
     assert ask(scene, exporting, said["next"], EVERYTHING, EVERYTHING)[0]["next"] is None
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["goes on", "killed"])
+def test_a_durable_receiver_is_in_the_journal_of_the_new_owner(is_killed: bool) -> None:
+    """Also where the new owner is killed between the transaction and its first step."""
+    opening = RESUMABLE | {"durability": Durability.UNSETTLED_STATE}
+    move = Move()
+    move.peer.consume(5, QUEUE, 2, **opening)
+    move.source.settle_down()
+    terminus, _, _ = move.peer.recovered[5]
+    move.peer.close_consumer(5)
+    move.begin()
+    move.finish()
+    move.target.settle_down()
+    files = move.files
+    if is_killed:
+        files = files.after_crash(0, "none")
+        target = scene_of(move.policy, files, memory_mark=EVERYTHING, placed=(0, 2))
+        target.refresh()
+    else:
+        found = move.target.engine._queues.names.get(QUEUE)
+        consumers = move.importing.open(found, 2, move.target.now_ms)
+        move.target.engine._awaited.opened(move.importing.queue, consumers, move.target.now_ms)
+        target = move.target
+    target.settle_down()
+    assert target.queue(QUEUE) == {"ready": 4, "in_flight": 2}
+    peer = target.peer("frontend-9", boot=9)
+    peer.consume(1, QUEUE, **opening)
+    target.settle_down()
+    assert peer.recovered == {1: (terminus, 2, [(0, 2)])}
+    assert peer.durability == {1: Durability.UNSETTLED_STATE}
+    peer.credit(1, 3)
+    target.settle_down()
+    after = scene_of(move.policy, files.after_crash(0, "all"), memory_mark=EVERYTHING, placed=(0, 2))
+    after.settle_down()
+    assert after.queue(QUEUE) == {"ready": 3, "in_flight": 3}

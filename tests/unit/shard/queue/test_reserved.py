@@ -8,14 +8,19 @@ from lightrail.shard.queue.commands import (
     RELEASED,
     Change,
     Conclude,
+    ConsumerOptions,
     Credit,
     Detach,
+    Holder,
     Lose,
+    Open,
     Outcome,
     Purge,
     Reserve,
     Restore,
+    Resume,
     Settle,
+    Suspend,
     Tick,
 )
 from lightrail.shard.queue.effects import Removed
@@ -111,6 +116,23 @@ def test_after_a_restart_they_are_reserved(policy: Policy, outcome: Outcome) -> 
         # Who has a group keeps its order: what waits behind a reserved message comes after it.
         found = [each for each in found if each in ("group=a 0", "group=a 2")]
     assert found == ([] if outcome is ACCEPTED else ["group=a 0", "group=a 2"])
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_after_a_restart_they_are_reserved_beside_deliveries_of_suspended_links(policy: Policy) -> None:
+    """Which are restored as those of a queue that moves; a message that both have is reserved."""
+    bench = Bench(Policy(max_delivery_count=0, dead_letter=False))
+    batch = batch_of([b"group=a %d" % number for number in range(5)], durable=True)
+    restore = Restore([Run(batch, 0, 5, 0)], 5, reserved={-1: [(0, 2)]}, joins=False, is_copy=True)
+    holder = Holder(7, ConsumerOptions(first=9), 9, [(6, 1, 1), (7, 3, 1)])
+    bench.do(restore, Open(policy, [holder]), Suspend(7))
+    consumers = bench.machine.contents.consumers
+    assert [run.sequence for run in consumers.by_id[7].in_flight.runs] == [3]
+    assert bench.machine.contents.in_flight_count == 3
+    gone = [each for each in bench.do(Conclude(-1, ACCEPTED)) if isinstance(each, Removed)]
+    assert sum(each.last_sequence - each.first_sequence for each in gone) == 2
+    bench.do(Resume(7), Settle(7, 7, 8, RELEASED), Credit(7, 99))
+    assert sorted(bench.get(7)) == ["group=a 2", "group=a 3", "group=a 4"]
 
 
 def test_what_was_concluded_is_concluded_once() -> None:

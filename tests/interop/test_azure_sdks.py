@@ -14,7 +14,7 @@ from tests.support.certificates import Authority
 from tests.support.namespace import give, subscribe
 
 SCENARIOS = ("send", "batch", "settle", "renew", "peek", "schedule", "topic", "refused", "websocket")
-LANGUAGES = {"go": SCENARIOS, "java": (*SCENARIOS, "processor", "transaction")}
+LANGUAGES = {"go": SCENARIOS, "java": (*SCENARIOS, "processor", "transaction", "deferring")}
 FIRST_COUNT = {"go": 1, "java": 0}
 """How the client calls the first delivery of a message."""
 SECONDS = 100.0
@@ -161,3 +161,8 @@ def test_what_is_done_in_a_transaction_takes_effect_with_its_commit(sdk: Found) 
         "dead": ["two", "why"],
         "again": ["three", 1],
     }
+
+
+@pytest.mark.parametrize("sdk", ["java"], indirect=True)
+def test_a_message_is_deferred_by_the_commit_of_a_transaction(sdk: Found) -> None:
+    assert sdk["deferring"] == {"back": "one", "state": "DEFERRED", "again": ["two", 1], "left": 0}

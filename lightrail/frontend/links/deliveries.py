@@ -127,8 +127,8 @@ class ConsumerLink(Bound, Consumer):
         """The client's outcome for a range of deliveries."""
         self.settlements.outcome(event)
 
-    def transacted(self, event: Outcome, state: TransactionalState) -> Outcome | None:
-        """The client's outcome in a transaction, in the form for the transaction; None if it is refused."""
+    def transacted(self, event: Outcome, state: TransactionalState) -> Outcome:
+        """The client's outcome in a transaction, in the form for the transaction."""
         return Outcome(event.link, event.first, event.last, state.outcome, event.settled)
 
     # --- from the shard --------------------------------------------------------------------------------

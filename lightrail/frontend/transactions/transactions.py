@@ -170,8 +170,6 @@ class Transactions:
         if consumer.options.presettled or consumer.options.browse:
             return
         found = consumer.transacted(event, state)
-        if found is None:
-            return
         self._begin_work(transaction, self._frontend.now_ms())
         first = consumer.settlements.retire(event.first, event.last, settled=found.settled)
         if first > event.first:

@@ -28,7 +28,7 @@ final class Azure {
             Map.entry("peek", Scenarios::peek), Map.entry("schedule", Scenarios::schedule),
             Map.entry("topic", Scenarios::topic), Map.entry("refused", Scenarios::refused),
             Map.entry("websocket", Scenarios::websocket), Map.entry("processor", Scenarios::processor),
-            Map.entry("transaction", Scenarios::transaction));
+            Map.entry("transaction", Scenarios::transaction), Map.entry("deferring", Scenarios::deferring));
 
     private Azure() {}
 

@@ -8,6 +8,7 @@ import com.azure.messaging.servicebus.ServiceBusSenderClient;
 import com.azure.messaging.servicebus.ServiceBusTransactionContext;
 import com.azure.messaging.servicebus.models.CompleteOptions;
 import com.azure.messaging.servicebus.models.DeadLetterOptions;
+import com.azure.messaging.servicebus.models.DeferOptions;
 import com.azure.messaging.servicebus.models.ServiceBusMessageState;
 import com.azure.messaging.servicebus.models.ServiceBusReceiveMode;
 import com.azure.messaging.servicebus.models.SubQueue;
@@ -229,5 +230,24 @@ final class Scenarios {
         return Map.of("before", before, "bodies", texts(found), "left", left,
                 "dead", List.of(text(dead), dead.getDeadLetterReason()),
                 "again", List.of(text(again), again.getDeliveryCount()));
+    }
+
+    /** A message that is deferred in a transaction is received by its number once it is committed. */
+    static Map<String, Object> deferring(Azure.Scene scene) {
+        scene.send("one", "two");
+        ServiceBusReceiverClient receiver = scene.receiver();
+        List<ServiceBusReceivedMessage> found = Azure.received(receiver, 2);
+        ServiceBusTransactionContext committed = receiver.createTransaction();
+        receiver.defer(found.get(0), new DeferOptions().setTransactionContext(committed));
+        receiver.commitTransaction(committed);
+        ServiceBusTransactionContext undone = receiver.createTransaction();
+        receiver.defer(found.get(1), new DeferOptions().setTransactionContext(undone));
+        receiver.rollbackTransaction(undone);
+        ServiceBusReceivedMessage again = Azure.next(receiver);
+        receiver.complete(again);
+        ServiceBusReceivedMessage back = receiver.receiveDeferredMessage(found.get(0).getSequenceNumber());
+        receiver.complete(back);
+        return Map.of("back", text(back), "state", back.getState().toString(),
+                "again", List.of(text(again), again.getDeliveryCount()), "left", Azure.left(receiver));
     }
 }

@@ -249,6 +249,19 @@ class Link:
         """Outgoing: deliveries first..last are settled, which the peer learns elsewhere: no disposition."""
         raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
 
+    def take_back(self, first: int, last: int, state: Any) -> int:
+        """Outgoing: settle deliveries like settle_sent; returns how many the peer had not settled."""
+        raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
+
+    def forget_state(self, state: Any) -> None:
+        """Outgoing: messages handed to send() with this state that are not begun are sent without it."""
+        raise LocalError(f"{self!r} is a receiver and can't send")
+
+    @property
+    def unfinished(self) -> int | None:
+        """Outgoing: the link's own number of a delivery of which some frames are sent, and some are not."""
+        return None
+
     def prefix_tags(self, prefix: bytes) -> None:
         """Outgoing: delivery-tags begin with these bytes, at most 28, from the next delivery on."""
         raise LocalError(f"{self!r} is a receiver: its delivery-tags are the peer's")

@@ -304,5 +304,26 @@ class SendingLink(AgainSender):
         for part in session.outgoing.take_numbered(self, first, last):
             session.write_disposition(False, part.first, part.last, True, encoded)
 
+    def take_back(self, first: int, last: int, state: Any) -> int:
+        if self.state != ATTACHED:
+            return 0
+        session = self.session
+        encoded = encode_state(state)
+        count = 0
+        for part in session.outgoing.take_numbered(self, first, last):
+            session.write_disposition(False, part.first, part.last, True, encoded)
+            count += part.last - part.first + 1
+        return count
+
+    def forget_state(self, state: Any) -> None:
+        for entry in self._backlog or ():
+            if entry.state is state:
+                # Further frames of a message that is begun have no state.
+                entry.state = None
+
+    @property
+    def unfinished(self) -> int | None:
+        return self.transmitted - 1 if self._backlog and self._backlog[0].offset else None
+
     def forget_sent(self, first: int, last: int) -> None:
         self.session.outgoing.take_numbered(self, first, last)

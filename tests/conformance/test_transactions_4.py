@@ -393,20 +393,6 @@ def test_4_4_2_deliveries_of_a_link_that_has_ended_roll_the_transaction_back(beg
     assert rest(begun, queue) == [(1, value(0))]
 
 
-# --- 4.4.3 acquisition -----------------------------------------------------------------------------------
-
-
-def test_4_4_3_credit_for_a_transaction_is_refused_and_gives_no_messages(begun: Peer, queue: str) -> None:
-    client = Client(begun)
-    begun.put(queue, value(0))
-    begun.attach_receiver(queue, handle=1)
-    txn = client.declare()
-    begun.flow(1, handle=1, properties={Symbol("txn-id"): txn})
-    begun.error_of(Detach, "amqp:not-implemented")
-    begun.write(Detach(handle=1, closed=True))
-    assert rest(begun, queue) == [(0, value(0))]
-
-
 # --- 4.3 the end of the control link ---------------------------------------------------------------------
 
 

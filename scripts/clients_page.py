@@ -297,8 +297,8 @@ with an error that names it. An empty cell means that the feature is not tested,
 *by policy* means that the queue needs a [policy](../operate/policies.md) for it.
 
 fe2o3-amqp for Rust takes minutes to compile and is among the long tests of `make soak`,
-`tests/interop/test_fe2o3_amqp.py`: order, types, large messages, outcomes, credit, transactions, a link that
-is resumed, users.
+`tests/interop/test_fe2o3_amqp.py`: order, types, large messages, outcomes, credit, transactions,
+messages that are acquired in one, a link that is resumed, users.
 """
 
 

@@ -81,7 +81,7 @@ class Acquisitions:
             )
         if (why := _obstacle(consumer)) is not None:
             raise ConditionError(conditions.NOT_IMPLEMENTED, why)
-        mine = self._by_consumer.setdefault(consumer, [])
+        mine = self._by_consumer.get(consumer)
         if mine and mine[-1][1].is_open and mine[-1][0] is transaction:
             return
         self.pause(consumer)
@@ -93,7 +93,7 @@ class Acquisitions:
             )
         acquisition = Acquisition(transaction.id, link, consumer)
         transaction.acquisitions.append(acquisition)
-        mine.append((transaction, acquisition))
+        self._by_consumer.setdefault(consumer, []).append((transaction, acquisition))
         consumer.output = AcquiringOutput(link, acquisition.state)
         consumer.settle = partial(self._settle, consumer)
 

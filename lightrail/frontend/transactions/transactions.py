@@ -115,7 +115,10 @@ class Transactions:
             return
         if not isinstance(bound, ProducerLink | RouterLink | AnonymousLink):
             self._connection.links.detach(
-                link, conditions.NOT_IMPLEMENTED, "transactions send to queues and routers"
+                link,
+                conditions.NOT_IMPLEMENTED,
+                "transactions send to queues and routers; requests, such as those that settle messages by "
+                "lock tokens, are in no transaction",
             )
             return
         self._begin_work(transaction, now_ms)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, TypedDict, Unpack
 
 from lightrail.amqp.errors import LocalError
-from lightrail.amqp.performatives import Attach, Open
+from lightrail.amqp.performatives import Attach, Open, TransactionalState
 from lightrail.amqp.values import Symbol
 
 REQUESTED: Final = 0
@@ -253,8 +253,9 @@ class Link:
         """Outgoing: settle deliveries like settle_sent; returns how many the peer had not settled."""
         raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
 
-    def forget_state(self, state: Any) -> None:
-        """Outgoing: messages handed to send() with this state that are not begun are sent without it."""
+    def forget_state(self, state: TransactionalState) -> None:
+        """Outgoing: deliveries are no longer acquired in a transaction, so that messages that were handed to
+        send() with its state, and are not begun, are sent without it."""
         raise LocalError(f"{self!r} is a receiver and can't send")
 
     @property

@@ -15,8 +15,7 @@ from lightrail.amqp.errors import (
     LinkProtocolError,
     SessionProtocolError,
 )
-from lightrail.amqp.events import ACCEPTED, RELEASED, Acquire
-from lightrail.amqp.link import ATTACHED, ATTACHING
+from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import (
     Attach,
@@ -32,8 +31,9 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.phases import OPENING
 from lightrail.amqp.runs import compare_run, scan_run, shape_by_header, shape_of_link
+from lightrail.amqp.sender import TXN_ID, SendingLink
 from lightrail.amqp.session import Session
-from lightrail.amqp.values import DecodeError, Symbol
+from lightrail.amqp.values import DecodeError
 from lightrail.amqp.windows import END_SENT
 from lightrail.model import conditions
 
@@ -280,8 +280,8 @@ def _on_flow(session: Session, flow: Flow) -> None:
     if (
         flow.handle is not None
         and flow.properties
-        and _TXN_ID in flow.properties
-        and not _acquire(session, session.link_of(flow.handle, "flow"), flow.properties[_TXN_ID])
+        and TXN_ID in flow.properties
+        and not _acquire(session, session.link_of(flow.handle, "flow"), flow.properties[TXN_ID])
     ):
         # Credit that is not meant for all deliveries must not be used as if it were (transactions 4.4.3).
         session.take_windows(
@@ -304,7 +304,7 @@ def _on_flow(session: Session, flow: Flow) -> None:
 
 def _acquire(session: Session, link: LinkEndpoint, txn_id: Any) -> bool:
     """Read the transaction of a flow; False if the link was detached because it can't be used."""
-    if not (link.is_sender and session.connection.settings.transactions):
+    if not (isinstance(link, SendingLink) and session.connection.settings.transactions):
         why = "deliveries are acquired in transactions by receivers of a broker; settle them in transactions"
         link.fail(LinkProtocolError(conditions.NOT_IMPLEMENTED, why), errant=False)
         return False
@@ -312,8 +312,7 @@ def _acquire(session: Session, link: LinkEndpoint, txn_id: Any) -> bool:
         why = f"expected a binary txn-id of at most {TRANSACTION_ID_BYTES} bytes, found {txn_id!r:.80}"
         link.fail(LinkProtocolError(conditions.INVALID_FIELD, why))
         return False
-    if link.state in (ATTACHING, ATTACHED):
-        session.connection.events.append(Acquire(link, txn_id))
+    link.acquire(txn_id)
     return True
 
 
@@ -322,8 +321,6 @@ def _on_disposition(session: Session, disposition: Disposition) -> None:
     session.on_disposition(disposition.role, disposition.first, last, disposition.settled, disposition.state)
 
 
-_TXN_ID: Final = Symbol("txn-id")
-"""Key in the properties of a flow: the transaction that its credit is for."""
 _SESSION_FRAMES: Final[dict[type, Any]] = {
     Flow: _on_flow,
     Disposition: _on_disposition,

@@ -136,6 +136,19 @@ def test_a_drain_ends_the_credit_of_a_transaction(begun: Peer, queue: str) -> No
     client.commit(txn)
 
 
+def test_flows_of_the_broker_say_which_transaction_acquires(begun: Peer, queue: str) -> None:
+    client = Client(begun)
+    begun.attach_receiver(queue, handle=RECEIVER)
+    txn = client.declare()
+    acquire(begun, txn, 1, echo=True)
+    assert begun.expect(Flow).properties == {Symbol("txn-id"): txn}
+    begun.flow(1, handle=RECEIVER, drain=True)
+    assert begun.expect(Flow).properties == {Symbol("txn-id"): txn}
+    client.commit(txn)
+    begun.flow(1, 1, handle=RECEIVER, echo=True)
+    assert begun.expect(Flow).properties is None
+
+
 def test_a_subscription_is_acquired_from(begun: Peer, queue: str) -> None:
     client = Client(begun)
     begun.attach_receiver(

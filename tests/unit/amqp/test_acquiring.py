@@ -59,6 +59,26 @@ def test_a_link_on_which_the_peer_sends_acquires_nothing() -> None:
     assert conditions_of(peer.hear()) == [("detach", "amqp:not-implemented")]
 
 
+def test_our_flows_say_in_which_transaction_deliveries_will_be() -> None:
+    peer = opened(transactions=True)
+    link = peer.receiver(credit=0)
+    assert peer.credit(link, 7, properties=of(b"t"), echo=True)[1:] == [events.Credit(link, 7, echo=True)]
+    (echoed,) = peer.hear()
+    assert (echoed.properties, echoed.handle, echoed.link_credit) == (of(b"t"), link.output_handle, 7)
+    assert echoed.incoming_window == session_of(link).incoming_window
+    link.send_one(data(b"a"))
+    peer.credit(link, 6, drain=True)
+    link.drained()
+    *_, drained = peer.hear()
+    assert (drained.properties, drained.link_credit, drained.delivery_count) == (of(b"t"), 0, 7)
+    link.forget_state(TransactionalState(txn_id=b"another"))
+    peer.credit(link, 1, echo=True)
+    assert peer.hear()[0].properties == of(b"t")
+    link.forget_state(STATE)
+    peer.credit(link, 1, echo=True)
+    assert peer.hear()[0].properties is None
+
+
 def test_messages_that_are_not_begun_lose_the_state_of_a_transaction() -> None:
     peer = opened()
     link = peer.receiver()

@@ -204,7 +204,10 @@ def test_of_messages_with_one_id_the_first_is_stored(sdk: Found) -> None:
 
 
 def test_sends_and_receives_go_on_over_a_kill_of_the_broker(program: Program, tmp_path: Path) -> None:
-    """By the same objects of the client, without a line of application code."""
+    """By the same objects of the client.
+
+    Only the client for JavaScript has to be called again while connections are refused.
+    """
     data = tmp_path / "data"
     amqp, http = (f"127.0.0.1:{port}" for port in free_ports(2))
     flags = ("--allow-anonymous", "true", "--amqp", amqp, "--http", http)

@@ -4,6 +4,7 @@
 import { ServiceBusClient } from "@azure/service-bus";
 import Long from "long";
 import { createInterface } from "node:readline";
+import { setTimeout as pause } from "node:timers/promises";
 import WebSocket from "ws";
 
 const [connectionString, other, secure, prefix, ...names] = process.argv.slice(2);
@@ -281,6 +282,16 @@ async function processor(scene) {
   return { seen: seen.sort(), left: await left(scene.receiver()) };
 }
 
+/** Sends, again where the client gives up because nobody listens at the broker's port. */
+async function sendInTheEnd(sender, message) {
+  for (;;) {
+    const error = await failure(sender.sendMessages(message));
+    if (error === null) return;
+    if (!error.message.includes("ECONNREFUSED")) throw error;
+    await pause(100);
+  }
+}
+
 /** Sends and receives on the same objects while the broker is killed and started again. */
 async function restart(scene) {
   const client = opened(connectionString, {
@@ -302,7 +313,7 @@ async function restart(scene) {
   const lines = createInterface({ input: process.stdin });
   await new Promise((done) => lines.once("line", done));
   lines.close();
-  for (let number = 10; number < 20; number++) await sender.sendMessages({ body: number });
+  for (let number = 10; number < 20; number++) await sendInTheEnd(sender, { body: number });
   // A message whose completion was lost with the broker comes again.
   while (found.size < 20) await failure(receive());
   await client.close();

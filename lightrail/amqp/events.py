@@ -237,6 +237,20 @@ class Credit(Event):
         self.echo = echo
 
 
+class Acquire(Event):
+    """The receiver of an outgoing link acquires further deliveries in a transaction (transactions 4.4.3).
+
+    Without `txn_id`, in none. The credit of the same flow follows. The caller sends the deliveries with a
+    TransactionalState.
+    """
+
+    __slots__ = ("link", "txn_id")
+
+    def __init__(self, link: Link, txn_id: bytes | None) -> None:
+        self.link = link
+        self.txn_id = txn_id
+
+
 class Outcome(Event):
     """The receiver's state for deliveries first..last of an outgoing link (2.7.6).
 

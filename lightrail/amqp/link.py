@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, TypedDict, Unpack
 
 from lightrail.amqp.errors import LocalError
-from lightrail.amqp.performatives import Attach, Open
+from lightrail.amqp.performatives import Attach, Open, TransactionalState
 from lightrail.amqp.values import Symbol
 
 REQUESTED: Final = 0
@@ -256,6 +256,20 @@ class Link:
     def forget_sent(self, first: int, last: int) -> None:
         """Outgoing: deliveries first..last are settled, which the peer learns elsewhere: no disposition."""
         raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
+
+    def take_back(self, first: int, last: int, state: Any) -> int:
+        """Outgoing: settle deliveries like settle_sent; returns how many the peer had not settled."""
+        raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
+
+    def forget_state(self, state: TransactionalState) -> None:
+        """Outgoing: deliveries are no longer acquired in a transaction, so that messages that were handed to
+        send() with its state, and are not begun, are sent without it."""
+        raise LocalError(f"{self!r} is a receiver and can't send")
+
+    @property
+    def unfinished(self) -> int | None:
+        """Outgoing: the link's own number of a delivery of which some frames are sent, and some are not."""
+        return None
 
     def prefix_tags(self, prefix: bytes) -> None:
         """Outgoing: delivery-tags begin with these bytes, at most 28, from the next delivery on."""

@@ -1,6 +1,4 @@
-r"""The link endpoint: attach, detach, and what both roles have in common (transport 2.6).
-
-Receiving is in receiver.py, sending in sender.py.
+r"""The link endpoint: attach, detach, and what both roles (receiver.py, sender.py) have in common (2.6).
 
 States. A link begins with the peer's attach (ATTACHING, until the caller accepts or refuses it) or with our
 attach (REQUESTED, until the peer's attach arrives); then it is ATTACHED. Our detach makes it DETACHING until
@@ -47,6 +45,7 @@ from lightrail.amqp.performatives import (
     Attach,
     Coordinator,
     Detach,
+    Flow,
     Source,
     Target,
     Transfer,
@@ -103,6 +102,7 @@ class LinkSession(SessionView, Protocol):
         drain: bool = False,
         echo: bool = False,
     ) -> None: ...
+    def write_flow_with(self, flow: Flow) -> None: ...
     def write_disposition(
         self, receiver: bool, first: int, last: int, settled: bool, state: bytes
     ) -> None: ...

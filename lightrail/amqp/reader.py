@@ -16,6 +16,7 @@ from lightrail.amqp.errors import (
     SessionProtocolError,
 )
 from lightrail.amqp.events import ACCEPTED, RELEASED
+from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import (
     Attach,
     Begin,
@@ -30,8 +31,9 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.phases import OPENING
 from lightrail.amqp.runs import compare_run, scan_run, shape_by_header, shape_of_link
+from lightrail.amqp.sender import TXN_ID, SendingLink
 from lightrail.amqp.session import Session
-from lightrail.amqp.values import DecodeError, Symbol
+from lightrail.amqp.values import DecodeError
 from lightrail.amqp.windows import END_SENT
 from lightrail.model import conditions
 
@@ -41,6 +43,8 @@ SHORTEST_TRANSFER: Final = 16
 CONTINUATION_BYTES_MAX: Final = 128
 """Largest encoding of a transfer that is remembered; common ones have at most 64 bytes."""
 LIST32: Final = 0xD0
+TRANSACTION_ID_BYTES: Final = 32
+"""Largest id of a transaction (transactions 4.5.5)."""
 _UNPACK = frames.FRAME_HEADER.unpack_from
 
 
@@ -273,14 +277,16 @@ def _check_no_payload(body: Any, after: int, stop: int) -> None:
 
 
 def _on_flow(session: Session, flow: Flow) -> None:
-    if flow.handle is not None and flow.properties and _TXN_ID in flow.properties:
+    if (
+        flow.handle is not None
+        and flow.properties
+        and TXN_ID in flow.properties
+        and not _acquire(session, session.link_of(flow.handle, "flow"), flow.properties[TXN_ID])
+    ):
         # Credit that is not meant for all deliveries must not be used as if it were (transactions 4.4.3).
-        link = session.link_of(flow.handle, "flow")
         session.take_windows(
             flow.next_incoming_id, flow.incoming_window, flow.next_outgoing_id, flow.outgoing_window
         )
-        description = "deliveries are not acquired in transactions here; settle them in transactions"
-        link.fail(LinkProtocolError(conditions.NOT_IMPLEMENTED, description), errant=False)
         return
     session.on_flow(
         flow.next_incoming_id,
@@ -296,13 +302,25 @@ def _on_flow(session: Session, flow: Flow) -> None:
     )
 
 
+def _acquire(session: Session, link: LinkEndpoint, txn_id: Any) -> bool:
+    """Read the transaction of a flow; False if the link was detached because it can't be used."""
+    if not (isinstance(link, SendingLink) and session.connection.settings.transactions):
+        why = "deliveries are acquired in transactions by receivers of a broker; settle them in transactions"
+        link.fail(LinkProtocolError(conditions.NOT_IMPLEMENTED, why), errant=False)
+        return False
+    if not (txn_id is None or (type(txn_id) is bytes and len(txn_id) <= TRANSACTION_ID_BYTES)):
+        why = f"expected a binary txn-id of at most {TRANSACTION_ID_BYTES} bytes, found {txn_id!r:.80}"
+        link.fail(LinkProtocolError(conditions.INVALID_FIELD, why))
+        return False
+    link.acquire(txn_id)
+    return True
+
+
 def _on_disposition(session: Session, disposition: Disposition) -> None:
     last = disposition.first if disposition.last is None else disposition.last
     session.on_disposition(disposition.role, disposition.first, last, disposition.settled, disposition.state)
 
 
-_TXN_ID: Final = Symbol("txn-id")
-"""Key in the properties of a flow: the transaction that its credit is for."""
 _SESSION_FRAMES: Final[dict[type, Any]] = {
     Flow: _on_flow,
     Disposition: _on_disposition,

@@ -304,14 +304,17 @@ def with_annotations(
     return b"".join((view[:head_end], section, view[rest:]))
 
 
+def with_delivery_annotations(message: Buffer, annotations: Mapping[Symbol, Any]) -> bytes:
+    """The message with these delivery-annotations in place of its own. Raises ValueError, DecodeError."""
+    return _with_section(message, _DELIVERY_ANNOTATIONS, b"\x00\x53\x71" + write_value(dict(annotations)))
+
+
 def with_application_properties(message: Buffer, properties: Mapping[str, Any]) -> bytes:
     """The message with these application-properties in place of its own; the rest is the same to the byte.
 
     Raises ValueError for a value that is of no AMQP type, DecodeError for a malformed message.
     """
-    pairs = [write_value(key) + write_value(value) for key, value in properties.items()]
-    section = b"\x00\x53\x74" + write_map_data(2 * len(pairs), b"".join(pairs))
-    return _with_section(message, _APPLICATION, section)
+    return _with_section(message, _APPLICATION, b"\x00\x53\x74" + write_value(dict(properties)))
 
 
 def with_properties(message: Buffer, properties: Properties) -> bytes:

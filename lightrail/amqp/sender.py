@@ -12,14 +12,17 @@ from lightrail.amqp import frames
 from lightrail.amqp.again import AgainSender
 from lightrail.amqp.backlog import Backlog
 from lightrail.amqp.errors import LinkProtocolError, LocalError
-from lightrail.amqp.events import Credit
-from lightrail.amqp.link import ATTACHED, DETACHING, SETTLE_MIXED, SETTLE_SETTLED
+from lightrail.amqp.events import Acquire, Credit
+from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_MIXED, SETTLE_SETTLED
 from lightrail.amqp.link_endpoint import LinkSession, encode_state, errant
-from lightrail.amqp.performatives import Transfer, encode_performative
+from lightrail.amqp.performatives import Flow, TransactionalState, Transfer, encode_performative
 from lightrail.amqp.serial import WIRE, unwrap
 from lightrail.amqp.templates import NumberedTemplate, Template
+from lightrail.amqp.values import Symbol
 from lightrail.model import conditions, limits
 
+TXN_ID: Final = Symbol("txn-id")
+"""Key in the properties of a flow: the transaction that its credit is for."""
 CONTINUATION_OVERHEAD: Final = 8 + 4 + 2 + 5 + 5
 """Frame header, descriptor, list head, handle, and up to `more` of a transfer that continues a delivery."""
 
@@ -31,11 +34,14 @@ class SendingLink(AgainSender):
         "_continuation",
         "_continuation_last",
         "_drain_due",
+        "txn_id",
     )
 
     def __init__(self, session: LinkSession, name: str) -> None:
         super().__init__(session, name)
         self._drain_due = False
+        self.txn_id: bytes | None = None
+        """The transaction in which the receiver acquires further deliveries (transactions 4.4.3)."""
         self._continuation = b""
         """The transfer that continues a delivery; each but the last is the same."""
         self._continuation_last = b""
@@ -84,6 +90,27 @@ class SendingLink(AgainSender):
         self.session.connection.events.append(Credit(self, self.limit, drain, echo))
         if echo and self.state == ATTACHED:
             self.write_flow(drain)
+
+    def acquire(self, txn_id: bytes | None) -> None:
+        """The receiver acquires further deliveries in a transaction, or in none."""
+        if self.state in (ATTACHING, ATTACHED):
+            self.txn_id = txn_id
+            self.session.connection.events.append(Acquire(self, txn_id))
+
+    def write_flow(self, drain: bool = False, echo: bool = False) -> None:
+        if self.txn_id is None:
+            super().write_flow(drain, echo)
+            return
+        flow = Flow(
+            handle=self.output_handle,
+            delivery_count=self.delivery_count & WIRE,
+            link_credit=max(0, self.credit),
+            available=self.available,
+            drain=drain,
+            echo=echo,
+            properties={TXN_ID: self.txn_id},
+        )
+        self.session.write_flow_with(flow)
 
     def drained(self) -> None:
         if self.state != ATTACHED or not self.drain:
@@ -303,6 +330,29 @@ class SendingLink(AgainSender):
         encoded = encode_state(state)
         for part in session.outgoing.take_numbered(self, first, last):
             session.write_disposition(False, part.first, part.last, True, encoded)
+
+    def take_back(self, first: int, last: int, state: Any) -> int:
+        if self.state != ATTACHED:
+            return 0
+        session = self.session
+        encoded = encode_state(state)
+        count = 0
+        for part in session.outgoing.take_numbered(self, first, last):
+            session.write_disposition(False, part.first, part.last, True, encoded)
+            count += part.last - part.first + 1
+        return count
+
+    def forget_state(self, state: TransactionalState) -> None:
+        if self.txn_id == state.txn_id:
+            self.txn_id = None
+        for entry in self._backlog or ():
+            if entry.state is state:
+                # Further frames of a message that is begun have no state.
+                entry.state = None
+
+    @property
+    def unfinished(self) -> int | None:
+        return self.transmitted - 1 if self._backlog and self._backlog[0].offset else None
 
     def forget_sent(self, first: int, last: int) -> None:
         self.session.outgoing.take_numbered(self, first, last)

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from lightrail.amqp import frames
 from lightrail.amqp.errors import SessionProtocolError
+from lightrail.amqp.performatives import Flow, encode_performative
 from lightrail.amqp.serial import WIRE, signed
 from lightrail.amqp.settings import ConnectionSettings
 from lightrail.model import conditions
@@ -102,6 +103,16 @@ class Windows:
                 echo,
             )
         )
+
+    def write_flow_with(self, flow: Flow) -> None:
+        """Write a flow with the fields of a link and properties; those of the session are set here."""
+        if self.state != MAPPED:
+            return
+        self.incoming_left = flow.incoming_window = self.incoming_window
+        flow.next_incoming_id = self.next_incoming_id & WIRE
+        flow.next_outgoing_id = self.next_outgoing_id & WIRE
+        flow.outgoing_window = OUTGOING_WINDOW
+        self.connection.output.append(frames.frame(self.channel, encode_performative(flow)))
 
     def count_incoming(self, count: int) -> None:
         """Count received transfer frames; the window is opened again at the end of the feed."""

@@ -219,8 +219,7 @@ class ClientConnection(WebSocketConnection):
         self.frontend.sole_connections.ended(self)
         self.frontend.deadlines.forget_ended()
         self.deadline_ms = None
-        self.amqp = None
-        self.transport = None
+        self.amqp = self.transport = None
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -391,6 +390,7 @@ _HANDLERS: dict[type, Handler] = {
     events.Opened: ClientConnection._opened,
     events.Begun: ClientConnection._begun,
     events.Attached: ClientConnection._attached,
+    events.Acquire: lambda connection, event: connection._all_transactions().acquire(event),
     events.Detached: ClientConnection._detached,
     events.Resumed: ClientConnection._resumed,
     events.SenderSettled: ClientConnection._resumed,

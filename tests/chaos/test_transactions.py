@@ -20,6 +20,7 @@ from lightrail.amqp.performatives import (
     Source,
     Transfer,
 )
+from lightrail.amqp.values import Symbol
 from tests.chaos.service import Service
 from tests.support import wait
 from tests.support.amqp.frame_peer import Peer, value
@@ -73,9 +74,10 @@ def check(address: str, committed: set[int], outs: Sequence[str] = ("out",)) -> 
 
 
 class Worker:
-    """Moves messages, a few in each transaction."""
+    """Moves messages, a few in each transaction; perhaps it acquires them in the transaction, too."""
 
-    def __init__(self, address: str, outs: Sequence[str] = ("out",)) -> None:
+    def __init__(self, address: str, outs: Sequence[str] = ("out",), *, acquires: bool = False) -> None:
+        self.acquires = acquires
         self.peer = peer = Peer(address)
         peer.open()
         peer.begin()
@@ -99,7 +101,8 @@ class Worker:
         declared = client.outcome()
         assert type(declared) is Declared
         first = self.received
-        peer.flow(AT_ONCE, first, handle=IN, next_incoming_id=first)
+        properties = {Symbol("txn-id"): declared.txn_id} if self.acquires else None
+        peer.flow(AT_ONCE, first, handle=IN, next_incoming_id=first, properties=properties)
         moved: set[int] = set()
         while len(moved) < AT_ONCE:
             found = peer.read()
@@ -113,14 +116,15 @@ class Worker:
         return declared.txn_id, moved
 
 
-def test_all_or_nothing_after_kill_9_of_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("acquires", [False, True], ids=["settling", "acquiring"])
+def test_all_or_nothing_after_kill_9_of_everything(tmp_path: Path, acquires: bool) -> None:
     committed: set[int] = set()
     for turn, commits in enumerate(KILL_AFTER):
         with Broker(tmp_path / "data") as broker:
             if turn == 0:
                 fill(broker.amqp)
             check(broker.amqp, committed)
-            with Worker(broker.amqp) as worker:
+            with Worker(broker.amqp, acquires=acquires) as worker:
                 for _ in range(commits):
                     txn, moved = worker.begin()
                     worker.client.commit(txn)

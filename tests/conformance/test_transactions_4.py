@@ -263,6 +263,15 @@ def test_4_4_1_without_a_target_by_the_addresses_in_the_messages(begun: Peer, qu
     assert others_see(begun, queue) == [message]
 
 
+def test_4_4_1_requests_are_in_no_transaction(begun: Peer) -> None:
+    client = Client(begun)
+    begun.attach_sender("$management")
+    txn = client.declare()
+    begun.send(transfers(0, [value(1)], client.next, state=TransactionalState(txn_id=txn)))
+    error = begun.error_of(Detach, "amqp:not-implemented")
+    assert "are in no transaction" in str(error.description)
+
+
 def test_4_4_1_an_unknown_transaction_detaches_the_link(begun: Peer, queue: str) -> None:
     client = Client(begun)
     begun.attach_sender(queue)
@@ -391,20 +400,6 @@ def test_4_4_2_deliveries_of_a_link_that_has_ended_roll_the_transaction_back(beg
     refused(client.discharge(txn), "amqp:transaction:rollback")
     assert others_see(begun, f"{queue}/out") == []
     assert rest(begun, queue) == [(1, value(0))]
-
-
-# --- 4.4.3 acquisition -----------------------------------------------------------------------------------
-
-
-def test_4_4_3_credit_for_a_transaction_is_refused_and_gives_no_messages(begun: Peer, queue: str) -> None:
-    client = Client(begun)
-    begun.put(queue, value(0))
-    begun.attach_receiver(queue, handle=1)
-    txn = client.declare()
-    begun.flow(1, handle=1, properties={Symbol("txn-id"): txn})
-    begun.error_of(Detach, "amqp:not-implemented")
-    begun.write(Detach(handle=1, closed=True))
-    assert rest(begun, queue) == [(0, value(0))]
 
 
 # --- 4.3 the end of the control link ---------------------------------------------------------------------

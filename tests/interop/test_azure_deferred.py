@@ -18,10 +18,19 @@ from azure.servicebus import (
 from azure.servicebus.amqp import AmqpMessageHeader
 from azure.servicebus.exceptions import MessageLockLostError, MessageNotFoundError, ServiceBusError
 
+from lightrail.amqp.performatives import Modified
+from lightrail.amqp.values import Symbol
 from tests.interop.azure_scene import client_for, key_of, received
+from tests.interop.test_proton_security import admin
 from tests.support import wait
+from tests.support.amqp.frame_peer import Peer
+from tests.support.amqp.transaction_peer import Client as Transactions
+from tests.support.amqp.transaction_peer import settle
 from tests.support.broker import Broker
 from tests.support.namespace import give
+
+DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"
+"""A header that says durable."""
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +167,64 @@ def test_deferred_messages_survive_a_kill_of_their_shard(tmp_path: Path) -> None
         wait.until(lambda: found() == ["first", "second"], "the shard has the deferred messages")
         with client_for(broker, key) as client, client.get_queue_receiver("q") as receiver:
             assert [str(each) for each in received(receiver, 1)] == ["third"]
+
+
+def test_a_transaction_defers_with_all_else_and_survives_kill_9(tmp_path: Path) -> None:
+    """By frames as Azure's clients write them; the last transaction is not discharged."""
+    data = tmp_path / "data"
+    key = key_of(data, "shop")
+    admin(data, "user", "add", "ann", password="password")
+    with Broker(data, "--allow-anonymous", "true") as broker:
+        with client_for(broker, key) as client:
+            send(client, "q", "first", "second", "third")
+        with Peer(broker.amqp) as peer:
+            peer.sasl("PLAIN", b"\0ann\0password")
+            peer.open()
+            peer.begin()
+            transactions = Transactions(peer)
+            peer.attach_sender("out")
+            peer.attach_receiver("q", 1, properties={Symbol("com.microsoft:receiver-name"): "r"})
+            peer.flow(3, handle=1)
+            for _ in range(3):
+                peer.delivery()
+            deferring, open_one = transactions.declare(), transactions.declare()
+            settle(peer, deferring, 0, 0, outcome=Modified(undeliverable_here=True))
+            settle(peer, deferring, 1, 1)
+            transactions.send(deferring, "answer", head=DURABLE)
+            settle(peer, open_one, 2, 2, outcome=Modified(undeliverable_here=True))
+            transactions.commit(deferring)
+            broker.kill_everything()
+    with Broker(data, "--allow-anonymous", "true") as broker, client_for(broker, key) as client:
+        with client.get_queue_receiver("q") as receiver:
+            shown = [(each.sequence_number, each.state) for each in receiver.peek_messages(10)]
+            assert shown == [(1, ServiceBusMessageState.DEFERRED), (3, ServiceBusMessageState.ACTIVE)]
+            (back,) = receiver.receive_deferred_messages(1)
+            assert (str(back), back.delivery_count) == ("first", 0)
+            receiver.complete_message(back)
+            assert [str(each) for each in received(receiver, 1)] == ["third"]
+        with client.get_queue_receiver("out") as receiver:
+            assert len(received(receiver, 1)) == 1
+
+
+def test_what_a_transaction_would_have_deferred_is_delivered_after_a_rollback(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    admin(guarded.data, "user", "add", "bob", password="password")
+    send(client, queue, "one")
+    with Peer(guarded.amqp) as peer:
+        peer.sasl("PLAIN", b"\0bob\0password")
+        peer.open()
+        peer.begin()
+        transactions = Transactions(peer)
+        peer.attach_receiver(queue, 1, properties={Symbol("com.microsoft:receiver-name"): "r"})
+        peer.flow(1, handle=1)
+        peer.delivery()
+        txn = transactions.declare()
+        settle(peer, txn, 0, 0, outcome=Modified(undeliverable_here=True))
+        transactions.roll_back(txn)
+        with client.get_queue_receiver(queue) as receiver:
+            (again,) = received(receiver, 1)
+            assert (str(again), again.delivery_count) == ("one", 1)
 
 
 def test_who_may_not_listen_receives_nothing_by_its_number(

@@ -1,6 +1,9 @@
-"""Azure's clients for Go and Java: the same scenarios, each of which is a row of docs/use/clients.md."""
+"""Azure's clients: the same scenarios in each language, each of which is a row of docs/use/clients.md."""
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -9,13 +12,32 @@ import pytest
 
 from tests.interop.azure_scene import connection_string, key_of
 from tests.interop.programs import HERE, Found, built_in_go, compiled_in_java, finished, trusting_in_java
+from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
 from tests.support.namespace import give, subscribe
+from tests.support.ports import free_ports
 
-SCENARIOS = ("send", "batch", "settle", "renew", "peek", "schedule", "topic", "refused", "websocket")
-LANGUAGES = {"go": SCENARIOS, "java": (*SCENARIOS, "processor", "transaction")}
-FIRST_COUNT = {"go": 1, "java": 0}
+SCENARIOS = (
+    "send",
+    "batch",
+    "settle",
+    "renew",
+    "peek",
+    "schedule",
+    "topic",
+    "refused",
+    "websocket",
+    "deferred",
+    "duplicates",
+)
+LANGUAGES = {
+    "python": SCENARIOS,
+    "javascript": (*SCENARIOS, "processor"),
+    "go": SCENARIOS,
+    "java": (*SCENARIOS, "processor", "transaction", "deferring"),
+}
+FIRST_COUNT = {"python": 0, "javascript": 0, "go": 1, "java": 0}
 """How the client calls the first delivery of a message."""
 SECONDS = 100.0
 """In which the scenarios of a language end; they take 3."""
@@ -37,6 +59,14 @@ class Guarded(NamedTuple):
         return [*plain, f"Endpoint=sb://localhost:{port}/;{everything}"]
 
 
+class Program(NamedTuple):
+    """The program of a language, without its arguments."""
+
+    language: str
+    command: list[str | Path]
+    environment: dict[str, str]
+
+
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """A broker where each scenario of each language finds its own nodes."""
@@ -50,38 +80,47 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         for language in LANGUAGES:
             give(data, f"{language}/renew", role="queue", lock_duration=30)
             give(data, f"{language}/schedule", role="queue", delay=True)
+            give(data, f"{language}/duplicates", role="queue", duplicate_window=60)
             give(data, f"{language}/topic", role="router")
             give(data, f"{language}/copies", role="queue")
             subscribe(data, f"{language}/topic", f"{language}/copies", id="mine")
         yield Guarded(broker, authority)
 
 
-def run(language: str, guarded: Guarded, folder: Path) -> Found:
-    """Compiles the program of a language, and runs all scenarios in one process."""
-    certificates = Path(guarded.authority.path)
-    command: list[str | Path]
+def command_of(language: str, certificates: Path, folder: Path) -> list[str | Path]:
+    """Compiles the program of a language, where it has to be."""
+    sources = HERE / "azure"
+    if language == "python":
+        return [sys.executable, sources / "scenarios.py"]
+    if language == "javascript":
+        installed = (HERE / "node_modules" / "@azure" / "service-bus").is_dir()
+        assert installed, "@azure/service-bus is not installed: run scripts/setup.sh test"
+        return ["node", sources / "scenarios.mjs"]
     if language == "go":
-        command = [built_in_go("azure", folder)]
-    else:
-        trust = trusting_in_java(certificates, folder)
-        classpath = compiled_in_java(HERE / "azure" / "java", folder)
-        quick = [
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        ]
-        command = ["java", *quick, *trust, "-cp", classpath, "Azure"]
-    output = finished(
-        [*command, *guarded.strings(language), f"{language}/", *LANGUAGES[language]],
-        SECONDS,
-        env=os.environ | {"SSL_CERT_FILE": str(certificates)},
-    )
-    return Found.read(language, output)
+        return [built_in_go("azure", folder)]
+    trust = trusting_in_java(certificates, folder)
+    classpath = compiled_in_java(sources / "java", folder)
+    quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    return ["java", *quick, *trust, "-cp", classpath, "Azure"]
 
 
 @pytest.fixture(scope="module", params=LANGUAGES)
-def sdk(request: pytest.FixtureRequest, guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return run(request.param, guarded, tmp_path_factory.mktemp(request.param))
+def program(
+    request: pytest.FixtureRequest, guarded: Guarded, tmp_path_factory: pytest.TempPathFactory
+) -> Program:
+    certificates = str(guarded.authority.path)
+    trust = {"SSL_CERT_FILE": certificates, "NODE_EXTRA_CA_CERTS": certificates}
+    command = command_of(request.param, Path(certificates), tmp_path_factory.mktemp(request.param))
+    return Program(request.param, command, os.environ | trust)
+
+
+@pytest.fixture(scope="module")
+def sdk(program: Program, guarded: Guarded) -> Found:
+    """What all scenarios of a language found, which run in one process."""
+    language = program.language
+    arguments = [*guarded.strings(language), f"{language}/", *LANGUAGES[language]]
+    output = finished([*program.command, *arguments], SECONDS, env=program.environment)
+    return Found.read(language, output)
 
 
 def test_a_message_arrives_with_all_that_was_set(sdk: Found) -> None:
@@ -113,7 +152,12 @@ def test_messages_are_completed_abandoned_and_dead_lettered_with_a_reason(sdk: F
 
 
 def test_a_lock_is_renewed_and_a_lost_one_is_not(sdk: Found) -> None:
-    lost = {"go": "locklost", "java": "MESSAGE_LOCK_LOST"}
+    lost = {
+        "python": "MessageLockLostError",
+        "javascript": "MessageLockLost",
+        "go": "locklost",
+        "java": "MESSAGE_LOCK_LOST",
+    }
     assert sdk["renew"] == {"renewed": True, "lost": lost[sdk.program]}
 
 
@@ -138,21 +182,68 @@ def test_a_subscription_gets_what_a_topic_is_sent_and_has_dead_letters(sdk: Foun
 
 
 def test_who_may_not_send_is_refused(sdk: Found) -> None:
-    word = {"go": "unauthorized", "java": "UNAUTHORIZED"}[sdk.program]
-    assert sdk["refused"] == {"right": word, "key": word}
+    right, key = {
+        "python": ("ServiceBusAuthorizationError", "ServiceBusAuthenticationError"),
+        "javascript": ("UnauthorizedAccess", "UnauthorizedAccess"),
+        "go": ("unauthorized", "unauthorized"),
+        "java": ("UNAUTHORIZED", "UNAUTHORIZED"),
+    }[sdk.program]
+    assert sdk["refused"] == {"right": right, "key": key}
 
 
 def test_messages_pass_over_a_websocket(sdk: Found) -> None:
     assert sdk["websocket"] == {"body": "x"}
 
 
-@pytest.mark.parametrize("sdk", ["java"], indirect=True)
+def test_a_deferred_message_is_received_by_its_number_and_once(sdk: Found) -> None:
+    assert sdk["deferred"] == {"back": "one", "deferred": True, "twice": True, "left": [1, 0]}
+
+
+def test_of_messages_with_one_id_the_first_is_stored(sdk: Found) -> None:
+    assert sdk["duplicates"] == {"bodies": ["one", "three"], "left": 0}
+
+
+def test_sends_and_receives_go_on_over_a_kill_of_the_broker(program: Program, tmp_path: Path) -> None:
+    """By the same objects of the client.
+
+    Only the client for JavaScript has to be called again while connections are refused.
+    """
+    data = tmp_path / "data"
+    amqp, http = (f"127.0.0.1:{port}" for port in free_ports(2))
+    flags = ("--allow-anonymous", "true", "--amqp", amqp, "--http", http)
+    key = key_of(data, "all")
+    with Broker(data, *flags) as broker:
+        give(data, "a/restart", role="queue", durable="always")
+        client = subprocess.Popen(
+            [*program.command, *[connection_string(broker, key)] * 3, "a/", "restart"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=program.environment,
+        )
+        try:
+            assert client.stdout is not None
+            assert json.loads(wait.line(client.stdout, SECONDS)) == {"scenario": "restart", "found": "half"}
+            broker.kill_everything()
+            assert client.stdin is not None
+            client.stdin.write(b"\n")
+            with Broker(data, *flags):
+                output, _ = client.communicate(timeout=SECONDS)
+        finally:
+            client.kill()
+            client.wait()
+    found = Found.read(program.language, output.decode())
+    assert found["restart"] == {"bodies": list(range(20))}
+
+
+@pytest.mark.parametrize("program", ["javascript", "java"], indirect=True)
 def test_a_processor_completes_and_abandons(sdk: Found) -> None:
-    seen = ["USER_CALLBACK", "one 0", "three 0", "two 0", "two 1"]
+    failed = {"javascript": "processMessageCallback", "java": "USER_CALLBACK"}[sdk.program]
+    seen = sorted([failed, "one 0", "three 0", "two 0", "two 1"])
     assert sdk["processor"] == {"seen": seen, "left": 0}
 
 
-@pytest.mark.parametrize("sdk", ["java"], indirect=True)
+@pytest.mark.parametrize("program", ["java"], indirect=True)
 def test_what_is_done_in_a_transaction_takes_effect_with_its_commit(sdk: Found) -> None:
     assert sdk["transaction"] == {
         "before": 0,
@@ -161,3 +252,8 @@ def test_what_is_done_in_a_transaction_takes_effect_with_its_commit(sdk: Found) 
         "dead": ["two", "why"],
         "again": ["three", 1],
     }
+
+
+@pytest.mark.parametrize("program", ["java"], indirect=True)
+def test_a_message_is_deferred_by_the_commit_of_a_transaction(sdk: Found) -> None:
+    assert sdk["deferring"] == {"back": "one", "state": "DEFERRED", "again": ["two", 1], "left": 0}

@@ -12,8 +12,8 @@ from tests.interop.test_proton_security import admin
 from tests.support.broker import Broker
 
 SCENARIOS = (
-    *("order", "types", "large", "outcomes", "presettled", "credit", "transaction", "resume", "enter"),
-    "detached",
+    *("order", "types", "large", "outcomes", "presettled", "credit", "transaction", "acquire", "resume"),
+    *("enter", "detached"),
 )
 BUILD_S = 900.0
 SECONDS = 200.0
@@ -67,6 +67,10 @@ def test_credit_by_hand_and_draining(found: Found) -> None:
 
 def test_a_transaction_takes_effect_with_its_commit(found: Found) -> None:
     assert found["transaction"] == {"bodies": ['String("one")', 'String("two")']}
+
+
+def test_what_is_acquired_in_a_transaction_stays_with_its_commit_alone(found: Found) -> None:
+    assert found["acquire"] == {"bodies": [0, 1, 0, 1, 2, 3]}
 
 
 def test_a_link_is_resumed_on_another_connection(found: Found) -> None:

@@ -18,6 +18,7 @@ OUTCOMES: list[tuple[OutcomeCode, dict[str, Any]]] = [
     (OutcomeCode.REJECTED, {"condition": "app:bad"}),
     (OutcomeCode.RELEASED, {}),
     (OutcomeCode.MODIFIED, {"annotations": MARKS}),
+    (OutcomeCode.MODIFIED, {"deferred": True}),
     FAILED,
 ]
 
@@ -32,6 +33,7 @@ class Message:
     until_ms: int = 0
     reserved: str = ""
     """The transaction that it is reserved for."""
+    is_deferred: bool = False
 
 
 @dataclass
@@ -77,6 +79,7 @@ class State:
             return
         message.is_marked |= "annotations" in detail
         message.attempts += bool(detail.get("delivery_failed"))
+        message.is_deferred |= bool(detail.get("deferred"))
         if code == OutcomeCode.REJECTED or message.attempts >= ATTEMPTS_MAX:
             message.queue = DEAD
 
@@ -132,12 +135,14 @@ class State:
 
 def expected(state: State) -> list[tuple[Any, ...]]:
     return sorted(
-        (
-            (name, m.queue, m.attempts if m.queue == SOURCE else 0, m.is_marked, m.number, bool(m.reserved))
-            for name, m in state.messages.items()
-        ),
-        key=lambda each: each[0],
+        (_shown(name, message) for name, message in state.messages.items()), key=lambda each: each[0]
     )
+
+
+def _shown(name: str, message: Message) -> tuple[Any, ...]:
+    attempts = message.attempts if message.queue == SOURCE else 0
+    state = (message.number, bool(message.reserved), message.is_deferred)
+    return name, message.queue, attempts, message.is_marked, *state
 
 
 def remembered(state: State) -> tuple[int, set[str], set[str]]:

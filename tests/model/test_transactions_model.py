@@ -14,6 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from lightrail.model.attempts import DEFERRED, failures
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
@@ -168,6 +169,7 @@ class TransactionModel(RuleBasedStateMachine):
         for each in self.peer.delivered.pop(LINK, []):
             message = self.state.messages[name_of(each.message)]
             assert (message.queue, message.number, message.reserved) == (SOURCE, None, "")
+            assert not message.is_deferred
             assert each.number == self.next
             # A message that was delivered before a crash counts as redelivered, without an attempt (ADR 5).
             assert each.attempts in (message.attempts, message.attempts or 1), (each, message)
@@ -349,15 +351,17 @@ class TransactionModel(RuleBasedStateMachine):
     # --- after every step --------------------------------------------------------------------------------
 
     def found(self) -> list[tuple[Any, ...]]:
-        """(name, queue, attempts, is marked, delivery number or None, is reserved) of each message."""
+        """(name, queue, attempts, is marked, delivery number or None, is reserved, is deferred) of each
+        message."""
         found: list[tuple[Any, ...]] = []
         for queue in filter(self.scene.has_queue, (SOURCE, TARGET, DEAD)):
             for consumer, number, attempts, message in self.scene.everything(queue):
                 mark = MARK.encode() in message
-                attempts = attempts if queue == SOURCE else 0
-                is_reserved = consumer is not None and consumer < 0
-                locked = None if consumer is None or is_reserved else number
-                found.append((name_of(message), queue, attempts, mark, locked, is_reserved))
+                is_deferred = bool(attempts & DEFERRED)
+                attempts = failures(attempts) if queue == SOURCE else 0
+                is_reserved = consumer is not None and consumer < 0 and not is_deferred
+                locked = None if consumer is None or consumer < 0 else number
+                found.append((name_of(message), queue, attempts, mark, locked, is_reserved, is_deferred))
         return sorted(found, key=lambda each: each[0])
 
     @invariant()

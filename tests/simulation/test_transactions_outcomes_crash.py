@@ -1,4 +1,4 @@
-"""The shard dies at many bytes while transactions reject, release and modify deliveries, and move some.
+"""The shard dies at many bytes while transactions reject, release, modify, defer and move deliveries.
 
 Whatever the crash leaves: of a transaction all outcomes are there, or none, with the messages that it sends:
 dead letters, delivery counts and annotations too.
@@ -14,6 +14,7 @@ import pytest
 
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
+from lightrail.model.attempts import DEFERRED, failures
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.fake_files import Crash, FakeFiles
@@ -21,7 +22,7 @@ from tests.support.shard.scene import Peer, Scene, numbered_messages
 
 SEGMENT_BYTES = 4_000
 KEEP = ("some", "none", "all", "some")
-COUNT = 8
+COUNT = 12
 STRIDE = 41
 """Bytes from one crash to the next: each record of a group is cut at one of them at least."""
 ATTEMPTS_MAX = 2
@@ -40,6 +41,7 @@ class Place(NamedTuple):
     """That failed; 0 for a dead letter, which begins anew."""
     is_marked: bool
     """By the annotation of a receiver."""
+    is_deferred: bool = False
 
 
 class Choice(NamedTuple):
@@ -57,7 +59,7 @@ class Choice(NamedTuple):
             case OutcomeCode.RELEASED:
                 return place
             case OutcomeCode.MODIFIED if attempts < ATTEMPTS_MAX:
-                return Place(SOURCE, attempts, is_marked)
+                return Place(SOURCE, attempts, is_marked, "deferred" in self.detail)
             case _:
                 return Place(DEAD, 0, is_marked)
 
@@ -70,6 +72,8 @@ CHOICES = (
     Choice(OutcomeCode.MODIFIED, {"delivery_failed": True}),
     Choice(OutcomeCode.MODIFIED, {"annotations": MARKS}),
     Choice(OutcomeCode.MODIFIED, {"delivery_failed": True, "annotations": MARKS}),
+    Choice(OutcomeCode.MODIFIED, {"deferred": True}),
+    Choice(OutcomeCode.MODIFIED, {"deferred": True, "annotations": MARKS}),
 )
 
 
@@ -181,6 +185,11 @@ class Life:
             for each in inspector.delivered.get(link, []):
                 attempts = each.attempts if queue == SOURCE else 0
                 found.append((name_of(each.message), Place(queue, attempts, MARK.encode() in each.message)))
+        for _, _, attempts, message in self.scene.everything(SOURCE):
+            if attempts & DEFERRED:
+                # No receiver gets it.
+                mark = MARK.encode() in message
+                found.append((name_of(message), Place(SOURCE, failures(attempts), mark, True)))
         self.scene.engine.lost(inspector.identity)
         assert len(found) == len(dict(found)), f"a message is in two places: {sorted(found)}"
         return dict(found)

@@ -65,9 +65,6 @@ NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
 """Annotations of a dead letter with both."""
 REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
 """Names of Service Bus for the conditions of this broker."""
-NOT_DEFERRED: Final = (
-    "messages can't be deferred in a transaction: the message is in its queue again; defer it without one"
-)
 
 
 def is_bus_link(link: "Link") -> bool:
@@ -150,21 +147,10 @@ class BusConsumerLink(ConsumerLink):
 
     def outcome(self, event: Outcome) -> None:
         """The client's outcome: a dead letter has its reasons, and undeliverable-here defers."""
-        state = event.state
-        if isinstance(state, Modified) and state.undeliverable_here:
-            super().outcome(Outcome(event.link, event.first, event.last, Deferral(state), event.settled))
-        else:
-            super().outcome(_translated(event))
+        super().outcome(_translated(event))
 
-    def transacted(self, event: Outcome, state: TransactionalState) -> Outcome | None:
+    def transacted(self, event: Outcome, state: TransactionalState) -> Outcome:
         """See ConsumerLink; these clients commit only after the broker has settled each outcome."""
-        if isinstance(state.outcome, Modified) and state.outcome.undeliverable_here:
-            self.settlements.settle(event.first, event.last, Modified(delivery_failed=False))
-            if not event.settled:
-                error = AmqpError(condition=Symbol(conditions.NOT_IMPLEMENTED), description=NOT_DEFERRED)
-                self._link.settle_sent(event.first, event.last, Rejected(error=error))
-                self.connection.touch()
-            return None
         if not event.settled:
             self._link.settle_sent(event.first, event.last, state)
             self.connection.touch()
@@ -172,10 +158,15 @@ class BusConsumerLink(ConsumerLink):
 
 
 def _translated(event: Outcome) -> Outcome:
-    """The outcome in AMQP's terms: reasons become annotations, an abandoned message is a failed delivery."""
+    """The outcome as the shard applies it.
+
+    Reasons become annotations, undeliverable-here defers, and an abandoned message is a failed delivery.
+    """
     state = event.state
     if isinstance(state, Rejected):
         state = with_reason(state)
+    elif isinstance(state, Modified) and state.undeliverable_here:
+        state = Deferral(state)
     elif isinstance(state, Modified) and not state.delivery_failed:
         state = Modified(delivery_failed=True, message_annotations=state.message_annotations)
     return Outcome(event.link, event.first, event.last, state, event.settled)

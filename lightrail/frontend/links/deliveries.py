@@ -7,13 +7,14 @@ A drain is one request to the shard: until its DRAINED has arrived, no further c
 all credit when it answers, so the two ends would disagree about credit that crosses the answer.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Credit, Outcome
 from lightrail.amqp.performatives import TransactionalState
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
-from lightrail.frontend.links.headers import send_with_new_headers
+from lightrail.frontend.links.headers import Outgoing, send_with_new_headers
 from lightrail.frontend.links.settlements import Settlements
 from lightrail.model import limits
 from lightrail.wire.bodies import ConsumerOpen, Refusal
@@ -51,17 +52,13 @@ class ConsumerLink(Bound, Consumer):
         "_window",
         "connection",
         "has_large",
+        "output",
+        "settle",
         "settlements",
     )
 
     def __init__(
-        self,
-        connection: LinkContext,
-        link: "Link",
-        owner: "Owner",
-        *,
-        number: int,
-        options: ConsumerOpen,
+        self, connection: LinkContext, link: "Link", owner: "Owner", *, number: int, options: ConsumerOpen
     ) -> None:
         self.number = number
         self.connection = connection
@@ -69,7 +66,11 @@ class ConsumerLink(Bound, Consumer):
         self._counts = connection.frontend.counts
         self._outflow = connection.frontend.outflow
         self.settlements = Settlements(connection, link, owner, number, options)
+        self.settle: Callable[[Outcome], None] = self.settlements.outcome
+        """Applies outcomes that are in no transaction; replaced while deliveries are acquired in one."""
         self._link = link
+        self.output: Outgoing = link
+        """Sends messages: the link; replaced while deliveries are acquired in a transaction."""
         self._owner = owner
         self._options = options
         self._presettled = options.presettled
@@ -125,10 +126,10 @@ class ConsumerLink(Bound, Consumer):
 
     def outcome(self, event: Outcome) -> None:
         """The client's outcome for a range of deliveries."""
-        self.settlements.outcome(event)
+        self.settle(event)
 
-    def transacted(self, event: Outcome, state: TransactionalState) -> Outcome | None:
-        """The client's outcome in a transaction, in the form for the transaction; None if it is refused."""
+    def transacted(self, event: Outcome, state: TransactionalState) -> Outcome:
+        """The client's outcome in a transaction, in the form for the transaction."""
         return Outcome(event.link, event.first, event.last, state.outcome, event.settled)
 
     # --- from the shard --------------------------------------------------------------------------------
@@ -176,10 +177,10 @@ class ConsumerLink(Bound, Consumer):
         if message_format or not (attempts or expires):
             # No code writes into the view, so the engine may keep it without a copy.
             blob = part[blob_at:] if size < limits.COPIED_BYTES else memoryview(part)[blob_at:].toreadonly()
-            self._link.send(count, ends, blob, base, self._presettled, message_format)
+            self.output.send(count, ends, blob, base, self._presettled, message_format)
         else:
             send_with_new_headers(
-                self._link,
+                self.output,
                 part,
                 blob_at,
                 ends,

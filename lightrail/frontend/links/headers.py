@@ -21,6 +21,7 @@ class Outgoing(Protocol):
         blob: bytes | bytearray | memoryview,
         base: int = 0,
         settled: bool = False,
+        message_format: int = 0,
     ) -> None: ...
     def send_one(self, payload: bytes, message_format: int = 0, settled: bool = False) -> None: ...
 

@@ -61,6 +61,7 @@ class Messages:
         blob: bytes | bytearray | memoryview,
         base: int = 0,
         settled: bool = False,
+        message_format: int = 0,
     ) -> None:
         """See Link."""
         view, start = memoryview(blob), 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Outcome
 from lightrail.amqp.link import SETTLE_SECOND
-from lightrail.amqp.performatives import Rejected
+from lightrail.amqp.performatives import Modified, Rejected, Released
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.outcomes import FAILED, OUTCOMES, Deferral, encode_outcome
 from lightrail.frontend.links.unconfirmed import UNCONFIRMED, Unconfirmed
@@ -155,6 +155,19 @@ class Settlements:
         first = max(first, self._base)
         if first <= last and not self.is_closed:
             self._post(first, last, FAILED, 0)
+
+    def take_back(self, first: int, last: int, state: Modified | Released) -> None:
+        """The acquisition of deliveries is rolled back: they return to their queue with this outcome."""
+        if self.is_closed or first > last:
+            return
+        if first < self._base:
+            # Delivered by a shard process that has ended since: the messages are in their queue again.
+            self._link.take_back(first, min(last, self._base - 1), state)
+            first = self._base
+        if first <= last:
+            self._remove(self._link.take_back(first, last, state))
+            self._post(first, last, state, 0)
+        self._connection.touch()
 
     async def renew_locks(self, tags: Sequence[bytes]) -> list[int | None]:
         """Renews the locks of deliveries with these delivery-tags, if the shard ends locks by time.

@@ -34,7 +34,8 @@ REJECTED: Final = Symbol("amqp:rejected:list")
 class OpenTransactions(Protocol):
     """The transactions of a connection, as its coordinators use them: transactions.py."""
 
-    def declare(self) -> Transaction: ...
+    def declare(self, control: Link) -> Transaction: ...
+    def discharge(self, transaction: Transaction) -> None: ...
     def check(self, transaction: Transaction) -> None: ...
     def committed(self, transaction: Transaction) -> None: ...
     def roll_back(self, transaction: Transaction) -> None: ...
@@ -110,7 +111,7 @@ class CoordinatorLink(Bound):
                 conditions.NOT_ALLOWED,
                 "expected an unsettled declare, whose outcome has the transaction's id",
             )
-        transaction = self._transactions.declare()
+        transaction = self._transactions.declare(self._link)
         self._mine[transaction.id] = transaction
         self._link.settle(number, number, Declared(txn_id=transaction.id))
 
@@ -121,7 +122,7 @@ class CoordinatorLink(Bound):
                 conditions.TRANSACTION_UNKNOWN_ID,
                 f"expected a transaction that was declared on this link, found {id[:32]!r}",
             )
-        transaction.is_ending = True
+        self._transactions.discharge(transaction)
         if fail:
             self._transactions.roll_back(transaction)
             if not settled:

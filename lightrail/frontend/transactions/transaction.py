@@ -5,11 +5,15 @@ frontend or a client: messages were never sent, and deliveries return as those o
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lightrail.amqp.performatives import TransactionalState
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import Refusal
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
 
 
 class Attributes(NamedTuple):
@@ -50,13 +54,62 @@ class Retirement:
     """Whether the client has settled; otherwise it waits for the broker to settle."""
 
 
+class Acquisition:
+    """Deliveries of one receiving link that are acquired in a transaction (transactions 4.4.3)."""
+
+    __slots__ = ("_last", "consumer", "first", "link", "state")
+
+    def __init__(self, txn_id: bytes, link: "Link", consumer: ConsumerLink) -> None:
+        self.link = link
+        self.consumer = consumer
+        self.state = TransactionalState(txn_id=txn_id)
+        """Of the transfers."""
+        self.first = consumer.delivered()
+        """The first delivery number."""
+        self._last: int | None = None
+
+    @property
+    def last(self) -> int:
+        """The last delivery number so far; below the first one if there is none."""
+        return self.consumer.delivered() - 1 if self._last is None else self._last
+
+    @property
+    def is_open(self) -> bool:
+        """Whether further deliveries of the link are acquired."""
+        return self._last is None
+
+    def end(self) -> None:
+        """Acquires no more deliveries; those of which no frame is sent yet are in no transaction."""
+        if self._last is None:
+            self.link.forget_state(self.state)
+            self._last = self.consumer.delivered() - self.link.backlog - 1
+
+    def overlaps(self, first: int, last: int) -> bool:
+        """Whether some of these deliveries are acquired by it."""
+        return self.first <= last and first <= self.last
+
+
 class Transaction:
     """One transaction, from its declare to its discharge."""
 
-    __slots__ = ("failure", "id", "is_ending", "messages", "posts", "retirements", "size", "work_began_ms")
+    __slots__ = (
+        "acquisitions",
+        "control",
+        "failure",
+        "id",
+        "is_ending",
+        "messages",
+        "posts",
+        "retirements",
+        "size",
+        "work_began_ms",
+    )
 
-    def __init__(self, id: bytes) -> None:
+    def __init__(self, id: bytes, control: "Link | None" = None) -> None:
         self.id = id
+        self.control = control
+        """The link on which it was declared."""
+        self.acquisitions: list[Acquisition] = []
         self.posts: list[Post] = []
         self.retirements: list[Retirement] = []
         self.messages = 0

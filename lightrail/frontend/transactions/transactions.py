@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from lightrail.amqp.events import ACCEPTED, Outcome, Transfers
+from lightrail.amqp.events import ACCEPTED, Acquire, Outcome, Transfers
 from lightrail.amqp.performatives import Accepted, AmqpError, Rejected, TransactionalState
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.errors import ConditionError
@@ -16,6 +16,7 @@ from lightrail.frontend.links.incoming import attributes_of
 from lightrail.frontend.links.own_messages import container_of
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.transfers import ProducerLink
+from lightrail.frontend.transactions.acquisitions import Acquisitions
 from lightrail.frontend.transactions.committing import LINK_ENDED
 from lightrail.frontend.transactions.coordinator import CoordinatorLink
 from lightrail.frontend.transactions.transaction import Attributes, Post, Retirement, Transaction
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 class Transactions:
     """All transactions of a connection, of all of its coordinator links."""
 
-    __slots__ = ("_by_id", "_connection", "_frontend", "_last")
+    __slots__ = ("_acquisitions", "_by_id", "_connection", "_frontend", "_last")
 
     def __init__(self, connection: LinkContext) -> None:
         self._connection = connection
         self._frontend = connection.frontend
         self._by_id: dict[bytes, Transaction] = {}
+        self._acquisitions = Acquisitions(connection)
         self._last = 0
 
     def attach(self, link: "Link") -> None:
@@ -48,8 +50,8 @@ class Transactions:
 
     # --- for the coordinator ---------------------------------------------------------------------------
 
-    def declare(self) -> Transaction:
-        """Begins a transaction. Raises ConditionError."""
+    def declare(self, control: "Link | None" = None) -> Transaction:
+        """Begins a transaction, on a link to the coordinator. Raises ConditionError."""
         if len(self._by_id) >= limits.TRANSACTIONS_PER_CONNECTION_MAX:
             raise ConditionError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
@@ -57,7 +59,7 @@ class Transactions:
                 "discharge some of them",
             )
         self._last += 1
-        transaction = Transaction(self._last.to_bytes(8, "big"))
+        transaction = Transaction(self._last.to_bytes(8, "big"), control)
         self._by_id[transaction.id] = transaction
         self._frontend.counts.transactions_declared += 1
         return transaction
@@ -68,6 +70,11 @@ class Transactions:
             transaction.fail(conditions.TRANSACTION_ROLLBACK, LINK_ENDED)
         if transaction.failure is not None:
             raise ConditionError(transaction.failure.condition, transaction.failure.description)
+
+    def discharge(self, transaction: Transaction) -> None:
+        """The client discharges a transaction, which accepts no more work."""
+        transaction.is_ending = True
+        self._acquisitions.discharge(transaction)
 
     def committed(self, transaction: Transaction) -> None:
         """Removes a transaction that is on disk."""
@@ -81,12 +88,12 @@ class Transactions:
     def roll_back(self, transaction: Transaction) -> None:
         """Rolls a transaction back: settled deliveries return to their queue as failed ones.
 
-        Deliveries that the client has not settled stay in flight, without an outcome (transactions 4.4.2).
+        Deliveries that the client has not settled stay in flight, without an outcome (transactions 4.4.2),
+        except for those that were acquired in the transaction.
         """
         self._frontend.counts.transactions_rolled_back += 1
-        for each in transaction.retirements:
-            if each.settled:
-                each.consumer.settlements.give_back(each.first, each.last)
+        _give_back(transaction)
+        self._acquisitions.roll_back(transaction)
         self._forget(transaction)
 
     def _forget(self, transaction: Transaction) -> None:
@@ -95,6 +102,7 @@ class Transactions:
         transaction.size = 0
         transaction.posts.clear()
         transaction.retirements.clear()
+        transaction.acquisitions.clear()
 
     # --- work ------------------------------------------------------------------------------------------
 
@@ -107,7 +115,10 @@ class Transactions:
             return
         if not isinstance(bound, ProducerLink | RouterLink | AnonymousLink):
             self._connection.links.detach(
-                link, conditions.NOT_IMPLEMENTED, "transactions send to queues and routers"
+                link,
+                conditions.NOT_IMPLEMENTED,
+                "transactions send to queues and routers; requests, such as those that settle messages by "
+                "lock tokens, are in no transaction",
             )
             return
         self._begin_work(transaction, now_ms)
@@ -155,6 +166,24 @@ class Transactions:
         bound.relieved()
         self._connection.touch()
 
+    def acquire(self, event: Acquire) -> None:
+        """Deliveries of a link are acquired in a transaction from now on (transactions 4.4.3)."""
+        link, consumer = event.link, event.link.context
+        if event.txn_id is None:
+            if isinstance(consumer, ConsumerLink):
+                self._acquisitions.pause(consumer)
+            return
+        transaction = self._find(event.txn_id, link)
+        if transaction is None:
+            return
+        try:
+            self.check(transaction)
+            self._acquisitions.begin(transaction, link, consumer)
+        except ConditionError as error:
+            self._connection.links.detach(link, error.condition, error.description)
+        else:
+            self._begin_work(transaction, self._frontend.now_ms())
+
     def outcome(self, event: Outcome) -> None:
         """Deliveries are settled in a transaction (transactions 4.4.2)."""
         state: TransactionalState = event.state
@@ -169,9 +198,9 @@ class Transactions:
             return
         if consumer.options.presettled or consumer.options.browse:
             return
-        found = consumer.transacted(event, state)
-        if found is None:
+        if not self._acquisitions.accepts(consumer, event, transaction):
             return
+        found = consumer.transacted(event, state)
         self._begin_work(transaction, self._frontend.now_ms())
         first = consumer.settlements.retire(event.first, event.last, settled=found.settled)
         if first > event.first:
@@ -208,10 +237,16 @@ class Transactions:
             conditions.TRANSACTION_TIMEOUT,
             f"it was not discharged within {limits.TRANSACTION_TIME_MS // 1000} s of its first work",
         )
-        for each in transaction.retirements:
-            if each.settled:
-                each.consumer.settlements.give_back(each.first, each.last)
+        _give_back(transaction)
+        self._acquisitions.time_out(transaction)
         transaction.retirements.clear()
         transaction.posts.clear()
         self._frontend.counts.transaction_bytes -= transaction.size
         transaction.size = 0
+
+
+def _give_back(transaction: Transaction) -> None:
+    """Returns the deliveries that the client has settled in a transaction to their queues, as failed ones."""
+    for each in transaction.retirements:
+        if each.settled:
+            each.consumer.settlements.give_back(each.first, each.last)

@@ -36,7 +36,8 @@ from lightrail.frontend.links.bus_deliveries import (
     is_bus_link,
     refuse_sessions,
 )
-from lightrail.model import conditions, limits
+from lightrail.frontend.links.outcomes import Deferral
+from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
 from lightrail.wire.bodies import ConsumerOpen, SettleDetail
@@ -280,7 +281,7 @@ def test_an_abandoned_message_counts_as_a_failed_delivery(failed: bool | None) -
     assert SettleDetail.decode(said.body).delivery_failed
 
 
-def transacted(rig: Rig, outcome: Any, settled: bool = False) -> Outcome | None:
+def transacted(rig: Rig, outcome: Any, settled: bool = False) -> Outcome:
     """An outcome of the first delivery, in a transaction."""
     state = TransactionalState(txn_id=b"1", outcome=outcome)
     event = Outcome(rig.link, 0, 0, state, settled)  # type: ignore[arg-type]
@@ -292,7 +293,6 @@ def test_an_outcome_in_a_transaction_is_answered_at_once_and_is_the_transactions
     rig = Rig()
     rig.delivered(MESSAGE)
     found = transacted(rig, ACCEPTED)
-    assert found is not None
     assert (found.first, found.last, found.state, found.settled) == (0, 0, ACCEPTED, True)
     assert rig.link.settled_sent == [(0, 0, TransactionalState(txn_id=b"1", outcome=ACCEPTED))]
     assert rig.shard.take(Kind.SETTLE) == []
@@ -316,9 +316,11 @@ def test_a_dead_letter_of_a_transaction_keeps_its_reason() -> None:
     assert found.state.error.info == {Symbol("x-opt-deadletter-reason"): "why"}
 
 
-def test_a_deferral_in_a_transaction_is_refused() -> None:
+def test_a_deferral_in_a_transaction_is_answered_at_once_and_is_the_transactions_then() -> None:
     rig = Rig()
     rig.delivered(MESSAGE)
-    assert transacted(rig, Modified(undeliverable_here=True)) is None
-    ((_, _, answer),) = rig.link.settled_sent
-    assert str(answer.error.condition) == conditions.NOT_IMPLEMENTED
+    state = Modified(undeliverable_here=True, message_annotations={Symbol("x-opt-a"): 1})
+    found = transacted(rig, state)
+    assert (found.state, found.settled) == (Deferral(state), True)
+    assert rig.link.settled_sent == [(0, 0, TransactionalState(txn_id=b"1", outcome=state))]
+    assert rig.shard.take(Kind.SETTLE) == []

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from lightrail.amqp.decoder import decode
 from lightrail.amqp.messages import Message, write_message
-from lightrail.amqp.sections import decode_annotations, decode_header
+from lightrail.amqp.sections import decode_annotations, decode_header, scan
 from lightrail.amqp.values import Array, Long
 from lightrail.frontend.nodes.bus_locks import lock_of
 from lightrail.model.policy import Policy
@@ -68,6 +69,10 @@ def test_messages_come_with_the_tokens_of_their_locks(fields: dict[str, Any]) ->
             assert decode_header(found["message"]).delivery_count == 2
             token = found["lock-token"]
             assert isinstance(token, uuid.UUID)
+            area = scan(found["message"]).delivery_annotations
+            assert area is not None
+            section, _ = decode(found["message"], *area)
+            assert section.value == {"x-opt-lock-token": token}
             assert lock_of(token) == {"lock": f"{said['key']}-{sequence}", "sequence": sequence}
 
     play(test)

@@ -14,7 +14,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-const timeout = 30 * time.Second
+const timeout = 60 * time.Second
 
 // Scene is what a scenario works with: nodes whose names start with `name` are its own.
 type Scene struct {
@@ -27,7 +27,8 @@ type scenario func(*Scene) map[string]any
 
 var scenarios = map[string]scenario{
 	"send": send, "batch": batch, "settle": settle, "renew": renew, "peek": peek, "schedule": schedule,
-	"topic": topic, "refused": refused, "websocket": overWebSocket,
+	"topic": topic, "refused": refused, "websocket": overWebSocket, "deferred": deferred, "duplicates": duplicates,
+	"restart": restart,
 }
 
 // check ends a scenario whose call fails.
@@ -126,14 +127,18 @@ func run(scene *Scene, work scenario) (found map[string]any) {
 	return found
 }
 
+// show prints what a scenario found.
+func show(scenario string, found any) {
+	check(json.NewEncoder(os.Stdout).Encode(map[string]any{"scenario": scenario, "found": found}))
+}
+
 func main() {
-	lines := json.NewEncoder(os.Stdout)
 	for _, name := range os.Args[5:] {
 		scene := &Scene{connectionString: os.Args[1], other: os.Args[2], secure: os.Args[3], name: os.Args[4] + name}
 		found := map[string]any{"failed": "there is no scenario of this name"}
 		if work := scenarios[name]; work != nil {
 			found = run(scene, work)
 		}
-		check(lines.Encode(map[string]any{"scenario": name, "found": found}))
+		show(name, found)
 	}
 }

@@ -1,8 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"maps"
 	"net"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -152,4 +157,75 @@ func overWebSocket(scene *Scene) map[string]any {
 	message := scene.next(receiver)
 	check(receiver.CompleteMessage(scene, message, nil))
 	return map[string]any{"body": string(message.Body)}
+}
+
+// A message that is deferred is received by its number alone, and once.
+func deferred(scene *Scene) map[string]any {
+	scene.send(scene.name, "one", "two")
+	receiver := scene.receiver(scene.name)
+	found := scene.received(receiver, 2)
+	check(receiver.DeferMessage(scene, found[0], nil))
+	check(receiver.CompleteMessage(scene, found[1], nil))
+	before := scene.left(receiver)
+	numbers := []int64{*found[0].SequenceNumber}
+	back := must(receiver.ReceiveDeferredMessages(scene, numbers, nil))[0]
+	check(receiver.CompleteMessage(scene, back, nil))
+	_, twice := receiver.ReceiveDeferredMessages(scene, numbers, nil)
+	return map[string]any{
+		"back": string(back.Body), "deferred": back.State == azservicebus.MessageStateDeferred,
+		"twice": strings.Contains(twice.Error(), "that are deferred"), "left": []int{before, scene.left(receiver)},
+	}
+}
+
+// Of messages with one id the first is stored.
+func duplicates(scene *Scene) map[string]any {
+	sender := scene.sender(scene.name)
+	for _, each := range [][]string{{"a", "one"}, {"a", "two"}, {"b", "three"}} {
+		check(sender.SendMessage(scene, &azservicebus.Message{Body: []byte(each[1]), MessageID: &each[0]}, nil))
+	}
+	options := &azservicebus.ReceiverOptions{ReceiveMode: azservicebus.ReceiveModeReceiveAndDelete}
+	receiver := must(scene.client.NewReceiverForQueue(scene.name, options))
+	return map[string]any{"bodies": texts(scene.received(receiver, 2)), "left": scene.left(receiver)}
+}
+
+// Sends and receives on the same objects while the broker is killed and started again.
+func restart(scene *Scene) map[string]any {
+	retries := azservicebus.RetryOptions{MaxRetries: 20, RetryDelay: 500 * time.Millisecond, MaxRetryDelay: 2 * time.Second}
+	client := must(azservicebus.NewClientFromConnectionString(
+		scene.connectionString, &azservicebus.ClientOptions{RetryOptions: retries}))
+	sender := must(client.NewSender(scene.name, nil))
+	receiver := must(client.NewReceiverForQueue(scene.name, nil))
+	found := map[int]bool{}
+	receive := func() {
+		messages, err := receiver.ReceiveMessages(scene, 10, nil)
+		if err != nil {
+			return
+		}
+		for _, message := range messages {
+			if receiver.CompleteMessage(scene, message, nil) == nil {
+				found[must(strconv.Atoi(string(message.Body)))] = true
+			}
+		}
+	}
+	send := func(number int) {
+		check(sender.SendMessage(scene, &azservicebus.Message{Body: []byte(strconv.Itoa(number))}, nil))
+	}
+	for number := range 10 {
+		send(number)
+	}
+	for len(found) < 5 {
+		receive()
+	}
+	show("restart", "half")
+	must(bufio.NewReader(os.Stdin).ReadString('\n'))
+	for number := 10; number < 20; number++ {
+		send(number)
+	}
+	// A message whose completion was lost with the broker comes again.
+	for len(found) < 20 {
+		check(scene.Err())
+		receive()
+	}
+	check(client.Close(scene))
+	return map[string]any{"bodies": slices.Sorted(maps.Keys(found))}
 }

@@ -89,6 +89,7 @@ async fn played(address: &str, name: &str, queue: String) -> Found {
         "presettled" => scenarios::presettled(&mut scene).await?,
         "credit" => scenarios::credit(&mut scene).await?,
         "transaction" => scenarios::transaction(&mut scene).await?,
+        "acquire" => scenarios::acquire(&mut scene).await?,
         "resume" => scenarios::resume(&mut scene).await?,
         "enter" => scenarios::enter(&mut scene).await?,
         "detached" => scenarios::detached(&mut scene).await?,

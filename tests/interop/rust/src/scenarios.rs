@@ -5,7 +5,7 @@ use std::time::Duration;
 use fe2o3_amqp::link::receiver::CreditMode;
 use fe2o3_amqp::sasl_profile::SaslProfile;
 use fe2o3_amqp::transaction::{
-    Controller, Transaction, TransactionDischarge, TransactionPosting, TransactionRetirement,
+    Controller, Transaction, TransactionAcquisition, TransactionDischarge, TransactionPosting, TransactionRetirement,
 };
 use fe2o3_amqp::types::definitions::{AmqpError, Error, SenderSettleMode};
 use fe2o3_amqp::types::messaging::{Body, Header, Message, Modified, Target, TerminusExpiryPolicy};
@@ -217,6 +217,38 @@ pub async fn transaction(scene: &mut Scene) -> Found {
     let rest = take(&mut receiver, 1).await?;
     controller.close().await?;
     Ok(json!({ "bodies": [format!("{:?}", value(&first)?), format!("{:?}", rest[0])] }))
+}
+
+/// What is acquired in a transaction is accepted with its commit, and comes again after its rollback.
+pub async fn acquire(scene: &mut Scene) -> Found {
+    let controller = Controller::attach(&mut scene.session, "controller").await?;
+    send_numbers(&mut scene.sender().await?, 4, false).await?;
+    let name = scene.name.clone();
+    let mut receiver = Receiver::builder()
+        .name("receiver")
+        .source(name)
+        .credit_mode(CreditMode::Manual)
+        .attach(&mut scene.session)
+        .await?;
+    let mut found = Vec::new();
+    let rolled = Transaction::declare(&controller, None).await?;
+    let mut acquisition = rolled.acquire(&mut receiver, 2).await?;
+    for _ in 0..2 {
+        found.push(value(&acquisition.recv::<Body<Value>>().await?)?.clone());
+    }
+    acquisition.rollback().await?;
+    let committed = Transaction::declare(&controller, None).await?;
+    let mut acquisition = committed.acquire(&mut receiver, 3).await?;
+    for _ in 0..3 {
+        let delivery = acquisition.recv::<Body<Value>>().await?;
+        acquisition.accept(&delivery).await?;
+        found.push(value(&delivery)?.clone());
+    }
+    acquisition.commit().await?;
+    receiver.set_credit(10).await?;
+    found.extend(take(&mut receiver, 1).await?);
+    controller.close().await?;
+    Ok(json!({ "bodies": numbers(&found) }))
 }
 
 /// A link on which the client sends is detached, and resumed on another connection.

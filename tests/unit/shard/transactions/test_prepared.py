@@ -6,6 +6,7 @@ import pytest
 
 from lightrail.journal.record import Transaction, TransactionState
 from lightrail.model import conditions, limits
+from lightrail.model.attempts import DEFERRED, failures
 from lightrail.shard.journal.store import Recovered, StoreBusyError
 from tests.support.shard.scene import Peer, Scene, SmallStore
 from tests.unit.shard.moving.test_freezing import Story
@@ -63,6 +64,19 @@ def test_the_decision_is_applied(commits: bool) -> None:
     # Again it changes nothing.
     assert answer(scene, peer, peer.ask("conclude", id=ID, commit=commits)) == {"concluded": True}
     assert ready(scene, "a") == ([b"m"] if commits else [])
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_deferral_waits_for_the_decision(commits: bool) -> None:
+    scene = Scene()
+    peer = scene.peer()
+    received(scene, peer, "in", b"1", b"2")
+    request = prepare(peer, settles=[settled("in", 2, 0, 1, 3, deferred=True)])
+    assert answer(scene, peer, request) == {"prepared": True}
+    answer(scene, peer, peer.ask("conclude", id=ID, commit=commits))
+    (attempts,) = [attempts for _, _, attempts, message in scene.everything("in") if message == b"1"]
+    assert bool(attempts & DEFERRED) is commits
+    assert failures(attempts) == (not commits)
 
 
 def test_a_request_that_comes_again_is_prepared_once() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from lightrail.journal.record import CONTINUED, Numbers, Queue, Settle
 from lightrail.model import conditions, limits
+from lightrail.model.attempts import DEFERRED
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.record import Append
@@ -101,6 +102,24 @@ def test_its_records_are_one_group_with_its_number() -> None:
     last = group[-1]
     assert isinstance(last, Numbers)
     assert list(last.producers) == [(PRODUCER, 5, 0)]
+
+
+def test_a_deferral_is_in_the_group_and_its_message_is_received_by_nobody() -> None:
+    store = SmallStore()
+    scene = Scene(store)
+    peer = scene.peer()
+    received(scene, peer, "in", b"1", b"2")
+    before = len(store.records)
+    request = transact(peer, 1, post("a"), settles=[settled("in", 2, 0, 1, 3, deferred=True)])
+    assert committed(scene, peer, request)
+    group = [each for each in store.records[before:] if isinstance(each, Append | Settle | Numbers)]
+    assert [type(each) for each in group] == [Settle, Append, Numbers]
+    assert [bool(each.flags & CONTINUED) for each in group] == [True, True, False]
+    peer.close_consumer(2)
+    scene.settle_down()
+    found = {message: attempts for _, _, attempts, message in scene.everything("in")}
+    assert found == {b"1": DEFERRED, b"2": 1}
+    assert ready(scene, "in") == [b"2"]
 
 
 def test_a_request_that_comes_again_is_answered_and_not_applied_again() -> None:

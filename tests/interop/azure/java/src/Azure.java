@@ -22,13 +22,17 @@ import java.util.Map;
  */
 final class Azure {
     private static final Duration TIMEOUT = Duration.ofSeconds(30);
+    private static final PrintStream LINES = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+    private static final ObjectMapper JSON = new ObjectMapper();
     private static final Map<String, Scenario> SCENARIOS = Map.ofEntries(
             Map.entry("send", Scenarios::send), Map.entry("batch", Scenarios::batch),
             Map.entry("settle", Scenarios::settle), Map.entry("renew", Scenarios::renew),
             Map.entry("peek", Scenarios::peek), Map.entry("schedule", Scenarios::schedule),
             Map.entry("topic", Scenarios::topic), Map.entry("refused", Scenarios::refused),
             Map.entry("websocket", Scenarios::websocket), Map.entry("processor", Scenarios::processor),
-            Map.entry("transaction", Scenarios::transaction));
+            Map.entry("transaction", Scenarios::transaction), Map.entry("deferring", Scenarios::deferring),
+            Map.entry("deferred", Scenarios::deferred), Map.entry("duplicates", Scenarios::duplicates),
+            Map.entry("restart", Scenarios::restart));
 
     private Azure() {}
 
@@ -139,15 +143,18 @@ final class Azure {
         }
     }
 
+    /** Prints what a scenario found. */
+    static void show(String scenario, Object found) throws Exception {
+        LINES.println(JSON.writeValueAsString(Map.of("scenario", scenario, "found", found)));
+    }
+
     public static void main(String[] arguments) throws Exception {
-        PrintStream lines = new PrintStream(System.out, true, StandardCharsets.UTF_8);
-        ObjectMapper json = new ObjectMapper();
         for (String name : List.of(arguments).subList(4, arguments.length)) {
             Scenario scenario = SCENARIOS.get(name);
             Object found = scenario == null
                     ? Map.of("failed", "there is no scenario of this name")
                     : run(scenario, new Scene(arguments[0], arguments[1], arguments[2], arguments[3] + name));
-            lines.println(json.writeValueAsString(Map.of("scenario", name, "found", found)));
+            show(name, found);
         }
         // The client's threads would keep the process for a while.
         System.exit(0);

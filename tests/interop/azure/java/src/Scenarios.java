@@ -1,4 +1,7 @@
+import com.azure.core.amqp.AmqpRetryMode;
+import com.azure.core.amqp.AmqpRetryOptions;
 import com.azure.core.amqp.AmqpTransportType;
+import com.azure.messaging.servicebus.ServiceBusException;
 import com.azure.messaging.servicebus.ServiceBusMessage;
 import com.azure.messaging.servicebus.ServiceBusMessageBatch;
 import com.azure.messaging.servicebus.ServiceBusProcessorClient;
@@ -8,15 +11,21 @@ import com.azure.messaging.servicebus.ServiceBusSenderClient;
 import com.azure.messaging.servicebus.ServiceBusTransactionContext;
 import com.azure.messaging.servicebus.models.CompleteOptions;
 import com.azure.messaging.servicebus.models.DeadLetterOptions;
+import com.azure.messaging.servicebus.models.DeferOptions;
 import com.azure.messaging.servicebus.models.ServiceBusMessageState;
 import com.azure.messaging.servicebus.models.ServiceBusReceiveMode;
 import com.azure.messaging.servicebus.models.SubQueue;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.time.OffsetDateTime;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
@@ -229,5 +238,89 @@ final class Scenarios {
         return Map.of("before", before, "bodies", texts(found), "left", left,
                 "dead", List.of(text(dead), dead.getDeadLetterReason()),
                 "again", List.of(text(again), again.getDeliveryCount()));
+    }
+
+    /** A message that is deferred in a transaction is received by its number once it is committed. */
+    static Map<String, Object> deferring(Azure.Scene scene) {
+        scene.send("one", "two");
+        ServiceBusReceiverClient receiver = scene.receiver();
+        List<ServiceBusReceivedMessage> found = Azure.received(receiver, 2);
+        ServiceBusTransactionContext committed = receiver.createTransaction();
+        receiver.defer(found.get(0), new DeferOptions().setTransactionContext(committed));
+        receiver.commitTransaction(committed);
+        ServiceBusTransactionContext undone = receiver.createTransaction();
+        receiver.defer(found.get(1), new DeferOptions().setTransactionContext(undone));
+        receiver.rollbackTransaction(undone);
+        ServiceBusReceivedMessage again = Azure.next(receiver);
+        receiver.complete(again);
+        ServiceBusReceivedMessage back = receiver.receiveDeferredMessage(found.get(0).getSequenceNumber());
+        receiver.complete(back);
+        return Map.of("back", text(back), "state", back.getState().toString(),
+                "again", List.of(text(again), again.getDeliveryCount()), "left", Azure.left(receiver));
+    }
+
+    /** A message that is deferred is received by its number alone, and once. */
+    static Map<String, Object> deferred(Azure.Scene scene) {
+        scene.send("one", "two");
+        ServiceBusReceiverClient receiver = scene.receiver();
+        List<ServiceBusReceivedMessage> found = Azure.received(receiver, 2);
+        receiver.defer(found.get(0));
+        receiver.complete(found.get(1));
+        long before = Azure.left(receiver);
+        long number = found.get(0).getSequenceNumber();
+        ServiceBusReceivedMessage back = receiver.receiveDeferredMessage(number);
+        receiver.complete(back);
+        // The client replaces the broker's answer, which others show, by an error of its own.
+        boolean twice = !Azure.why(() -> receiver.receiveDeferredMessage(number)).isEmpty();
+        return Map.of("back", text(back), "deferred", back.getState() == ServiceBusMessageState.DEFERRED,
+                "twice", twice, "left", List.of(before, Azure.left(receiver)));
+    }
+
+    /** Of messages with one id the first is stored. */
+    static Map<String, Object> duplicates(Azure.Scene scene) {
+        ServiceBusSenderClient sender = scene.sender();
+        for (List<String> each : List.of(List.of("a", "one"), List.of("a", "two"), List.of("b", "three"))) {
+            sender.sendMessage(new ServiceBusMessage(each.get(1)).setMessageId(each.get(0)));
+        }
+        ServiceBusReceiverClient receiver = scene.opened(scene.builder.receiver().queueName(scene.name)
+                .receiveMode(ServiceBusReceiveMode.RECEIVE_AND_DELETE).buildClient());
+        return Map.of("bodies", texts(Azure.received(receiver, 2)), "left", Azure.left(receiver));
+    }
+
+    /** Sends and receives on the same objects while the broker is killed and started again. */
+    static Map<String, Object> restart(Azure.Scene scene) throws Exception {
+        scene.builder = Azure.Scene.builder(scene.connectionString).retryOptions(new AmqpRetryOptions()
+                .setMaxRetries(20).setMode(AmqpRetryMode.FIXED).setDelay(Duration.ofMillis(500))
+                .setTryTimeout(Duration.ofSeconds(10)));
+        ServiceBusSenderClient sender = scene.sender();
+        ServiceBusReceiverClient receiver = scene.receiver();
+        Set<Integer> found = new TreeSet<>();
+        for (int number = 0; number < 10; number++) {
+            sender.sendMessage(new ServiceBusMessage(String.valueOf(number)));
+        }
+        while (found.size() < 5) {
+            receive(receiver, found);
+        }
+        Azure.show("restart", "half");
+        new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8)).readLine();
+        for (int number = 10; number < 20; number++) {
+            sender.sendMessage(new ServiceBusMessage(String.valueOf(number)));
+        }
+        while (found.size() < 20) {
+            try {
+                receive(receiver, found);
+            } catch (ServiceBusException lost) {
+                // A message whose completion was lost with the broker comes again.
+                lost.printStackTrace();
+            }
+        }
+        return Map.of("bodies", found);
+    }
+
+    private static void receive(ServiceBusReceiverClient receiver, Set<Integer> found) {
+        receiver.receiveMessages(10, Duration.ofSeconds(5)).forEach(message -> {
+            receiver.complete(message);
+            found.add(Integer.valueOf(text(message)));
+        });
     }
 }

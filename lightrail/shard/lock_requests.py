@@ -49,6 +49,7 @@ class LockRequests:
             "receive_deferred": self._receive_deferred,
             "renew": self._renew,
             "renew_deliveries": self._renew_deliveries,
+            "renew_session": self._renew_session,
             "settle": self._settle,
             "settle_deliveries": self._settle_deliveries,
         }
@@ -84,6 +85,11 @@ class LockRequests:
         (answer,) = [effect for effect in found if isinstance(effect, Renewed)]
         return {"locked_ms": answer.locked_ms}
 
+    def _renew_session(self, peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
+        """Renews the lock of the session of a link of the requesting frontend."""
+        _, consumer = self._consumer(peer, fields)
+        return {"locked_ms": self._links.renew_session(consumer, now_ms)}
+
     def _settle_deliveries(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """Settles deliveries of a link of the requesting frontend; answered when that is on disk."""
         queue, consumer, numbers = self._deliveries(peer, fields)
@@ -97,7 +103,7 @@ class LockRequests:
 
     def _deliveries(self, peer: Peer, fields: Fields) -> tuple[Queue, Consumer, list[int]]:
         """The queue, the consumer and the delivery numbers that a request names."""
-        queue = named(self._queues, fields)
+        queue, consumer = self._consumer(peer, fields)
         numbers = fields.get("numbers")
         if (
             not isinstance(numbers, list)
@@ -109,6 +115,11 @@ class LockRequests:
                 f"numbers is {str(numbers)[:80]!a}; expected a list of 1 to {limits.LOCKS_RENEWED_MAX} "
                 "delivery numbers",
             )
+        return queue, consumer, numbers
+
+    def _consumer(self, peer: Peer, fields: Fields) -> tuple[Queue, Consumer]:
+        """The queue and the consumer of the requesting frontend that a request names."""
+        queue = named(self._queues, fields)
         link = whole(fields, "link", 0, _NUMBER_MAX, None)
         consumer = peer.consumers.get(link)
         if consumer is None or consumer.queue is not queue:
@@ -116,7 +127,7 @@ class LockRequests:
             raise RequestError(
                 conditions.MOVED, f"no consumer of {queue.name} has the number {link} here now"
             )
-        return queue, consumer, numbers
+        return queue, consumer
 
     # --- deferred messages -----------------------------------------------------------------------------
 

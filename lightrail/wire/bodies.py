@@ -121,9 +121,20 @@ class ConsumerOpen(_Body):
     """Whether the client sent its unsettled map, so that it continues the deliveries of its former attach."""
     terminus: int = 0
     """Prefix of the delivery-tags of a link that may be resumed; 0 until the shard has answered."""
+    session: str | None = None
+    """Group-id of the session whose messages it gets; SESSION is the answer when the session is accepted."""
+    any_session: bool = False
+    """Its session is the next available one; set `session` once it is known."""
+
+    @property
+    def is_session(self) -> bool:
+        """Whether it receives the messages of one session."""
+        return self.any_session or self.session is not None
 
     def encode(self) -> bytes:
-        unused = () if self.default_undeliverable else ("default_undeliverable",)
+        unused: tuple[str, ...] = () if self.default_undeliverable else ("default_undeliverable",)
+        if not self.is_session:
+            unused += ("session", "any_session")
         if self.suspended_ms is None:
             return _opening(self, *unused, "suspended_ms", "recovers", "terminus")
         return _opening(self, *unused)

@@ -19,7 +19,7 @@ from lightrail.frontend.links.bus_deliveries import (
     annotated,
     annotations_of,
 )
-from lightrail.frontend.nodes import bus_locks, deferred, entity_rules
+from lightrail.frontend.nodes import bus_locks, bus_sessions, deferred, entity_rules
 from lightrail.frontend.nodes.bus_fields import SEQUENCE_END, Fields, queue_of, sequences_of, whole
 from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.posting import Posting, PostingError
@@ -35,7 +35,6 @@ from lightrail.wire.frames import UNKNOWN_SEQUENCE
 SUFFIX: Final = "/$management"
 PREFIX: Final = "com.microsoft:"
 NOT_HERE: Final[Mapping[str, str]] = {
-    "renew-session-lock": "sessions are not available",
     "get-session-state": "sessions are not available",
     "set-session-state": "sessions are not available",
     "get-message-sessions": "sessions are not available",
@@ -70,6 +69,7 @@ class EntityManagement:
             "peek-message": self._peek,
             "renew-lock": bus_locks.renew,
             "update-disposition": bus_locks.settle,
+            "renew-session-lock": bus_sessions.renew,
             "receive-by-sequence-number": deferred.receive,
             "schedule-message": self._schedule,
             "cancel-scheduled-message": self._cancel,

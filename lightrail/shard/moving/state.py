@@ -165,9 +165,9 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
         if consumer.departed:
             fields |= {"departed": True, "lock_key": consumer.options.lock_key}
         elif peer is not None and peer.opened is not None:
-            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": asdict(peer.opened)}
+            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": _opened(consumer, peer.opened)}
         elif (origin := links.adopted.get(consumer.id)) is not None:
-            fields |= {"boot": origin.boot, "link": origin.link, "opened": asdict(origin.opened)}
+            fields |= {"boot": origin.boot, "link": origin.link, "opened": _opened(consumer, origin.opened)}
             if origin.has_ended:
                 fields["ended"] = True
         else:
@@ -179,6 +179,18 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
             fields["active"] = True
         found.append((consumer, fields))
     return found
+
+
+def _opened(consumer: Consumer, opened: ConsumerOpen) -> dict[str, Any]:
+    """The fields of a consumer's opening; those of sessions, which former versions do not know, only if it
+    has one."""
+    fields = asdict(opened) | {
+        "session": consumer.options.session,
+        "any_session": consumer.options.any_session,
+    }
+    if not consumer.options.is_session:
+        del fields["session"], fields["any_session"]
+    return fields
 
 
 def _stretches(contents: Contents, index_of: dict[int, int]) -> tuple[list[Any], list[tuple[int, int, int]]]:

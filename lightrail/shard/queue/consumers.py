@@ -185,7 +185,9 @@ class Consumers:
             self.competing += 1
             ring = self._ring(options.priority)
             ring.members += 1
-            lock_ms = 0 if options.presettled else options.lock_ms or policy.lock_ms or 0
+            # The deliveries of a session are locked by the session.
+            untimed = options.presettled or options.is_session
+            lock_ms = 0 if untimed else options.lock_ms or policy.lock_ms or 0
             consumer = Consumer(identity, options, ring, lock_ms)
             consumer.standby = self.single_active and self._has_active
         self.by_id[identity] = consumer
@@ -271,7 +273,7 @@ class Consumers:
         competing = [each for each in self.by_id.values() if each.ring is not None]
         timed: list[Consumer] = []
         for consumer in competing:
-            if not consumer.options.presettled:
+            if not (consumer.options.presettled or consumer.options.is_session):
                 untimed = not consumer.lock_ms
                 consumer.locks(consumer.options.lock_ms or policy.lock_ms or 0)
                 if untimed and consumer.lock_ms:

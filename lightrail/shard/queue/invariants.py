@@ -11,6 +11,7 @@ from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.reserved import Reservation
 from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.sessions import Sessions, may_be_session
 from lightrail.shard.queue.sparse import Sparse
 
 
@@ -23,6 +24,7 @@ def check(machine: Machine) -> None:
     _check_locked_once(contents)
     _check_deadlines(contents)
     _check_groups(contents)
+    _check_sessions(contents)
     _check_locks(contents)
     _check_bounds(contents)
 
@@ -183,6 +185,28 @@ def _check_groups(contents: Contents) -> None:
         assert group.foreign >= 0
         assert group.owner is not None or not group.in_flight, "messages with an owner who is none"
         assert group.owner is None or group.owner in contents.consumers.by_id, "the owner has left"
+
+
+def _check_sessions(contents: Contents) -> None:
+    """Each session is with one consumer, which has no messages of other groups; none is overlooked."""
+    order = contents.deliveries.order
+    bound = [each for each in contents.consumers.by_id.values() if each.options.is_session]
+    if not isinstance(order, Sessions):
+        assert not bound, "a consumer has a session of a queue without groups"
+        return
+    sessions = {group.owner: group for group in order.groups.values() if group.is_session}
+    assert set(sessions) == {each.id for each in bound if each.options.session is not None}
+    for consumer in bound:
+        assert not consumer.lock_ms
+        assert consumer.id not in sessions or list(order._owned[consumer.id]) == [sessions[consumer.id]]
+    for group in order._free:
+        assert group.owner is None, "an available session has an owner"
+    if not (order.loading or order._touched):
+        available = {each for each in order.groups.values() if each.owner is None and each.ready}
+        assert set(order._free) == {each for each in available if not each.foreign and may_be_session(each)}
+    assert set(order._ends) <= set(sessions)
+    ends = {identity: min(end for end, each in order._heap if each == identity) for identity in order._ends}
+    assert all(end_ms <= order._ends[identity] for identity, end_ms in ends.items()), "a lock without an end"
 
 
 def _check_locks(contents: Contents) -> None:

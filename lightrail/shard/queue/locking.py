@@ -5,15 +5,23 @@ from lightrail.shard.queue.commands import (
     LockDeferred,
     RenewDeliveries,
     RenewLock,
+    RenewSession,
     SettleDeliveries,
     SettleLocked,
 )
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.effects import Effect, LockAnswer, LockedDeferred, Renewed, SettledDeliveries
+from lightrail.shard.queue.effects import (
+    Effect,
+    LockAnswer,
+    LockedDeferred,
+    Renewed,
+    SessionRenewed,
+    SettledDeliveries,
+)
 from lightrail.shard.queue.outcomes import Outcomes
 
-LockCommand = SettleLocked | RenewLock | RenewDeliveries | SettleDeliveries | LockDeferred
+LockCommand = SettleLocked | RenewLock | RenewDeliveries | RenewSession | SettleDeliveries | LockDeferred
 
 
 class Locking:
@@ -40,6 +48,12 @@ class Locking:
                 if consumer is not None:
                     renewed = self._contents.locks.renew_deliveries(consumer, command.numbers, now_ms)
                 effects.append(Renewed(renewed))
+            case RenewSession():
+                special = self._contents.special
+                sessions = None if special is None else special.sessions
+                lock_ms = self._contents.policy.lock_ms or 0
+                locked = None if sessions is None else sessions.renew(command.consumer, lock_ms, now_ms)
+                effects.append(SessionRenewed(locked))
             case SettleDeliveries():
                 self._settle_deliveries(command, effects)
             case LockDeferred():

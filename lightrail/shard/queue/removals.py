@@ -116,6 +116,14 @@ class Removals:
                 contents.work.left -= LEAVING
                 effects.append(removed(oldest, Reason.DISCARDED))
 
+    def cancel(self, sequence: int, effects: list[Effect]) -> None:
+        """Removes a delayed message before its time, if it is (still) delayed."""
+        contents = self._contents
+        cancelled = None if contents.special is None else contents.special.cancel(sequence)
+        if cancelled is not None:
+            contents.counters.cancelled += cancelled.count
+            effects.append(removed(cancelled, Reason.CANCELLED))
+
     # --- deferred messages ------------------------------------------------------------------------------
 
     def take_aside(self) -> list[Run]:

@@ -49,7 +49,6 @@ class LockRequests:
             "receive_deferred": self._receive_deferred,
             "renew": self._renew,
             "renew_deliveries": self._renew_deliveries,
-            "renew_session": self._renew_session,
             "settle": self._settle,
             "settle_deliveries": self._settle_deliveries,
         }
@@ -85,11 +84,6 @@ class LockRequests:
         (answer,) = [effect for effect in found if isinstance(effect, Renewed)]
         return {"locked_ms": answer.locked_ms}
 
-    def _renew_session(self, peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
-        """Renews the lock of the session of a link of the requesting frontend."""
-        _, consumer = self._consumer(peer, fields)
-        return {"locked_ms": self._links.renew_session(consumer, now_ms)}
-
     def _settle_deliveries(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """Settles deliveries of a link of the requesting frontend; answered when that is on disk."""
         queue, consumer, numbers = self._deliveries(peer, fields)
@@ -103,7 +97,7 @@ class LockRequests:
 
     def _deliveries(self, peer: Peer, fields: Fields) -> tuple[Queue, Consumer, list[int]]:
         """The queue, the consumer and the delivery numbers that a request names."""
-        queue, consumer = self._consumer(peer, fields)
+        queue, consumer = consumer_of(self._queues, peer, fields)
         numbers = fields.get("numbers")
         if (
             not isinstance(numbers, list)
@@ -116,18 +110,6 @@ class LockRequests:
                 "delivery numbers",
             )
         return queue, consumer, numbers
-
-    def _consumer(self, peer: Peer, fields: Fields) -> tuple[Queue, Consumer]:
-        """The queue and the consumer of the requesting frontend that a request names."""
-        queue = named(self._queues, fields)
-        link = whole(fields, "link", 0, _NUMBER_MAX, None)
-        consumer = peer.consumers.get(link)
-        if consumer is None or consumer.queue is not queue:
-            # The queue is being created or declared again; a later request will find it.
-            raise RequestError(
-                conditions.MOVED, f"no consumer of {queue.name} has the number {link} here now"
-            )
-        return queue, consumer
 
     # --- deferred messages -----------------------------------------------------------------------------
 
@@ -185,6 +167,17 @@ class LockRequests:
         """Answers when the settlement is on disk; `deferred`: see `Queue.answer_when_applied`."""
         if not queue.answer_when_applied(reply, 0, deferred):
             self._wait(reply, 0)
+
+
+def consumer_of(queues: Queues, peer: Peer, fields: Fields) -> tuple[Queue, Consumer]:
+    """The queue and the consumer of the requesting frontend that a request names. Raises RequestError."""
+    queue = named(queues, fields)
+    link = whole(fields, "link", 0, _NUMBER_MAX, None)
+    consumer = peer.consumers.get(link)
+    if consumer is None or consumer.queue is not queue:
+        # The queue is being created or declared again; a later request will find it.
+        raise RequestError(conditions.MOVED, f"no consumer of {queue.name} has the number {link} here now")
+    return queue, consumer
 
 
 def _lock(fields: Fields) -> tuple[str, int]:

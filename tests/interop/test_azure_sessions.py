@@ -1,6 +1,5 @@
 """azure-servicebus and sessions: a receiver has all messages of one session to itself."""
 
-import json
 import os
 import signal
 import threading
@@ -19,16 +18,19 @@ from azure.servicebus import (
 )
 from azure.servicebus.amqp import AmqpMessageHeader
 from azure.servicebus.exceptions import (
+    MessageNotFoundError,
     OperationTimeoutError,
     ServiceBusError,
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
 
+from lightrail.model import limits
 from tests.interop.azure_scene import client_for, key_of, received
 from tests.interop.test_proton_security import admin
 from tests.support import wait
 from tests.support.broker import Broker
+from tests.support.http_client import Http
 from tests.support.namespace import give
 
 
@@ -36,6 +38,8 @@ from tests.support.namespace import give
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     data = tmp_path_factory.mktemp("azure") / "data"
     key_of(data, "first")
+    admin(data, "user", "add", "watcher", password="secret")
+    admin(data, "permission", "set", "watcher", "/", "all")
     with Broker(data, "--allow-anonymous", "true") as started:
         yield started
 
@@ -75,13 +79,19 @@ def complete(receiver: Any, count: int) -> list[str]:
     return [str(message) for message in messages]
 
 
+def ends(receiver: Any) -> datetime:
+    """The end of the lock of the receiver's session."""
+    until: datetime = receiver.session.locked_until_utc
+    return until
+
+
 def test_a_receiver_of_a_session_gets_its_messages_in_order_and_no_others(
     client: ServiceBusClient, sessions: str
 ) -> None:
     send(client, sessions, "a1", "b1", "a2", "b2")
     with client.get_queue_receiver(sessions, session_id="b") as receiver:
         assert receiver.session.session_id == "b"
-        assert receiver.session.locked_until_utc > datetime.now(UTC) + timedelta(hours=20)
+        assert ends(receiver) > datetime.now(UTC) + timedelta(hours=20)
         messages = received(receiver, 2)
         assert [(str(each), each.session_id) for each in messages] == [("b1", "b"), ("b2", "b")]
         receiver.complete_message(messages[0])
@@ -172,8 +182,8 @@ def test_a_receiver_waits_for_the_next_available_session(
 
 
 def consumers(broker: Broker, queue: str) -> int:
-    rows = json.loads(admin(broker.data, "--url", f"http://{broker.http}", "queues", queue, "--json"))
-    return sum(int(row["consumers"]) for row in rows)
+    with Http(broker.http, "watcher", "secret") as http:
+        return int(http("GET", f"/{queue}/!figures").json()["consumers"])
 
 
 def test_when_the_lock_of_a_session_ends_its_receiver_loses_it(
@@ -183,7 +193,7 @@ def test_when_the_lock_of_a_session_ends_its_receiver_loses_it(
     send(client, queue, "a1")
     with client.get_queue_receiver(queue, session_id="a") as receiver:
         (message,) = received(receiver, 1)
-        assert receiver.session.locked_until_utc < datetime.now(UTC) + timedelta(seconds=4)
+        assert ends(receiver) < datetime.now(UTC) + timedelta(seconds=4)
 
         def is_lost() -> bool:
             try:
@@ -210,7 +220,7 @@ def test_a_session_whose_lock_is_renewed_is_kept(
         AutoLockRenewer() as renewer,
         client.get_queue_receiver(queue, session_id="a") as receiver,
     ):
-        until = receiver.session.locked_until_utc
+        until = ends(receiver)
         assert receiver.session.renew_lock() > until
         renewer.register(receiver, receiver.session, max_lock_renewal_duration=60)
         (message,) = received(receiver, 1)
@@ -246,6 +256,129 @@ def test_a_receiver_keeps_its_session_when_the_shard_is_killed(tmp_path: Path) -
                 client.get_queue_receiver("q", session_id="a"),
             ):
                 pass
+
+
+def test_the_state_of_a_session_is_set_replaced_and_removed(client: ServiceBusClient, sessions: str) -> None:
+    with client.get_queue_receiver(sessions, session_id="a") as receiver:
+        assert receiver.session.get_state() is None
+        receiver.session.set_state("first")
+        receiver.session.set_state(b"second")
+        assert receiver.session.get_state() == b"second"
+        assert receiver.peek_messages() == []
+        largest = b"x" * limits.SESSION_STATE_BYTES_MAX
+        with pytest.raises(ServiceBusError, match="expected at most"):
+            receiver.session.set_state(largest + b"x")
+    with client.get_queue_receiver(sessions, session_id="b") as receiver:
+        assert receiver.session.get_state() is None
+        receiver.session.set_state(largest)
+        assert receiver.session.get_state() == largest
+        receiver.session.set_state(b"")
+        assert receiver.session.get_state() == b""
+        receiver.session.set_state(None)
+        assert receiver.session.get_state() is None
+    with client.get_queue_receiver(sessions, session_id="a") as receiver:
+        assert receiver.session.get_state() == b"second"
+    send(client, sessions, "a1")
+    with client.get_queue_receiver(sessions, session_id="a") as receiver:
+        assert complete(receiver, 1) == ["a1"]
+
+
+def test_who_lost_a_session_can_not_change_its_state(client: ServiceBusClient, sessions: str) -> None:
+    with client.get_queue_receiver(sessions, session_id="a") as receiver:
+        receiver.session._session_id = "b"
+        for request in (
+            receiver.session.get_state,
+            lambda: receiver.session.set_state(b"x"),
+            receiver.session.renew_lock,
+        ):
+            with pytest.raises(SessionLockLostError):
+                request()
+
+
+def test_states_survive_a_kill_of_their_shard(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    key = key_of(data, "shop")
+    with Broker(data, "--allow-anonymous", "true") as broker:
+        with client_for(broker, key) as client:
+            give(data, "q", role="queue", groups=True)
+            send(client, "q", "b1", "c1")
+            for session in "abc":
+                with client.get_queue_receiver("q", session_id=session) as receiver:
+                    receiver.session.set_state("former")
+                    receiver.session.set_state(f"state of {session}")
+                    if session == "c":
+                        receiver.session.set_state(None)
+        os.kill(broker.pid("shard"), signal.SIGKILL)
+        with client_for(broker, key) as client:
+            found: list[Any] = []
+
+            def read() -> None:
+                found.clear()
+                for session in "abc":
+                    with client.get_queue_receiver("q", session_id=session) as receiver:
+                        found.append(receiver.session.get_state())
+
+            wait_for(read)
+            assert found == [b"state of a", b"state of b", None]
+            assert list(client.list_queue_sessions("q")) == ["b", "c", "a"]
+
+
+def test_sessions_are_listed(client: ServiceBusClient, sessions: str) -> None:
+    assert list(client.list_queue_sessions(sessions)) == []
+    names = [f"s{number}" for number in range(120)]
+    with client.get_queue_sender(sessions) as sender:
+        sender.send_messages([ServiceBusMessage("x", session_id=name) for name in names])
+    before = datetime.now(UTC) - timedelta(seconds=5)
+    with client.get_queue_receiver(sessions, session_id="state") as receiver:
+        receiver.session.set_state(b"x")
+    assert list(client.list_queue_sessions(sessions)) == [*names, "state"]
+    assert list(client.list_queue_sessions(sessions, state_updated_after=before)) == ["state"]
+    after = datetime.now(UTC) + timedelta(seconds=60)
+    assert list(client.list_queue_sessions(sessions, state_updated_after=after)) == []
+
+
+def test_peeking_and_deferred_messages_are_those_of_the_session(
+    client: ServiceBusClient, sessions: str
+) -> None:
+    send(client, sessions, "a1", "b1", "a2")
+    with client.get_queue_receiver(sessions, session_id="a") as receiver:
+        assert [str(each) for each in receiver.peek_messages(5)] == ["a1", "a2"]
+        (message,) = received(receiver, 1)
+        receiver.defer_message(message)
+        assert complete(receiver, 1) == ["a2"]
+    with (
+        client.get_queue_receiver(sessions, session_id="b") as receiver,
+        pytest.raises(MessageNotFoundError),
+    ):
+        receiver.receive_deferred_messages(message.sequence_number)
+    with client.get_queue_receiver(sessions, session_id="a") as receiver:
+        (deferred,) = receiver.receive_deferred_messages(message.sequence_number)
+        assert (str(deferred), deferred.session_id) == ("a1", "a")
+        receiver.complete_message(deferred)
+        assert receiver.peek_messages(5) == []
+
+
+def test_a_message_of_a_session_is_scheduled(client: ServiceBusClient, guarded: Broker, queue: str) -> None:
+    give(guarded.data, queue, role="queue", groups=True, delay=True)
+    due = datetime.now(UTC) + timedelta(seconds=2)
+    with client.get_queue_sender(queue) as sender:
+        sender.schedule_messages(ServiceBusMessage("later", session_id="a"), due)
+    with client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=20) as receiver:
+        assert receiver.session.session_id == "a"
+        assert datetime.now(UTC) >= due
+        assert complete(receiver, 1) == ["later"]
+
+
+def test_receivers_without_a_session_share_the_other_groups(client: ServiceBusClient, sessions: str) -> None:
+    send(client, sessions, "a1", "b1")
+    with client.get_queue_sender(sessions) as sender:
+        sender.send_messages(ServiceBusMessage("without"))
+    with (
+        client.get_queue_receiver(sessions, session_id="a") as receiver,
+        client.get_queue_receiver(sessions) as other,
+    ):
+        assert sorted(complete(other, 2)) == ["b1", "without"]
+        assert complete(receiver, 1) == ["a1"]
 
 
 def wait_for(work: Callable[[], None]) -> None:

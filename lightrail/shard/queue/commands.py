@@ -210,6 +210,17 @@ class RenewSession(NamedTuple):
     consumer: int
 
 
+class SetState(NamedTuple):
+    """Sets the state of a session, whose id is the group-id of the batch's only message.
+
+    The message is the next one of the queue, and on disk already if it is durable.
+    """
+
+    session: str
+    batch: Batch | None
+    """None to remove the state."""
+
+
 class Tick(NamedTuple):
     """Time has passed: expires messages and locks that are due. `next_deadline_ms` is when to send it."""
 
@@ -327,6 +338,7 @@ Command = (
     | RenewLock
     | RenewDeliveries
     | RenewSession
+    | SetState
     | SettleDeliveries
     | Tick
     | Purge

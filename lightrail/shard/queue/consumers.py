@@ -134,6 +134,7 @@ class Consumers:
         "passed_over",
         "rings",
         "single_active",
+        "states",
         "suspended",
     )
 
@@ -145,6 +146,8 @@ class Consumers:
         """The internal consumer of deliveries that wait for their outcome (deferred.py)."""
         self.aside: Consumer | None = None
         """The internal consumer of deferred messages (aside.py)."""
+        self.states: Consumer | None = None
+        """The internal consumer of states (states.py)."""
         self.single_active = False
         self.browsers: list[Consumer] = []
         self.competing = 0
@@ -165,6 +168,8 @@ class Consumers:
             yield self.deferred
         if self.aside is not None:
             yield self.aside
+        if self.states is not None:
+            yield self.states
 
     def attach(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
         """Attaches a consumer, or returns why not."""

@@ -31,7 +31,8 @@ def check(machine: Machine) -> None:
 
 def _check_conservation(contents: Contents) -> None:
     counters = contents.counters
-    present = contents.ready.count + contents.delayed_count + contents.in_flight_count + contents.aside.count
+    present = contents.ready.count + contents.delayed_count + contents.in_flight_count
+    present += contents.aside.count + contents.states.count
     assert counters.arrived == present + counters.left, (
         f"{counters.arrived} arrived, but {present} are present and {counters.left} left: {counters}"
     )
@@ -101,14 +102,17 @@ def _check_consumers(contents: Contents) -> None:
             contents.locks.by_key[consumer.options.lock_key] is consumer
         )
     assert contents.aside.count == sum(run.count for run in contents.aside)
-    assert all(run.is_deferred for run in contents.aside)
+    assert all(run.is_deferred and not run.is_state for run in contents.aside)
+    assert contents.states.count == sum(run.count for run in contents.states)
+    assert all(run.is_state for run in contents.states)
+    assert consumers.states is contents.states.consumer or not contents.states.count
     assert consumers.aside is contents.aside.consumer or not contents.aside.count
     _check_line(contents.aside.consumer.in_flight)
     count += sum(run.count for run in contents.deferred)
     size += sum(run.size for run in contents.deferred)
     assert contents.in_flight_count == count
-    count += contents.aside.count
-    size += sum(run.size for run in contents.aside)
+    count += contents.aside.count + contents.states.count
+    size += sum(run.size for run in (*contents.aside, *contents.states))
     assert contents.in_flight_bytes == size
     for consumer in consumers:
         for run in consumer.in_flight.runs[consumer.in_flight.head :]:
@@ -204,6 +208,9 @@ def _check_sessions(contents: Contents) -> None:
     if not (order.loading or order._touched):
         available = {each for each in order.groups.values() if each.owner is None and each.ready}
         assert set(order._free) == {each for each in available if not each.foreign and may_be_session(each)}
+    if not order.loading:
+        stored = sorted([*order.outdated, *(each.sequence for each in order.states.values())])
+        assert stored == [each for run in contents.states for each in range(run.sequence, run.end)]
     assert set(order._ends) <= set(sessions)
     ends = {identity: min(end for end, each in order._heap if each == identity) for identity in order._ends}
     assert all(end_ms <= order._ends[identity] for identity, end_ms in ends.items()), "a lock without an end"

@@ -1,4 +1,4 @@
-"""Locking: commands about single deliveries, by the key of their locks or by their consumer, and answers."""
+"""Locking: commands about single deliveries and sessions, and their answers."""
 
 from lightrail.shard.queue.commands import (
     ConsumerOptions,
@@ -6,6 +6,7 @@ from lightrail.shard.queue.commands import (
     RenewDeliveries,
     RenewLock,
     RenewSession,
+    SetState,
     SettleDeliveries,
     SettleLocked,
 )
@@ -20,18 +21,23 @@ from lightrail.shard.queue.effects import (
     SettledDeliveries,
 )
 from lightrail.shard.queue.outcomes import Outcomes
+from lightrail.shard.queue.removals import Removals
+from lightrail.shard.queue.states import States
 
-LockCommand = SettleLocked | RenewLock | RenewDeliveries | RenewSession | SettleDeliveries | LockDeferred
+LockCommand = (
+    SettleLocked | RenewLock | RenewDeliveries | RenewSession | SetState | SettleDeliveries | LockDeferred
+)
 
 
 class Locking:
     """Settles and renews single deliveries of one queue."""
 
-    __slots__ = ("_contents", "_outcomes")
+    __slots__ = ("_contents", "_outcomes", "states")
 
-    def __init__(self, contents: Contents, outcomes: Outcomes) -> None:
+    def __init__(self, contents: Contents, outcomes: Outcomes, removals: Removals) -> None:
         self._contents = contents
         self._outcomes = outcomes
+        self.states = States(contents, removals)
 
     def apply(self, command: LockCommand, now_ms: int, effects: list[Effect]) -> None:
         """Applies a command, after ending expired locks."""
@@ -56,6 +62,8 @@ class Locking:
                 effects.append(SessionRenewed(locked))
             case SettleDeliveries():
                 self._settle_deliveries(command, effects)
+            case SetState():
+                self.states.apply(command, effects)
             case LockDeferred():
                 self._lock_deferred(command, now_ms, effects)
 

@@ -65,7 +65,7 @@ class Machine:
         ValueError: the policy has features that do not combine.
     """
 
-    __slots__ = ("_arrangement", "_joining", "_locking", "_removals", "contents", "outcomes")
+    __slots__ = ("_arrangement", "_joining", "_removals", "contents", "locking", "outcomes")
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Machine:
         self._arrangement = Arrangement(name, self.contents, self._joining, look)
         self._removals = Removals(self.contents)
         self.outcomes = Outcomes(self.contents, self._removals, annotate)
-        self._locking = Locking(self.contents, self.outcomes)
+        self.locking = Locking(self.contents, self.outcomes, self._removals)
         self._arrangement.follow(policy or Policy(), 0)
 
     # --- commands -------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Machine:
                     self.outcomes.settle(*found, command.outcome, effects)
             case _ if isinstance(command, LockCommand):
                 self._pass_time(now_ms, effects)
-                self._locking.apply(command, now_ms, effects)
+                self.locking.apply(command, now_ms, effects)
             case Purge():
                 self._purge(effects)
             case Peek():
@@ -334,6 +334,7 @@ class Machine:
             if special.sessions is not None:
                 for identity in special.sessions.go_on(contents.policy.lock_ms or 0, now_ms, effects):
                     self._lose_session(identity, effects)
+                self.locking.states.settle_outdated(effects)
             # Messages that are no longer delayed may be discarded now.
             self._trim(effects)
         returning = self.outcomes.returning
@@ -373,6 +374,7 @@ class Machine:
             for run in unread:
                 deliveries.lost(run)
                 contents.counters.lost += run.count
+                contents.states.count -= run.count * run.is_state
                 effects.append(removed(run, Reason.LOST))
         came, lost = contents.eviction.fill(command, now_ms, missing=missing)
         if len(contents.deferred):

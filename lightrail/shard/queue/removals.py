@@ -181,6 +181,13 @@ class Removals:
         if self._contents.special is not None:
             self._contents.special.keys.forget(run)
 
+    def take_state(self, sequence: int) -> Run | None:
+        """Removes and returns the state of a session; None if it was lost."""
+        run = self._contents.states.take(sequence)
+        if run is not None:
+            self._took_aside(run)
+        return run
+
     # --- dead letters -----------------------------------------------------------------------------------
 
     def discard(

@@ -8,10 +8,10 @@ A session is available if its group has a ready message and no owner. Sessions t
 accepted first, by the consumers that have waited longest.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
-from typing import cast
+from typing import NamedTuple, cast
 
 from lightrail.model import conditions, limits
 from lightrail.shard.queue.commands import ConsumerOptions
@@ -27,6 +27,14 @@ from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
 
 
+class Stored(NamedTuple):
+    """Where the state of a session is."""
+
+    sequence: int
+    set_at_ms: int
+    """Milliseconds since the epoch; after a restart perhaps that of an earlier state on disk beside it."""
+
+
 class Sessions(Groups):
     """Groups, some of which are sessions.
 
@@ -34,7 +42,7 @@ class Sessions(Groups):
         group_of: the key of a message's group, None for a message without.
     """
 
-    __slots__ = ("_accepted", "_bound", "_ends", "_free", "_heap", "_waiting")
+    __slots__ = ("_accepted", "_bound", "_ends", "_free", "_heap", "_waiting", "outdated", "states")
 
     def __init__(
         self,
@@ -56,10 +64,14 @@ class Sessions(Groups):
         """Ends of sessions' locks in milliseconds since the epoch, by consumer."""
         self._heap: list[tuple[int, int]] = []
         """(end, consumer): at least one entry per lock, which is not later than its end."""
+        self.states: dict[Key, Stored] = {}
+        """The states of sessions (states.py) by the keys of their groups."""
+        self.outdated: list[int] = []
+        """Sequences of states that are no longer those of their sessions, and have to be removed."""
 
     @property
     def index_bytes(self) -> int:
-        return super().index_bytes + limits.RANGE_BYTES * len(self._free)
+        return super().index_bytes + limits.RANGE_BYTES * (len(self._free) + len(self.states))
 
     # --- consumers --------------------------------------------------------------------------------------
 
@@ -88,6 +100,23 @@ class Sessions(Groups):
         self._accepted[consumer.id] = None
         if group.ready:
             self._offer(group)
+
+    def know_state(self, piece: Run) -> None:
+        """Adds a state that was in the queue before; states come in the order of their sequences."""
+        former = self.states.get(key := cast(Key, self._group_of(piece)))
+        if former is not None:
+            self.outdated.append(former.sequence)
+        self.states[key] = Stored(piece.sequence, piece.batch.enqueued_at_ms)
+
+    def ids(self) -> Iterator[str]:
+        """Ids of sessions with messages or a state, those with messages first."""
+        for key, group in self.groups.items():
+            if (group.ready or group.in_flight or group.foreign) and may_be_session(group):
+                yield str(cast(Key, key)[1])
+        for key in self.states:
+            other = self.groups.get(key)
+            if other is None or not (other.ready or other.in_flight or other.foreign):
+                yield str(key[1])
 
     # --- before each dispatch ---------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Sessions of a queue with groups, one behaviour per test: who has one, and when its lock ends."""
 
+from typing import Any
+
 import pytest
 
 from lightrail.model import conditions, limits
@@ -63,7 +65,7 @@ def test_a_session_without_messages_has_an_owner() -> None:
 
 
 @pytest.mark.parametrize("owner", [{"session": "a"}, {}])
-def test_a_session_that_another_consumer_owns_can_not_be_locked(owner: dict[str, str]) -> None:
+def test_a_session_that_another_consumer_owns_can_not_be_locked(owner: dict[str, Any]) -> None:
     bench = Bench(GROUPS)
     bench.put("group=a 1")
     bench.consumer(1, **owner)

@@ -206,8 +206,9 @@ def _check_sessions(contents: Contents) -> None:
     for group in order._free:
         assert group.owner is None, "an available session has an owner"
     if not (order.loading or order._touched):
-        available = {each for each in order.groups.values() if each.owner is None and each.ready}
-        assert set(order._free) == {each for each in available if not each.foreign and may_be_session(each)}
+        for group in order.groups.values():
+            is_available = group.owner is None and group.ready and not group.foreign
+            assert not is_available or group in order._free or not may_be_session(group), "it is overlooked"
     if not order.loading:
         stored = sorted([*order.outdated, *(each.sequence for each in order.states.values())])
         assert stored == [each for run in contents.states for each in range(run.sequence, run.end)]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp.values import Array, Long
-from lightrail.frontend.nodes.entity_management import NOT_HERE, EntityManagement, is_entity_management
+from lightrail.frontend.nodes.entity_management import EntityManagement, is_entity_management
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
@@ -35,12 +35,6 @@ def refused(operation: str, body: Any, status: int, condition: str, text: str, *
         assert (found["statusCode"], found["errorCondition"]) == (status, condition)
 
     play(test)
-
-
-@pytest.mark.parametrize("operation", NOT_HERE)
-def test_what_the_broker_lacks_is_not_implemented(operation: str) -> None:
-    text = f"com.microsoft:{operation} is not available in this version: {NOT_HERE[operation]}"
-    refused(f"com.microsoft:{operation}", {}, 501, "amqp:not-implemented", text)
 
 
 ARGUMENT = "com.microsoft:argument-error"

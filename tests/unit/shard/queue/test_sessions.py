@@ -188,7 +188,6 @@ def test_when_the_lock_of_a_session_ends_its_receiver_is_detached_and_its_delive
     assert isinstance(returned, Returned)
     assert [run.attempts for run in returned.runs] == [1]
     assert lost == SessionLost(1)
-    assert bench.machine.next_deadline_ms is None
     bench.consumer(2, session="a")
     assert bench.get(2) == ["group=a 1"]
 

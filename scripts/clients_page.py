@@ -267,6 +267,18 @@ ON_AZURE: Final[Mapping[str, Mapping[str, Proof]]] = {
         STORY,
         "messages_are_scheduled_and_cancelled",
     ),
+    "sessions": {
+        AZURES[0]: _azure_at("sessions", "a_receiver_of_a_session_gets_its_messages_in_order_and_no_others"),
+    },
+    "the next available session": {
+        AZURES[0]: _azure_at("sessions", "a_receiver_waits_for_the_next_available_session"),
+    },
+    "locks of sessions": {
+        AZURES[0]: _azure_at("sessions", "a_session_whose_lock_is_renewed_is_kept"),
+    },
+    "states of sessions": {
+        AZURES[0]: _azure_at("sessions", "the_state_of_a_session_is_set_replaced_and_removed"),
+    },
     "topics and subscriptions": _azures(
         _azure_at("locks", "a_subscription_is_peeked_and_its_dead_letters_are_received"),
         STORY,

@@ -6,8 +6,18 @@ import pytest
 
 from lightrail.model.attempts import DEFERRED, STATE
 from lightrail.shard.queue import invariants
-from lightrail.shard.queue.commands import Change, Enqueue, LockDeferred, Peek, Purge, Restore, SetState, Tick
-from lightrail.shard.queue.effects import Effect, LockedDeferred, Peeked, Reason
+from lightrail.shard.queue.commands import (
+    Change,
+    Enqueue,
+    Fetched,
+    LockDeferred,
+    Peek,
+    Purge,
+    Restore,
+    SetState,
+    Tick,
+)
+from lightrail.shard.queue.effects import Effect, Fetch, LockedDeferred, Peeked, Reason
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Location, Run, batch_of
@@ -93,9 +103,6 @@ def test_states_are_known_again_after_a_restart_and_outdated_ones_are_removed() 
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_states_on_disk_are_read_before_anything_is_delivered(damaged: bool) -> None:
-    from lightrail.shard.queue.commands import Fetched
-    from lightrail.shard.queue.effects import Fetch
-
     texts = ["group=m x", "group=a one", "group=b other", "group=a two"]
     bench = restored(("a", "one"), ("b", "other"), ("a", "two"), evicted=True)
     bench.consumer(1)

@@ -233,6 +233,8 @@ def _azures(python: Proof | None, javascript: Proof | None, sdks: str) -> Mappin
     return {column: proof for column, proof in cells if proof is not None}
 
 
+SESSION: Final = "a_session_is_accepted_by_its_id_and_as_the_next_one_and_has_a_state"
+"""The test of sessions for Go and Java."""
 ON_AZURE: Final[Mapping[str, Mapping[str, Proof]]] = {
     "messages with all fields": _azures(
         _azure_at("locks", "a_message_has_a_lock_token_a_sequence_and_its_times"),
@@ -267,17 +269,23 @@ ON_AZURE: Final[Mapping[str, Mapping[str, Proof]]] = {
         STORY,
         "messages_are_scheduled_and_cancelled",
     ),
-    "sessions": {
-        AZURES[0]: _azure_at("sessions", "a_receiver_of_a_session_gets_its_messages_in_order_and_no_others"),
-    },
-    "the next available session": {
-        AZURES[0]: _azure_at("sessions", "a_receiver_waits_for_the_next_available_session"),
-    },
-    "locks of sessions": {
-        AZURES[0]: _azure_at("sessions", "a_session_whose_lock_is_renewed_is_kept"),
-    },
-    "states of sessions": {
-        AZURES[0]: _azure_at("sessions", "the_state_of_a_session_is_set_replaced_and_removed"),
+    "sessions by their id": _azures(
+        _azure_at("sessions", "a_receiver_of_a_session_gets_its_messages_in_order_and_no_others"),
+        STORY,
+        SESSION,
+    ),
+    "the next available session": _azures(
+        _azure_at("sessions", "a_receiver_waits_for_the_next_available_session"), STORY, SESSION
+    ),
+    "locks of sessions that are renewed": _azures(
+        _azure_at("sessions", "a_session_whose_lock_is_renewed_is_kept"), STORY, SESSION
+    ),
+    "states of sessions": _azures(
+        _azure_at("sessions", "the_state_of_a_session_is_set_replaced_and_removed"), STORY, SESSION
+    ),
+    "lists of sessions": {
+        AZURES[0]: _azure_at("sessions", "sessions_are_listed"),
+        AZURES[2]: _azure_at("sdks", SESSION),
     },
     "topics and subscriptions": _azures(
         _azure_at("locks", "a_subscription_is_peeked_and_its_dead_letters_are_received"),

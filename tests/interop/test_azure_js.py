@@ -18,10 +18,11 @@ def test_the_client_for_javascript_does_what_azure_md_says(tmp_path: Path) -> No
     key = key_of(data, "shop")
     with Broker(data, "--allow-anonymous", "true") as broker:
         give(data, "q", role="queue", delay=True, lock_duration=30)
+        give(data, "sessions", role="queue", groups=True, lock_duration=30)
         give(data, "topic", role="router")
         give(data, "target", role="queue")
         subscribe(data, "topic", "target", id="mine")
-        arguments = (connection_string(broker, key), "q", "topic", "mine")
+        arguments = (connection_string(broker, key), "q", "topic", "mine", "sessions")
         done = subprocess.run(
             ["node", str(HERE / "azure" / "scenario.mjs"), *arguments],
             capture_output=True,
@@ -32,6 +33,7 @@ def test_the_client_for_javascript_does_what_azure_md_says(tmp_path: Path) -> No
     found = json.loads(done.stdout)
     assert "are not scheduled in q (any more)" in found.pop("cancelledTwice")
     assert "messages that are deferred in target" in found.pop("deferredTwice")
+    assert "locked by another receiver" in found.pop("sessionBusy")
     assert found == {
         "peeked": [[1, "first"], [2, "second"], [3, {"third": 3}], [4, "fourth"]],
         "first": ["first", {"key": "value"}, 36, 0],
@@ -41,5 +43,6 @@ def test_the_client_for_javascript_does_what_azure_md_says(tmp_path: Path) -> No
         "scheduled": [5],
         "subscribed": [{"third": 3}, "fourth"],
         "topic": "for all",
+        "session": ["a", ["a1", "a2"], None, "state", True, "b"],
         "deferred": ["for all", "deferred", True],
     }

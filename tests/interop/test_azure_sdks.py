@@ -13,7 +13,18 @@ from tests.support.broker import Broker
 from tests.support.certificates import Authority
 from tests.support.namespace import give, subscribe
 
-SCENARIOS = ("send", "batch", "settle", "renew", "peek", "schedule", "topic", "refused", "websocket")
+SCENARIOS = (
+    "send",
+    "batch",
+    "settle",
+    "renew",
+    "peek",
+    "schedule",
+    "topic",
+    "refused",
+    "websocket",
+    "session",
+)
 LANGUAGES = {"go": SCENARIOS, "java": (*SCENARIOS, "processor", "transaction")}
 FIRST_COUNT = {"go": 1, "java": 0}
 """How the client calls the first delivery of a message."""
@@ -49,6 +60,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with Broker(data, "--allow-anonymous", "true", *tls) as broker:
         for language in LANGUAGES:
             give(data, f"{language}/renew", role="queue", lock_duration=30)
+            give(data, f"{language}/session", role="queue", groups=True, lock_duration=30)
             give(data, f"{language}/schedule", role="queue", delay=True)
             give(data, f"{language}/topic", role="router")
             give(data, f"{language}/copies", role="queue")
@@ -144,6 +156,20 @@ def test_who_may_not_send_is_refused(sdk: Found) -> None:
 
 def test_messages_pass_over_a_websocket(sdk: Found) -> None:
     assert sdk["websocket"] == {"body": "x"}
+
+
+def test_a_session_is_accepted_by_its_id_and_as_the_next_one_and_has_a_state(sdk: Found) -> None:
+    found = dict(sdk["session"])
+    # That for Java has no list of sessions, and waits for the next session as long as for any call.
+    only_go = {"none": "timeout", "listed": ["b", "a"]} if sdk.program == "go" else {}
+    assert found == {
+        "sessions": ["a", "b"],
+        "bodies": ["a1", "a2"],
+        "busy": {"go": True, "java": "SESSION_CANNOT_BE_LOCKED"}[sdk.program],
+        "state": [0, "state"],
+        "renewed": True,
+        **only_go,
+    }
 
 
 @pytest.mark.parametrize("sdk", ["java"], indirect=True)

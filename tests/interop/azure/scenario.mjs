@@ -1,7 +1,7 @@
 // Every call of @azure/service-bus that azure.md promises, in one story: prints what each step found as JSON.
 import { ServiceBusClient } from "@azure/service-bus";
 
-const [connectionString, queue, topic, subscription] = process.argv.slice(2);
+const [connectionString, queue, topic, subscription, sessions] = process.argv.slice(2);
 const client = new ServiceBusClient(connectionString, { retryOptions: { maxRetries: 0, timeoutInMs: 20000 } });
 const sender = client.createSender(queue);
 const receiver = client.createReceiver(queue);
@@ -66,5 +66,22 @@ const [back] = await subscribed.receiveDeferredMessages([copy.sequenceNumber]);
 found.deferred = [back.body, back.state, back.sequenceNumber.toString() === copy.sequenceNumber.toString()];
 await subscribed.completeMessage(back);
 found.deferredTwice = await refused(subscribed.receiveDeferredMessages([copy.sequenceNumber]));
+
+await client.createSender(sessions).sendMessages(
+  ["a1", "b1", "a2"].map((body) => ({ body, sessionId: body[0] })),
+);
+const session = await client.acceptNextSession(sessions);
+found.sessionBusy = await refused(client.acceptSession(sessions, "a"));
+const bodies = [];
+while (bodies.length < 2) {
+  const message = await next(session);
+  bodies.push(message.body);
+  await session.completeMessage(message);
+}
+const none = await session.getSessionState();
+await session.setSessionState("state");
+const renewed = (await session.renewSessionLock()) > new Date();
+const other = await client.acceptSession(sessions, "b");
+found.session = [session.sessionId, bodies, none ?? null, await session.getSessionState(), renewed, other.sessionId];
 await client.close();
 console.log(JSON.stringify(found));

@@ -27,7 +27,7 @@ type scenario func(*Scene) map[string]any
 
 var scenarios = map[string]scenario{
 	"send": send, "batch": batch, "settle": settle, "renew": renew, "peek": peek, "schedule": schedule,
-	"topic": topic, "refused": refused, "websocket": overWebSocket,
+	"topic": topic, "refused": refused, "websocket": overWebSocket, "session": session,
 }
 
 // check ends a scenario whose call fails.

@@ -1,4 +1,5 @@
 import com.azure.core.amqp.AmqpRetryOptions;
+import com.azure.core.amqp.exception.AmqpException;
 import com.azure.messaging.servicebus.ServiceBusClientBuilder;
 import com.azure.messaging.servicebus.ServiceBusException;
 import com.azure.messaging.servicebus.ServiceBusMessage;
@@ -28,7 +29,7 @@ final class Azure {
             Map.entry("peek", Scenarios::peek), Map.entry("schedule", Scenarios::schedule),
             Map.entry("topic", Scenarios::topic), Map.entry("refused", Scenarios::refused),
             Map.entry("websocket", Scenarios::websocket), Map.entry("processor", Scenarios::processor),
-            Map.entry("transaction", Scenarios::transaction));
+            Map.entry("transaction", Scenarios::transaction), Map.entry("session", Scenarios::session));
 
     private Azure() {}
 
@@ -124,6 +125,8 @@ final class Azure {
             work.run();
         } catch (ServiceBusException error) {
             return error.getReason().toString();
+        } catch (AmqpException error) {
+            return error.getErrorCondition().toString();
         }
         return "";
     }

@@ -5,12 +5,14 @@ import com.azure.messaging.servicebus.ServiceBusProcessorClient;
 import com.azure.messaging.servicebus.ServiceBusReceivedMessage;
 import com.azure.messaging.servicebus.ServiceBusReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusSenderClient;
+import com.azure.messaging.servicebus.ServiceBusSessionReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusTransactionContext;
 import com.azure.messaging.servicebus.models.CompleteOptions;
 import com.azure.messaging.servicebus.models.DeadLetterOptions;
 import com.azure.messaging.servicebus.models.ServiceBusMessageState;
 import com.azure.messaging.servicebus.models.ServiceBusReceiveMode;
 import com.azure.messaging.servicebus.models.SubQueue;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.time.OffsetDateTime;
 import java.util.ArrayList;
@@ -229,5 +231,26 @@ final class Scenarios {
         return Map.of("before", before, "bodies", texts(found), "left", left,
                 "dead", List.of(text(dead), dead.getDeadLetterReason()),
                 "again", List.of(text(again), again.getDeliveryCount()));
+    }
+
+    /** Accepts a session by its id, and the next one that is available; sets its state. */
+    static Map<String, Object> session(Azure.Scene scene) {
+        ServiceBusSenderClient sender = scene.sender();
+        for (String text : List.of("a1", "b1", "a2")) {
+            sender.sendMessage(new ServiceBusMessage(text).setSessionId(text.substring(0, 1)));
+        }
+        ServiceBusSessionReceiverClient sessions = scene.opened(
+                scene.builder.sessionReceiver().queueName(scene.name).disableAutoComplete().buildClient());
+        ServiceBusReceiverClient first = scene.opened(sessions.acceptNextSession());
+        String busy = Azure.why(() -> sessions.acceptSession("a"));
+        List<ServiceBusReceivedMessage> found = Azure.received(first, 2);
+        found.forEach(first::complete);
+        byte[] none = first.getSessionState();
+        first.setSessionState("state".getBytes(StandardCharsets.UTF_8));
+        boolean renewed = first.renewSessionLock().isAfter(OffsetDateTime.now());
+        ServiceBusReceiverClient second = scene.opened(sessions.acceptSession("b"));
+        return Map.of("sessions", List.of(first.getSessionId(), second.getSessionId()), "bodies", texts(found),
+                "busy", busy, "state", List.of(none == null ? 0 : none.length,
+                        new String(first.getSessionState(), StandardCharsets.UTF_8)), "renewed", renewed);
     }
 }

@@ -23,22 +23,27 @@ from lightrail.shard.queue.commands import (
     Credit,
     Detach,
     Enqueue,
+    Fetched,
     Purge,
     RenewSession,
+    Restore,
+    SetState,
     Settle,
     Tick,
 )
 from lightrail.shard.queue.effects import (
     Deliver,
     Effect,
+    Fetch,
     Refused,
+    Removed,
     SessionAccepted,
     SessionLost,
     SessionRenewed,
 )
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.runs import Location, Run, batch_of
 from tests.model.histories import SOAK_S, checked, soak
 from tests.support.shard.checked_queue import annotated, look
 
@@ -53,11 +58,16 @@ class SessionModel(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         self.stack.enter_context(patch.object(limits, "DELIVERY_SLICE_MESSAGES", 2))
-        self.machine = Machine("orders", Policy(groups=True, lock_ms=LOCK_MS), annotate=annotated, look=look)
+        self.policy = Policy(groups=True, lock_ms=LOCK_MS)
+        self.machine = Machine("orders", self.policy, annotate=annotated, look=look)
         self.now = 1_000
         self.sequence = 0
         self.identity = 0
         self.group_of: dict[int, str] = {}
+        self.texts: dict[int, bytes] = {}
+        """Messages by sequence."""
+        self.states: dict[str, int] = {}
+        """By group: the sequence of its state."""
         self.waiting: dict[str, list[int]] = {each: [] for each in GROUPS}
         """By group: sequences of messages that are ready, rising."""
         self.flight: dict[int, list[tuple[int, int]]] = {}
@@ -117,6 +127,16 @@ class SessionModel(RuleBasedStateMachine):
                 rest.append(effect)
         return rest
 
+    def read(self, run: Run) -> list[Run]:
+        """The messages of a run on disk."""
+        return [
+            Run(
+                batch_of([self.texts[each]], durable=True, location=Location(0, 100 * each, 100)),
+                *(0, 1, each, run.attempts),
+            )
+            for each in range(run.sequence, run.end)
+        ]
+
     def deliver(self, effect: Deliver) -> None:
         for index in range(effect.run.count):
             sequence = effect.run.sequence + index
@@ -142,7 +162,10 @@ class SessionModel(RuleBasedStateMachine):
             self.waiting[group].append(self.sequence)
             self.sequence += 1
         messages = [f"group={group} x".encode()] * count
-        self.do(Enqueue(batch_of(messages, enqueued_at_ms=self.now)))
+        first = self.sequence - count
+        self.texts.update((first + index, message) for index, message in enumerate(messages))
+        location = Location(0, 100 * first, 100)
+        self.do(Enqueue(batch_of(messages, durable=True, enqueued_at_ms=self.now, location=location)))
 
     @rule(group=st.sampled_from(GROUPS))
     def accept(self, group: str) -> None:
@@ -218,24 +241,73 @@ class SessionModel(RuleBasedStateMachine):
         for waiting in self.waiting.values():
             waiting.clear()
 
+    @rule(group=st.sampled_from(GROUPS), text=st.sampled_from(["one", "two", None]))
+    def set_state(self, group: str, text: str | None) -> None:
+        batch = None
+        if text is not None:
+            # Where the journal has it: a state may leave memory.
+            location = Location(0, 100 * self.sequence, 100)
+            message = self.texts[self.sequence] = f"group={group} {text}".encode()
+            batch = batch_of([message], durable=True, enqueued_at_ms=self.now, location=location)
+            self.sequence += 1
+        former = self.states.pop(group, None)
+        effects = self.machine.apply(SetState(group, batch), self.now)
+        removed = [each.first_sequence for each in effects if isinstance(each, Removed)]
+        assert removed == ([] if former is None else [former])
+        if text is not None:
+            self.states[group] = self.sequence - 1
+        invariants.check(self.machine)
+
+    @rule(bytes_wanted=st.integers(1, 1 << 10))
+    def evict(self, bytes_wanted: int) -> None:
+        self.machine.contents.evict(bytes_wanted)
+        invariants.check(self.machine)
+
+    @rule(loses=st.booleans())
+    def restart(self, loses: bool) -> None:
+        """The shard starts again without consumers, perhaps also without messages; evicted ones are read."""
+        self.dispatch()
+        runs = sorted(self.machine.contents.runs(), key=lambda run: run.sequence)
+        for identity in [*self.session, *self.seeking, *self.plain]:
+            self.gone(identity)
+        kept = [run for run in runs if run.is_state or not loses]
+        for waiting in self.waiting.values() if loses else ():
+            waiting.clear()
+        self.machine = Machine("orders", self.policy, annotate=annotated, look=look)
+        self.do(Restore(kept, self.sequence))
+        self.dispatch()
+
     @rule(delay=st.booleans())
     def change(self, delay: bool) -> None:
-        self.do(Change(Policy(groups=True, lock_ms=LOCK_MS, delay=delay)))
-        flying = {
-            self.group_of[sequence]: identity
-            for identity, runs in self.flight.items()
-            for _, sequence in runs
-            if identity in self.plain
-        }
-        self.mine = flying
+        is_arranged_again = delay != self.policy.delay
+        self.policy = Policy(groups=True, lock_ms=LOCK_MS, delay=delay)
+        self.do(Change(self.policy))
+        if is_arranged_again:
+            # Who has nothing of a group in flight no longer owns it, unless it is a session.
+            self.mine = {
+                self.group_of[sequence]: identity
+                for identity, runs in self.flight.items()
+                for _, sequence in runs
+                if identity in self.plain
+            }
         self.dispatch()
 
     @rule()
     def dispatch(self) -> None:
-        for _ in range(3):
+        for _ in range(6):
             self.forget_empty()
-            assert not self.see(self.machine.dispatch(self.now))
+            effects = self.machine.dispatch(self.now)
+            assert not self.see(effects)
             invariants.check(self.machine)
+            for effect in effects:
+                if isinstance(effect, Fetch):
+                    self.do(Fetched(effect.run.sequence, self.read(effect.run)))
+        states = self.machine.locking.states
+        for group in GROUPS:
+            run = states.find(group)
+            assert (None if run is None else run.sequence) == self.states.get(group)
+            if run is not None and run.batch.data is not None:
+                assert run.messages() == [self.texts[run.sequence]]
         for identity, until_ms in self.until.items():
             assert until_ms > self.now, f"the lock of {identity} has ended"
         for group, waiting in self.waiting.items():

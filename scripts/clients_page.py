@@ -238,6 +238,8 @@ def _azures(sdks: str) -> Mapping[str, Proof]:
     return dict.fromkeys(AZURES, _azure_at("sdks", sdks))
 
 
+SESSION: Final = "a_session_is_accepted_by_its_id_and_as_the_next_one_and_has_a_state"
+"""The test of sessions for each client."""
 ON_AZURE: Final[Mapping[str, Mapping[str, Proof]]] = {
     "messages with all fields": _azures("a_message_arrives_with_all_that_was_set"),
     "lists and batches": _azures("a_batch_becomes_messages_that_are_received_and_deleted"),
@@ -248,6 +250,14 @@ ON_AZURE: Final[Mapping[str, Mapping[str, Proof]]] = {
     "scheduling and cancelling": _azures("messages_are_scheduled_and_cancelled"),
     "deferred messages": _azures("a_deferred_message_is_received_by_its_number_and_once"),
     "duplicate detection": _azures("of_messages_with_one_id_the_first_is_stored"),
+    "sessions by their id": _azures(SESSION),
+    "the next available session": _azures(SESSION),
+    "locks of sessions that are renewed": _azures(SESSION),
+    "states of sessions": _azures(SESSION),
+    "lists of sessions": {
+        AZURES[0]: _azure_at("sessions", "sessions_are_listed"),
+        AZURES[2]: _azure_at("sdks", SESSION),
+    },
     "topics and subscriptions": _azures("a_subscription_gets_what_a_topic_is_sent_and_has_dead_letters"),
     "keys and rights": _azures("who_may_not_send_is_refused"),
     "WebSocket": _azures("messages_pass_over_a_websocket"),

@@ -148,6 +148,22 @@ DEFERRED_RECEIVED_MAX: Final = 500
 BUS_REASON_CHARACTERS: Final = 1_024
 """Characters of a dead letter's reason, and of its description, from a client of Azure Service Bus; the rest
 is cut."""
+SESSION_ID_CHARACTERS_MAX: Final = 128
+"""Characters of the id of a session, as in Azure Service Bus; below KEY_BYTES_MAX, so that the key of a group
+has all of them."""
+SESSION_STATE_BYTES_MAX: Final = 256 * 1024
+"""Bytes of the state of a session, as in Azure Service Bus."""
+SESSIONS_SHOWN_MAX: Final = 1_000
+"""Ids of sessions in the answer to one request."""
+SESSION_LOADING_AGAIN_MS: Final = 50
+"""After what time a frontend repeats a request about a queue whose groups are being read."""
+SESSION_PEEK_PAGES_MAX: Final = 100
+"""Pages of messages that are read from the shard for one request to peek at a session."""
+SESSION_WAIT_MS: Final = 60_000
+"""How long a receiver waits for the next available session, unless its client has another time-out: Azure
+Service Bus waits for a minute."""
+SESSION_WAIT_MS_MAX: Final = 3_600_000
+"""Longest such wait."""
 ACCESS_KEYS_MAX: Final = 4
 """Shared access keys of one user: replacing a key needs two; a signature is checked with each."""
 BATCHED_MESSAGES_MAX: Final = 4_096

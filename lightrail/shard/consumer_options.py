@@ -19,4 +19,6 @@ def options_of(body: ConsumerOpen, looks: Looks) -> commands.ConsumerOptions:
         selects=None if body.filter is None else selector(body.filter, looks),
         lock_ms=body.lock_ms,
         lock_key=body.lock_key,
+        session=body.session,
+        any_session=body.any_session,
     )

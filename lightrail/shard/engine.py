@@ -34,6 +34,7 @@ from lightrail.shard.reading import Read
 from lightrail.shard.receiving import Receiving
 from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.requests import Operation, Requests
+from lightrail.shard.session_requests import SessionRequests
 from lightrail.shard.settling import Settling
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.takeovers import Takeovers
@@ -86,6 +87,8 @@ class Engine:
         )
         requests.add(self.transactions.operations)
         requests.add(LockRequests(queues, performer, links, answers.when_synced).operations)
+        sessions = SessionRequests(queues, performer, links, store, answers.when_synced)
+        requests.add(sessions.operations)
         relays = self._relays = Relays(names, tenancy, memory)
         freezing = self.freezing = Freezing(queues, performer, links, counts)
         arrivals = self.arrivals = Arrivals(queues, performer, store, memory, links, counts)

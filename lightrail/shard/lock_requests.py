@@ -97,7 +97,7 @@ class LockRequests:
 
     def _deliveries(self, peer: Peer, fields: Fields) -> tuple[Queue, Consumer, list[int]]:
         """The queue, the consumer and the delivery numbers that a request names."""
-        queue = named(self._queues, fields)
+        queue, consumer = consumer_of(self._queues, peer, fields)
         numbers = fields.get("numbers")
         if (
             not isinstance(numbers, list)
@@ -108,13 +108,6 @@ class LockRequests:
                 conditions.INVALID_FIELD,
                 f"numbers is {str(numbers)[:80]!a}; expected a list of 1 to {limits.LOCKS_RENEWED_MAX} "
                 "delivery numbers",
-            )
-        link = whole(fields, "link", 0, _NUMBER_MAX, None)
-        consumer = peer.consumers.get(link)
-        if consumer is None or consumer.queue is not queue:
-            # The queue is being created or declared again; a later request will find it.
-            raise RequestError(
-                conditions.MOVED, f"no consumer of {queue.name} has the number {link} here now"
             )
         return queue, consumer, numbers
 
@@ -174,6 +167,17 @@ class LockRequests:
         """Answers when the settlement is on disk; `deferred`: see `Queue.answer_when_applied`."""
         if not queue.answer_when_applied(reply, 0, deferred):
             self._wait(reply, 0)
+
+
+def consumer_of(queues: Queues, peer: Peer, fields: Fields) -> tuple[Queue, Consumer]:
+    """The queue and the consumer of the requesting frontend that a request names. Raises RequestError."""
+    queue = named(queues, fields)
+    link = whole(fields, "link", 0, _NUMBER_MAX, None)
+    consumer = peer.consumers.get(link)
+    if consumer is None or consumer.queue is not queue:
+        # The queue is being created or declared again; a later request will find it.
+        raise RequestError(conditions.MOVED, f"no consumer of {queue.name} has the number {link} here now")
+    return queue, consumer
 
 
 def _lock(fields: Fields) -> tuple[str, int]:

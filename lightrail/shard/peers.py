@@ -179,6 +179,13 @@ class Consumer:
         self.opened = opened
         """The options of its opening, needed if its queue moves."""
 
+    def accept_session(self, session: str, locked_ms: int) -> None:
+        """Notifies the frontend of the session that the consumer owns; `locked_ms` as in SessionAccepted."""
+        if self.opened is not None:
+            self.opened.session, self.opened.any_session = session, False
+        body = session.encode("utf-8", "surrogatepass")
+        self.peer.out.append(frame(Kind.SESSION, link=self.link, number=locked_ms, body=body))
+
 
 class Settlement:
     """A SETTLE that has to be answered; a Waiter.

@@ -60,6 +60,7 @@ class Performer:
         "exports",
         "leaving",
         "messages_unsynced",
+        "on_lost_session",
         "reading",
         "reads",
         "touched",
@@ -69,6 +70,8 @@ class Performer:
         self._queues = queues
         self._store = store
         self._counts = counts
+        self.on_lost_session: Callable[[Queue, int, int], None] = _no_links
+        """Ends the link of a consumer, which its machine has detached; set by the links."""
         self.consumers: dict[int, Consumer] = {}
         """Consumers by their number in the machines."""
         self.exports: dict[Queue, Rewrites] = {}
@@ -151,6 +154,12 @@ class Performer:
             self.read(queue, effect.run)
         elif isinstance(effect, effects.Refused):
             self._refused(effect)
+        elif isinstance(effect, effects.SessionAccepted):
+            consumer = self.consumers.get(effect.consumer)
+            if consumer is not None:
+                consumer.accept_session(effect.session, effect.locked_ms)
+        elif isinstance(effect, effects.SessionLost):
+            self.on_lost_session(queue, effect.consumer, now_ms)
 
     def enqueue(self, queue: Queue, batch: Batch, now_ms: int) -> None:
         """Adds a batch to a queue; the record of a durable one is appended already."""
@@ -290,6 +299,10 @@ class Performer:
         consumer.peer.consumers.pop(consumer.link, None)
         refusal = Refusal(effect.condition, effect.description)
         consumer.peer.out.append(frame(Kind.GONE, link=consumer.link, body=refusal.encode()))
+
+
+def _no_links(_queue: Queue, _consumer: int, _now_ms: int) -> None:
+    """A performer without links has none to end."""
 
 
 def _back(queue: Queue, run: Run, outcome: record.Outcome) -> Settle:

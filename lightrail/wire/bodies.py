@@ -125,10 +125,21 @@ class ConsumerOpen(_Body):
     """Prefix of the delivery-tags of a link that may be resumed; 0 until the shard has answered."""
     durability: int = 0
     """See ProducerOpen."""
+    session: str | None = None
+    """Group-id of the session whose messages it gets; SESSION is the answer when the session is accepted."""
+    any_session: bool = False
+    """Its session is the next available one; set `session` once it is known."""
+
+    @property
+    def is_session(self) -> bool:
+        """Whether it receives the messages of one session."""
+        return self.any_session or self.session is not None
 
     def encode(self) -> bytes:
         optional = ("default_undeliverable", "durability")
         unused = tuple(name for name in optional if not getattr(self, name))
+        if not self.is_session:
+            unused += ("session", "any_session")
         if self.suspended_ms is None:
             return _opening(self, *unused, "suspended_ms", "recovers", "terminus")
         return _opening(self, *unused)

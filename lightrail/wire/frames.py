@@ -84,6 +84,7 @@ class Kind(IntEnum):
     UNSETTLED = 92
     RESENT = 93
     YIELD = 94
+    SESSION = 95
 
 
 # Flags of FORGET.

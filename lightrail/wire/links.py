@@ -118,6 +118,13 @@ class Consumer:
             durability: see Producer.unsettled.
         """
 
+    def accepted(self, session: str, locked_ms: int) -> None:
+        """The consumer has this session now: only for consumers that requested one.
+
+        Args:
+            locked_ms: milliseconds for which the session is locked; 0 as long as the consumer is open.
+        """
+
     def resent(self, number: int) -> None:
         """Of the deliveries to be sent again, those below this number have arrived, or are lost."""
 
@@ -166,6 +173,11 @@ def _recovered(consumer: Consumer, part: bytes) -> None:
     consumer.recovered(terminus, number, ranges, flags >> DURABILITY_SHIFT)
 
 
+def _accepted(consumer: Consumer, part: bytes) -> None:
+    session = str(memoryview(part)[HEADER.size :], "utf-8", "surrogatepass")
+    consumer.accepted(session, HEADER.unpack_from(part)[6])
+
+
 def _resent(consumer: Consumer, part: bytes) -> None:
     consumer.resent(HEADER.unpack_from(part)[6])
 
@@ -183,5 +195,6 @@ TO_CONSUMERS: Final[dict[int, Callable[[Consumer, bytes], None]]] = {
     Kind.SETTLED: _settled,
     Kind.UNSETTLED: _recovered,
     Kind.RESENT: _resent,
+    Kind.SESSION: _accepted,
 }
 """Methods of a consumer that they call."""

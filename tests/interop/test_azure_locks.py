@@ -266,11 +266,3 @@ def test_what_is_received_and_deleted_has_no_lock(client: ServiceBusClient, queu
         (message,) = received(receiver, 1)
         assert message.sequence_number == 1
         wait.until(lambda: receiver.peek_messages() == [], "the message is gone")
-
-
-def test_sessions_are_refused_with_the_reason(client: ServiceBusClient, queue: str) -> None:
-    with (
-        pytest.raises(ServiceBusError, match="sessions are not available"),
-        client.get_queue_receiver(queue, session_id="s") as receiver,
-    ):
-        receiver.receive_messages(max_wait_time=1)

@@ -30,6 +30,7 @@ SCENARIOS = (
     "websocket",
     "deferred",
     "duplicates",
+    "session",
 )
 LANGUAGES = {
     "python": SCENARIOS,
@@ -79,6 +80,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with Broker(data, "--allow-anonymous", "true", *tls) as broker:
         for language in LANGUAGES:
             give(data, f"{language}/renew", role="queue", lock_duration=30)
+            give(data, f"{language}/session", role="queue", groups=True, lock_duration=30)
             give(data, f"{language}/schedule", role="queue", delay=True)
             give(data, f"{language}/duplicates", role="queue", duplicate_window=60)
             give(data, f"{language}/topic", role="router")
@@ -234,6 +236,22 @@ def test_sends_and_receives_go_on_over_a_kill_of_the_broker(program: Program, tm
             client.wait()
     found = Found.read(program.language, output.decode())
     assert found["restart"] == {"bodies": list(range(20))}
+
+
+def test_a_session_is_accepted_by_its_id_and_as_the_next_one_and_has_a_state(sdk: Found) -> None:
+    found = dict(sdk["session"])
+    # Those for JavaScript and Java list no sessions, and wait for the next one as long as for any call.
+    only_go = {"none": "timeout", "listed": ["b", "a"]} if sdk.program == "go" else {}
+    busy: dict[str, object] = {"go": True, "javascript": "SessionCannotBeLocked"}
+    busy |= {"java": "SESSION_CANNOT_BE_LOCKED", "python": "SessionCannotBeLockedError"}
+    assert found == {
+        "sessions": ["a", "b"],
+        "bodies": ["a1", "a2"],
+        "busy": busy[sdk.program],
+        "state": [0, "state"],
+        "renewed": True,
+        **only_go,
+    }
 
 
 @pytest.mark.parametrize("program", ["javascript", "java"], indirect=True)

@@ -25,7 +25,8 @@ from lightrail.frontend.links.anonymous import (
 )
 from lightrail.frontend.links.attach import Attach, right_of
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.links.bus_deliveries import BusConsumerLink, is_bus_link, refuse_sessions
+from lightrail.frontend.links.bus_deliveries import BusConsumerLink, is_bus_link
+from lightrail.frontend.links.bus_sessions import request_session, session_link
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.delaying import DELAYED_DELIVERY, DelayingProducer, may_delay
 from lightrail.frontend.links.deliveries import ConsumerLink
@@ -310,12 +311,12 @@ def _bound_size(attach: Attach) -> None:
 
 async def _consume(attach: Attach, *, relay: bool = False) -> None:
     link = attach.link
-    refuse_sessions(link)
     options = consumer_options(link, attach.record.name)
     options.relay = relay
     if not relay:
         options.client_link = client_link_of(link, attach.connection.client.user)
-    options.filter, attach.terms.filter = source_filter(link.source)
+    if not request_session(attach, options):
+        options.filter, attach.terms.filter = source_filter(link.source)
     queue_owner = await attach.place()
     if queue_owner is None:
         return
@@ -329,6 +330,8 @@ async def _consume(attach: Attach, *, relay: bool = False) -> None:
 def _consumer(attach: Attach, queue_owner: "Owner", options: "ConsumerOpen") -> ConsumerLink:
     """The object of a link that receives from a queue or a connection point."""
     link, connection = attach.link, attach.connection
+    if options.is_session:
+        return session_link(attach, queue_owner, options)
     is_bus = not options.relay and is_bus_link(link)
     seconds = None if is_bus else consumer_suspended_s(link, options)
     if seconds is not None:

@@ -56,6 +56,8 @@ class Terms:
     """Capabilities that the answer offers."""
     filter: dict[Symbol, Any] | None = None
     """The part of the source's filter that is applied; the answer lists it (messaging 3.5.3)."""
+    properties: dict[Symbol, Any] | None = None
+    """Properties of the answer to the attach of a link on which the client receives."""
     hold: Hold | None = None
     outlives: bool = False
     """Whether the terminus stays when the link has ended: a durable subscription."""

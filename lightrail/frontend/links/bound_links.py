@@ -82,6 +82,7 @@ class BoundLinks:
             source=source,
             target=link.target,
             offered_capabilities=terms.offered,
+            properties=terms.properties or {},
             unsettled=unsettled,
         )
         self._connection.touch()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.events import Outcome
-from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Source, TransactionalState
+from lightrail.amqp.performatives import AmqpError, Modified, Rejected, TransactionalState
 from lightrail.amqp.sections import (
     decode_annotations,
     decode_application_properties,
@@ -25,11 +25,10 @@ from lightrail.amqp.sections import (
 )
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
-from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.outcomes import Deferral
-from lightrail.model import conditions, limits
+from lightrail.model import limits
 from lightrail.model.names import is_dead_letter
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import (
@@ -53,7 +52,6 @@ TTL_MS_MAX: Final = (1 << 32) - 1
 """Largest ttl of a header: a uint (messaging 3.2.1)."""
 SEQUENCE: Final = Symbol("x-opt-sequence-number")
 ENQUEUED: Final = Symbol("x-opt-enqueued-time")
-SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 FIRST_SEQUENCE: Final = 1
 """The clients' sequence of a queue's first message, which is 0 here."""
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
@@ -75,16 +73,6 @@ def is_bus_link(link: "Link") -> bool:
         return True
     opened = link.session.connection.peer_open
     return opened is not None and (opened.properties or {}).get(PRODUCT) == GO_PRODUCT
-
-
-def refuse_sessions(link: "Link") -> None:
-    """Raises ConditionError if the client requests the messages of one session."""
-    source = link.source
-    if isinstance(source, Source) and source.filter and SESSION_FILTER in source.filter:
-        raise ConditionError(
-            conditions.NOT_IMPLEMENTED,
-            "sessions are not available in this version; receive without one, from a queue with groups",
-        )
 
 
 class BusConsumerLink(ConsumerLink):
@@ -119,7 +107,7 @@ class BusConsumerLink(ConsumerLink):
         )
         if not message_format:
             blob_at = DELIVER_ENDS + 4 * count
-            until_ms = delivered_at(part, self._frontend.now_ms()) + self._lock_ms()
+            until_ms = self._locked_until(part)
             # These clients add the ttl to the time of enqueueing: it is not reduced by the time in the queue.
             life_ms = max(0, expires - enqueued) if expires else None
             messages: list[bytes] = []
@@ -141,9 +129,11 @@ class BusConsumerLink(ConsumerLink):
             part = b"".join((part[:HEADER_SIZE], columns, ends.tobytes(), *messages))
         super().deliver(part, number, count)
 
-    def _lock_ms(self) -> int:
+    def _locked_until(self, part: bytes | memoryview) -> int:
+        """The end of the locks of a slice, in milliseconds since the epoch."""
         policy = self._frontend.directory.get(self._bus_queue).policy
-        return policy.milliseconds("lock_duration") or limits.BUS_LOCK_SHOWN_MS
+        lock_ms = policy.milliseconds("lock_duration") or limits.BUS_LOCK_SHOWN_MS
+        return delivered_at(part, self._frontend.now_ms()) + lock_ms
 
     def outcome(self, event: Outcome) -> None:
         """The client's outcome: a dead letter has its reasons, and undeliverable-here defers."""

@@ -4,11 +4,12 @@ import secrets
 from typing import Final
 from uuid import UUID
 
-from lightrail.amqp.events import ACCEPTED
+from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.sections import with_delivery_annotations
 from lightrail.amqp.values import DecodeError, Symbol, Timestamp
 from lightrail.frontend.links.bus_deliveries import DEFERRED, FIRST_SEQUENCE, annotated, annotations_of
 from lightrail.frontend.links.headers import with_new_header
+from lightrail.frontend.nodes import bus_sessions
 from lightrail.frontend.nodes.bus_fields import Fields, queue_of, sequences_of, whole
 from lightrail.frontend.nodes.bus_locks import KEY_BYTES, settle_deferred, token_of
 from lightrail.frontend.nodes.links import NodeContext
@@ -16,6 +17,7 @@ from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model.names import is_dead_letter
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
+from lightrail.wire.bodies import Answer
 
 NOT_FOUND: Final = "com.microsoft:message-not-found"
 LOCK_TOKEN: Final = Symbol("x-opt-lock-token")
@@ -29,8 +31,9 @@ async def receive(connection: NodeContext, record: Name, body: Fields) -> Fields
     Raises RequestError if not all of them are deferred and unlocked; then none is locked.
     """
     demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
-    if body.get("session-id") is not None:
-        raise RequestError(501, "sessions are not available in this version: receive without a session-id")
+    session = None if body.get("session-id") is None else bus_sessions.session_of(body)
+    if session is not None:
+        bus_sessions.link_of(connection, record, session)
     mode = LOCKED
     if body.get("receiver-settle-mode") is not None:
         mode = whole(body, "receiver-settle-mode", AT_ONCE, LOCKED)
@@ -48,6 +51,8 @@ async def receive(connection: NodeContext, record: Name, body: Fields) -> Fields
             + (f"that {', '.join(missing)} can't be read" if missing else "fewer"),
             NOT_FOUND,
         )
+    if session is not None:
+        await _demand_session(connection, record, session, answer, key)
     found: list[Fields] = []
     at = 0
     now_ms = connection.frontend.now_ms()
@@ -78,3 +83,25 @@ def with_token(message: bytes, token: UUID) -> bytes:
         return with_delivery_annotations(message, {LOCK_TOKEN: token})
     except DecodeError:
         return message
+
+
+async def _demand_session(
+    connection: NodeContext, record: Name, session: str, answer: Answer, key: bytes
+) -> None:
+    """Raises RequestError if a locked message is not of the session; then none stays locked."""
+    rows = answer.fields["messages"]
+    at = 0
+    wrong: list[str] = []
+    for row in rows:
+        end = at + int(row["size"])
+        if bus_sessions.session_in(bytes(answer.blob[at:end]), int(row["message_format"])) != session:
+            wrong.append(str(int(row["sequence"]) + FIRST_SEQUENCE))
+        at = end
+    if wrong:
+        for row in rows:
+            await settle_deferred(connection, record, token_of(key, int(row["sequence"])), RELEASED)
+        raise RequestError(
+            404,
+            f"expected messages of the session {session!a:.80}, found others: {', '.join(wrong[:5])}",
+            NOT_FOUND,
+        )

@@ -5,7 +5,7 @@ statusDescription, for some errors errorCondition, and a map. Sequences are one 
 links/bus_deliveries.py.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from lightrail.frontend.links.bus_deliveries import (
     annotated,
     annotations_of,
 )
-from lightrail.frontend.nodes import bus_locks, deferred, entity_rules
+from lightrail.frontend.nodes import bus_locks, bus_sessions, deferred, entity_rules
 from lightrail.frontend.nodes.bus_fields import SEQUENCE_END, Fields, queue_of, sequences_of, whole
 from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.posting import Posting, PostingError
@@ -30,17 +30,11 @@ from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_na
 from lightrail.namespace.errors import TakenError
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, demand_look
+from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import UNKNOWN_SEQUENCE
 
 SUFFIX: Final = "/$management"
 PREFIX: Final = "com.microsoft:"
-NOT_HERE: Final[Mapping[str, str]] = {
-    "renew-session-lock": "sessions are not available",
-    "get-session-state": "sessions are not available",
-    "set-session-state": "sessions are not available",
-    "get-message-sessions": "sessions are not available",
-}
-"""Operations of Service Bus that this version lacks, with the reasons."""
 CONDITIONS: Final = {
     400: "com.microsoft:argument-error",
     401: conditions.UNAUTHORIZED_ACCESS,
@@ -70,6 +64,10 @@ class EntityManagement:
             "peek-message": self._peek,
             "renew-lock": bus_locks.renew,
             "update-disposition": bus_locks.settle,
+            "renew-session-lock": bus_sessions.renew,
+            "get-session-state": bus_sessions.get_state,
+            "set-session-state": bus_sessions.set_state,
+            "get-message-sessions": bus_sessions.list_sessions,
             "receive-by-sequence-number": deferred.receive,
             "schedule-message": self._schedule,
             "cancel-scheduled-message": self._cancel,
@@ -86,9 +84,6 @@ class EntityManagement:
         """Executes a request; its errors are in the answer."""
         try:
             operation, body = _parse(payload)
-            if operation in NOT_HERE:
-                text = f"{PREFIX}{operation} is not available in this version: {NOT_HERE[operation]}"
-                raise RequestError(501, text)
             if operation not in self._operations:
                 known = ", ".join(sorted(self._operations))
                 raise RequestError(501, f"{PREFIX}{operation!a:.80} is not known; there are {known}")
@@ -125,24 +120,25 @@ class EntityManagement:
     async def _peek(self, connection: NodeContext, record: Name, body: Fields) -> Fields | None:
         """Messages from a sequence on, without locking or removing them; None if there are none."""
         demand_look(connection.frontend.directory, connection.client.caller_for(record.name), record)
-        if body.get("session-id") is not None:
-            raise RequestError(501, "sessions are not available in this version: peek without a session-id")
+        session = None if body.get("session-id") is None else bus_sessions.session_of(body)
         start = max(0, whole(body, "from-sequence-number", -SEQUENCE_END, SEQUENCE_END) - FIRST_SEQUENCE)
         count = min(whole(body, "message-count", 1, 1 << 31), limits.MANAGEMENT_PAGE_MAX)
         fields = {"from": start, "count": count, "bytes": limits.MANAGEMENT_PAGE_BYTES}
-        answer = await connection.frontend.ask_shard(queue_of(record), "peek", fields)
+        if session is not None:
+            fields["count"] = limits.MANAGEMENT_PAGE_MAX
         messages: list[Fields] = []
-        at = 0
-        is_dead = is_dead_letter(record.name)
-        for each in answer.fields.get("messages", ()):
-            end = at + int(each["size"])
-            message = bytes(answer.blob[at:end])
-            at = end
-            if not each["message_format"]:
-                state = SCHEDULED if each["state"] == "delayed" else DEFERRED * bool(each.get("deferred"))
-                notes = annotations_of(int(each["sequence"]), int(each["enqueued_at_ms"]), state)
-                message = annotated(message, notes, is_dead=is_dead)
-            messages.append({"message": message})
+        size = 0
+        for _ in range(1 if session is None else limits.SESSION_PEEK_PAGES_MAX):
+            answer = await connection.frontend.ask_shard(queue_of(record), "peek", fields)
+            for message in _peeked(answer, session, is_dead_letter(record.name)):
+                if len(messages) == count or (messages and size > limits.MANAGEMENT_PAGE_BYTES):
+                    break
+                messages.append({"message": message})
+                size += len(message)
+            following = answer.fields.get("next")
+            if following is None or len(messages) == count or size > limits.MANAGEMENT_PAGE_BYTES:
+                break
+            fields["from"] = following
         return {"messages": messages} if messages else None
 
     async def _schedule(self, connection: NodeContext, record: Name, body: Fields) -> Fields:
@@ -195,6 +191,22 @@ class EntityManagement:
         return {}
 
 
+def _peeked(answer: Answer, session: str | None, is_dead: bool) -> Iterator[bytes]:
+    """The messages of an answer to `peek` with their annotations; those of one session, if there is one."""
+    at = 0
+    for each in answer.fields.get("messages", ()):
+        end = at + int(each["size"])
+        message = bytes(answer.blob[at:end])
+        at = end
+        if session is not None and bus_sessions.session_in(message, int(each["message_format"])) != session:
+            continue
+        if not each["message_format"]:
+            state = SCHEDULED if each["state"] == "delayed" else DEFERRED * bool(each.get("deferred"))
+            notes = annotations_of(int(each["sequence"]), int(each["enqueued_at_ms"]), state)
+            message = annotated(message, notes, is_dead=is_dead)
+        yield message
+
+
 def _parse(payload: bytes) -> tuple[str, Fields]:
     """The operation without its prefix, and the map of the body. Raises RequestError."""
     try:
@@ -217,8 +229,6 @@ def _scheduled(value: Any, now_ms: int) -> tuple[bytes, bool, int, int]:
     message = value.get("message") if isinstance(value, dict) else None
     if not isinstance(message, bytes):
         raise RequestError(400, "expected each of messages to be a map with an encoded message as message")
-    if value.get("session-id") is not None:
-        raise RequestError(501, "sessions are not available in this version: schedule without a session-id")
     try:
         durable, priority, ttl, expiry = attributes(message)
     except DecodeError as error:

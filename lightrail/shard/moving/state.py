@@ -167,9 +167,9 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
         if consumer.departed:
             fields |= {"departed": True, "lock_key": consumer.options.lock_key}
         elif peer is not None and peer.opened is not None:
-            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": _fields_of(peer.opened)}
+            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": _opened(consumer, peer.opened)}
         elif (origin := links.adopted.get(consumer.id)) is not None:
-            fields |= {"boot": origin.boot, "link": origin.link, "opened": _fields_of(origin.opened)}
+            fields |= {"boot": origin.boot, "link": origin.link, "opened": _opened(consumer, origin.opened)}
             if origin.has_ended:
                 fields["ended"] = True
         else:
@@ -183,9 +183,12 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
     return found
 
 
-def _fields_of(opened: ConsumerOpen) -> dict[str, Any]:
-    """An opening as JSON; shards of former versions refuse the durability."""
-    fields = asdict(opened)
+def _opened(consumer: Consumer, opened: ConsumerOpen) -> dict[str, Any]:
+    """The fields of a consumer's opening; those that former versions do not know only if they are set."""
+    options = consumer.options
+    fields = asdict(opened) | {"session": options.session, "any_session": options.any_session}
+    if not options.is_session:
+        del fields["session"], fields["any_session"]
     if not opened.durability:
         del fields["durability"]
     return fields

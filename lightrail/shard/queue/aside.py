@@ -19,15 +19,17 @@ from lightrail.shard.queue.runs import Run
 
 NOBODY: Final = -2
 """The number of the internal consumer that has the deferred messages."""
+NOBODY_WITH_STATES: Final = -3
+"""The number of the one that has the states of sessions (states.py)."""
 
 
 class Aside:
-    """Deferred messages, by sequence. Callers keep the sums of deliveries."""
+    """Deferred messages, or states, by sequence. Callers keep the sums of deliveries."""
 
     __slots__ = ("consumer", "count")
 
-    def __init__(self) -> None:
-        self.consumer = Consumer(NOBODY, ConsumerOptions(), None)
+    def __init__(self, identity: int = NOBODY) -> None:
+        self.consumer = Consumer(identity, ConsumerOptions(), None)
         self.count = 0
         """Number of messages."""
 

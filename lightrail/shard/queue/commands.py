@@ -73,6 +73,15 @@ class ConsumerOptions:
     lock_key: str = ""
     """Name of its locks: with a key they outlive the consumer and are settled or renewed by key and
     number."""
+    session: str | None = None
+    """The group-id of its session: it gets the messages of this group, and no other consumer does."""
+    any_session: bool = False
+    """Its session is the next one with a ready message and without an owner; `session` is set then."""
+
+    @property
+    def is_session(self) -> bool:
+        """Whether it receives the messages of one session (sessions.py)."""
+        return self.any_session or self.session is not None
 
 
 class Enqueue(NamedTuple):
@@ -195,6 +204,23 @@ class RenewDeliveries(NamedTuple):
     numbers: Sequence[int]
 
 
+class RenewSession(NamedTuple):
+    """Renews the lock of a consumer's session from now on; answered by SessionRenewed."""
+
+    consumer: int
+
+
+class SetState(NamedTuple):
+    """Sets the state of a session, whose id is the group-id of the batch's only message.
+
+    The message is the next one of the queue, and on disk already if it is durable.
+    """
+
+    session: str
+    batch: Batch | None
+    """None to remove the state."""
+
+
 class Tick(NamedTuple):
     """Time has passed: expires messages and locks that are due. `next_deadline_ms` is when to send it."""
 
@@ -311,6 +337,8 @@ Command = (
     | LockDeferred
     | RenewLock
     | RenewDeliveries
+    | RenewSession
+    | SetState
     | SettleDeliveries
     | Tick
     | Purge

@@ -134,6 +134,7 @@ class Consumers:
         "passed_over",
         "rings",
         "single_active",
+        "states",
         "suspended",
     )
 
@@ -145,6 +146,8 @@ class Consumers:
         """The internal consumer of deliveries that wait for their outcome (deferred.py)."""
         self.aside: Consumer | None = None
         """The internal consumer of deferred messages (aside.py)."""
+        self.states: Consumer | None = None
+        """The internal consumer of states (states.py)."""
         self.single_active = False
         self.browsers: list[Consumer] = []
         self.competing = 0
@@ -165,6 +168,8 @@ class Consumers:
             yield self.deferred
         if self.aside is not None:
             yield self.aside
+        if self.states is not None:
+            yield self.states
 
     def attach(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
         """Attaches a consumer, or returns why not."""
@@ -185,7 +190,9 @@ class Consumers:
             self.competing += 1
             ring = self._ring(options.priority)
             ring.members += 1
-            lock_ms = 0 if options.presettled else options.lock_ms or policy.lock_ms or 0
+            # The deliveries of a session are locked by the session.
+            untimed = options.presettled or options.is_session
+            lock_ms = 0 if untimed else options.lock_ms or policy.lock_ms or 0
             consumer = Consumer(identity, options, ring, lock_ms)
             consumer.standby = self.single_active and self._has_active
         self.by_id[identity] = consumer
@@ -271,7 +278,7 @@ class Consumers:
         competing = [each for each in self.by_id.values() if each.ring is not None]
         timed: list[Consumer] = []
         for consumer in competing:
-            if not consumer.options.presettled:
+            if not (consumer.options.presettled or consumer.options.is_session):
                 untimed = not consumer.lock_ms
                 consumer.locks(consumer.options.lock_ms or policy.lock_ms or 0)
                 if untimed and consumer.lock_ms:

@@ -9,7 +9,7 @@ from heapq import merge
 from typing import Final
 
 from lightrail.model import limits
-from lightrail.shard.queue.aside import Aside
+from lightrail.shard.queue.aside import NOBODY_WITH_STATES, Aside
 from lightrail.shard.queue.commands import Peek
 from lightrail.shard.queue.consumers import Consumers
 from lightrail.shard.queue.counters import Counters, Gauges
@@ -48,6 +48,7 @@ class Contents:
         "policy",
         "ready",
         "special",
+        "states",
         "work",
     )
 
@@ -69,6 +70,8 @@ class Contents:
         )
         self.aside = Aside()
         """Deferred messages; the sums of `deliveries` count them."""
+        self.states = Aside(NOBODY_WITH_STATES)
+        """States of sessions; the sums of `deliveries` count them."""
         self.duplicates: Duplicates | None = None
         """The message-ids of the window of duplicates, if the policy has one."""
         self.special: Special | None = None
@@ -85,9 +88,13 @@ class Contents:
         return [*self.waiting(), *self.aside]
 
     def set_aside(self, run: Run) -> None:
-        """Adds deferred messages that are in no line."""
-        self.aside.add(run)
-        self.consumers.aside = self.aside.consumer
+        """Adds deferred messages, or states, that are in no line."""
+        if run.is_state:
+            self.states.add(run)
+            self.consumers.states = self.states.consumer
+        else:
+            self.aside.add(run)
+            self.consumers.aside = self.aside.consumer
         self.deliveries.take_over(run)
         self.deadlines.add(run)
 
@@ -217,11 +224,11 @@ class Contents:
     @property
     def in_flight_count(self) -> int:
         """Number of messages that are delivered and not settled."""
-        return self.deliveries.count - self.aside.count
+        return self.deliveries.count - self.aside.count - self.states.count
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of unsettled and of deferred messages."""
+        """Bytes of unsettled and deferred messages, and of states."""
         return self.deliveries.bytes
 
     def sizes(self) -> tuple[int, int]:

@@ -165,6 +165,31 @@ class Renewed(NamedTuple):
     lock has no time limit."""
 
 
+class SessionAccepted(NamedTuple):
+    """The consumer owns a session from now on."""
+
+    consumer: int
+    session: str
+    locked_ms: int
+    """Milliseconds for which the session is locked; 0 as long as the consumer is attached."""
+
+
+class SessionLost(NamedTuple):
+    """The lock of the consumer's session has ended, or the queue has no sessions any more.
+
+    The consumer is detached, and its deliveries are settled with its default outcome.
+    """
+
+    consumer: int
+
+
+class SessionRenewed(NamedTuple):
+    """The answer to a RenewSession."""
+
+    locked_ms: int | None
+    """As in SessionAccepted; None if the consumer owns no session."""
+
+
 class SettledDeliveries(NamedTuple):
     """The answer to a SettleDeliveries, delivery by delivery."""
 
@@ -196,6 +221,9 @@ Effect = (
     | LockAnswer
     | LockedDeferred
     | Renewed
+    | SessionAccepted
+    | SessionLost
+    | SessionRenewed
     | SettledDeliveries
     | Peeked
 )

@@ -10,7 +10,7 @@ NOTHING: Final = -1
 class Group:
     """The messages of one group-id, and their owner."""
 
-    __slots__ = ("foreign", "in_flight", "key", "offered", "owner", "ready", "refused")
+    __slots__ = ("foreign", "in_flight", "is_session", "key", "offered", "owner", "ready", "refused")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
@@ -25,3 +25,5 @@ class Group:
         """The first ready sequence, once it is in the heap of the consumers that may get it."""
         self.refused = False
         """Whether the owner can't get the first message; it loses the group when none of it is in flight."""
+        self.is_session = False
+        """Whether the owner has accepted the group as a session: it owns the group until it detaches."""

@@ -322,13 +322,13 @@ class Groups(Order):
         """Determines the owner of a group and its offer again, after messages of it have left."""
         ready = group.ready
         self._forget_stale(group)
-        if not (ready or group.in_flight or group.foreign):
+        if not (ready or group.in_flight or group.foreign or group.is_session):
             if group.owner is not None:
                 self._owned.get(group.owner, {}).pop(group, None)
             if self.groups.get(group.key) is group:
                 del self.groups[group.key]
             return
-        if not group.in_flight and (group.refused or self._bars_owner(group)):
+        if not (group.in_flight or group.is_session) and (group.refused or self._bars_owner(group)):
             self._leave(group)
             self._touched.pop(group, None)
         if ready:

@@ -11,6 +11,7 @@ from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.reserved import Reservation
 from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.sessions import Sessions, may_be_session
 from lightrail.shard.queue.sparse import Sparse
 
 
@@ -23,13 +24,15 @@ def check(machine: Machine) -> None:
     _check_locked_once(contents)
     _check_deadlines(contents)
     _check_groups(contents)
+    _check_sessions(contents)
     _check_locks(contents)
     _check_bounds(contents)
 
 
 def _check_conservation(contents: Contents) -> None:
     counters = contents.counters
-    present = contents.ready.count + contents.delayed_count + contents.in_flight_count + contents.aside.count
+    present = contents.ready.count + contents.delayed_count + contents.in_flight_count
+    present += contents.aside.count + contents.states.count
     assert counters.arrived == present + counters.left, (
         f"{counters.arrived} arrived, but {present} are present and {counters.left} left: {counters}"
     )
@@ -99,14 +102,17 @@ def _check_consumers(contents: Contents) -> None:
             contents.locks.by_key[consumer.options.lock_key] is consumer
         )
     assert contents.aside.count == sum(run.count for run in contents.aside)
-    assert all(run.is_deferred for run in contents.aside)
+    assert all(run.is_deferred and not run.is_state for run in contents.aside)
+    assert contents.states.count == sum(run.count for run in contents.states)
+    assert all(run.is_state for run in contents.states)
+    assert consumers.states is contents.states.consumer or not contents.states.count
     assert consumers.aside is contents.aside.consumer or not contents.aside.count
     _check_line(contents.aside.consumer.in_flight)
     count += sum(run.count for run in contents.deferred)
     size += sum(run.size for run in contents.deferred)
     assert contents.in_flight_count == count
-    count += contents.aside.count
-    size += sum(run.size for run in contents.aside)
+    count += contents.aside.count + contents.states.count
+    size += sum(run.size for run in (*contents.aside, *contents.states))
     assert contents.in_flight_bytes == size
     for consumer in consumers:
         for run in consumer.in_flight.runs[consumer.in_flight.head :]:
@@ -183,6 +189,32 @@ def _check_groups(contents: Contents) -> None:
         assert group.foreign >= 0
         assert group.owner is not None or not group.in_flight, "messages with an owner who is none"
         assert group.owner is None or group.owner in contents.consumers.by_id, "the owner has left"
+
+
+def _check_sessions(contents: Contents) -> None:
+    """Each session is with one consumer, which has no messages of other groups; none is overlooked."""
+    order = contents.deliveries.order
+    bound = [each for each in contents.consumers.by_id.values() if each.options.is_session]
+    if not isinstance(order, Sessions):
+        assert not bound, "a consumer has a session of a queue without groups"
+        return
+    sessions = {group.owner: group for group in order.groups.values() if group.is_session}
+    assert set(sessions) == {each.id for each in bound if each.options.session is not None}
+    for consumer in bound:
+        assert not consumer.lock_ms
+        assert consumer.id not in sessions or list(order._owned[consumer.id]) == [sessions[consumer.id]]
+    for group in order._free:
+        assert group.owner is None, "an available session has an owner"
+    if not (order.loading or order._touched):
+        for group in order.groups.values():
+            is_available = group.owner is None and group.ready and not group.foreign
+            assert not is_available or group in order._free or not may_be_session(group), "it is overlooked"
+    if not order.loading:
+        stored = sorted([*order.outdated, *(each.sequence for each in order.states.values())])
+        assert stored == [each for run in contents.states for each in range(run.sequence, run.end)]
+    assert set(order._ends) <= set(sessions)
+    ends = {identity: min(end for end, each in order._heap if each == identity) for identity in order._ends}
+    assert all(end_ms <= order._ends[identity] for identity, end_ms in ends.items()), "a lock without an end"
 
 
 def _check_locks(contents: Contents) -> None:

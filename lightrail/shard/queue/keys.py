@@ -23,6 +23,8 @@ Key = tuple[int, Any]
 """Rank of the kind, and a value that compares with all others of the kind."""
 
 _NUMBER: Final = 1
+TEXT: Final = 4
+"""The rank of characters, strings and symbols."""
 MISSING: Final[Key] = (9, 0)
 
 
@@ -39,7 +41,7 @@ def key_of(value: Any) -> Key:
     if isinstance(value, float):
         return (_NUMBER, float(value)) if value == value else (2, 0)
     if isinstance(value, str):
-        return 4, _shortened(str(value))
+        return TEXT, _shortened(str(value))
     if isinstance(value, UUID):
         return 5, value.int
     if isinstance(value, bytes | bytearray | memoryview):

@@ -24,6 +24,7 @@ from lightrail.shard.queue.message_keys import MessageKeys
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.replacing import Replacing
 from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.sessions import Sessions
 from lightrail.shard.queue.sparse import Sparse
 
 _EVERYTHING: Final = 1 << 64
@@ -164,6 +165,11 @@ class Loading:
                     self._assign(order, piece, past.owners or {})
                 for piece in pieces:
                     order.held(consumer, piece, stays)
+            states = self._consumers.states
+            if isinstance(order, Sessions) and states is not None:
+                for run in states.in_flight.runs[states.in_flight.head :]:
+                    for piece in self._keys.pieces(run):
+                        order.know_state(piece)
         elif self._replacing.values is not None:
             newest = past.newest or {}
             for consumer in self._consumers:
@@ -194,7 +200,7 @@ class Loading:
                     yield run
 
     def _is_unknown(self, run: Run) -> bool:
-        if run.is_deferred:
+        if run.is_deferred and not run.is_state:
             # It does not become ready again.
             return False
         unsized = run.batch.ends is None and run.last - run.first > 1

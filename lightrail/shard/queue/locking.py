@@ -1,29 +1,43 @@
-"""Locking: commands about single deliveries, by the key of their locks or by their consumer, and answers."""
+"""Locking: commands about single deliveries and sessions, and their answers."""
 
 from lightrail.shard.queue.commands import (
     ConsumerOptions,
     LockDeferred,
     RenewDeliveries,
     RenewLock,
+    RenewSession,
+    SetState,
     SettleDeliveries,
     SettleLocked,
 )
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.effects import Effect, LockAnswer, LockedDeferred, Renewed, SettledDeliveries
+from lightrail.shard.queue.effects import (
+    Effect,
+    LockAnswer,
+    LockedDeferred,
+    Renewed,
+    SessionRenewed,
+    SettledDeliveries,
+)
 from lightrail.shard.queue.outcomes import Outcomes
+from lightrail.shard.queue.removals import Removals
+from lightrail.shard.queue.states import States
 
-LockCommand = SettleLocked | RenewLock | RenewDeliveries | SettleDeliveries | LockDeferred
+LockCommand = (
+    SettleLocked | RenewLock | RenewDeliveries | RenewSession | SetState | SettleDeliveries | LockDeferred
+)
 
 
 class Locking:
     """Settles and renews single deliveries of one queue."""
 
-    __slots__ = ("_contents", "_outcomes")
+    __slots__ = ("_contents", "_outcomes", "states")
 
-    def __init__(self, contents: Contents, outcomes: Outcomes) -> None:
+    def __init__(self, contents: Contents, outcomes: Outcomes, removals: Removals) -> None:
         self._contents = contents
         self._outcomes = outcomes
+        self.states = States(contents, removals)
 
     def apply(self, command: LockCommand, now_ms: int, effects: list[Effect]) -> None:
         """Applies a command, after ending expired locks."""
@@ -40,8 +54,16 @@ class Locking:
                 if consumer is not None:
                     renewed = self._contents.locks.renew_deliveries(consumer, command.numbers, now_ms)
                 effects.append(Renewed(renewed))
+            case RenewSession():
+                special = self._contents.special
+                sessions = None if special is None else special.sessions
+                lock_ms = self._contents.policy.lock_ms or 0
+                locked = None if sessions is None else sessions.renew(command.consumer, lock_ms, now_ms)
+                effects.append(SessionRenewed(locked))
             case SettleDeliveries():
                 self._settle_deliveries(command, effects)
+            case SetState():
+                self.states.apply(command, effects)
             case LockDeferred():
                 self._lock_deferred(command, now_ms, effects)
 

@@ -14,7 +14,7 @@ are per run and per range, never per message, except where messages are rewritte
 from dataclasses import replace
 
 from lightrail.model import limits
-from lightrail.shard.queue import reserved
+from lightrail.shard.queue import reserved, sessions
 from lightrail.shard.queue.arrangement import Arrangement
 from lightrail.shard.queue.commands import (
     RELEASED,
@@ -27,27 +27,22 @@ from lightrail.shard.queue.commands import (
     Detach,
     Enqueue,
     Fetched,
-    LockDeferred,
     Lose,
     Open,
     Peek,
     Purge,
-    RenewDeliveries,
-    RenewLock,
     Reserve,
     Restore,
     Resume,
     Settle,
-    SettleDeliveries,
-    SettleLocked,
     Suspend,
     Tick,
 )
 from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.effects import Effect, Fetch, Purged, Reason, Stored
+from lightrail.shard.queue.effects import Effect, Fetch, Purged, Reason, SessionLost, Stored
 from lightrail.shard.queue.joining import Joining
 from lightrail.shard.queue.keys import Look
-from lightrail.shard.queue.locking import Locking
+from lightrail.shard.queue.locking import LockCommand, Locking
 from lightrail.shard.queue.outcomes import Annotate, Outcomes, is_much
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.removals import Removals, removed
@@ -70,7 +65,7 @@ class Machine:
         ValueError: the policy has features that do not combine.
     """
 
-    __slots__ = ("_arrangement", "_joining", "_locking", "_removals", "contents", "outcomes")
+    __slots__ = ("_arrangement", "_joining", "_removals", "contents", "locking", "outcomes")
 
     def __init__(
         self,
@@ -85,7 +80,7 @@ class Machine:
         self._arrangement = Arrangement(name, self.contents, self._joining, look)
         self._removals = Removals(self.contents)
         self.outcomes = Outcomes(self.contents, self._removals, annotate)
-        self._locking = Locking(self.contents, self.outcomes)
+        self.locking = Locking(self.contents, self.outcomes, self._removals)
         self._arrangement.follow(policy or Policy(), 0)
 
     # --- commands -------------------------------------------------------------------------------------
@@ -123,26 +118,24 @@ class Machine:
                 found = reserved.conclude(self.contents.consumers, command)
                 if found is not None:
                     self.outcomes.settle(*found, command.outcome, effects)
-            case SettleLocked() | RenewLock() | RenewDeliveries() | SettleDeliveries() | LockDeferred():
+            case _ if isinstance(command, LockCommand):
                 self._pass_time(now_ms, effects)
-                self._locking.apply(command, now_ms, effects)
+                self.locking.apply(command, now_ms, effects)
             case Purge():
                 self._purge(effects)
             case Peek():
                 effects.append(self.contents.peek(command))
             case Cancel():
-                special = self.contents.special
-                cancelled = None if special is None else special.cancel(command.sequence)
-                if cancelled is not None:
-                    self.contents.counters.cancelled += cancelled.count
-                    effects.append(removed(cancelled, Reason.CANCELLED))
+                self._removals.cancel(command.sequence, effects)
             case Restore():
                 self._arrangement.restore(command, now_ms)
             case Change():
                 self._arrangement.follow(command.policy, now_ms)
+                self._end_sessions(effects)
                 self._trim(effects)
             case Open():
                 self._arrangement.open(command, now_ms)
+                self._end_sessions(effects)
                 self._trim(effects)
         return effects
 
@@ -179,6 +172,8 @@ class Machine:
         contents = self.contents
         identity, options = command
         refused = contents.locks.refusal(identity, options)
+        if refused is None and options.is_session:
+            refused = sessions.refusal(contents.deliveries.order, identity, options)
         if refused is None:
             refused = contents.consumers.attach(identity, options, contents.policy)
         if refused is not None:
@@ -204,6 +199,17 @@ class Machine:
             self.outcomes.settle(consumer, runs, consumer.options.default_outcome, effects)
         if contents.deliveries.order is not None:
             self._arrangement.detached(consumer, contents.deliveries.order)
+
+    def _lose_session(self, identity: int, effects: list[Effect]) -> None:
+        self._detach(Detach(identity), effects)
+        effects.append(SessionLost(identity))
+
+    def _end_sessions(self, effects: list[Effect]) -> None:
+        """Detaches the consumers of sessions if the queue has no groups any more."""
+        if not self.contents.policy.groups:
+            for consumer in list(self.contents.consumers.by_id.values()):
+                if consumer.options.is_session:
+                    self._lose_session(consumer.id, effects)
 
     def _lose(self, command: Lose, effects: list[Effect]) -> None:
         """Detaches a consumer because the broker failed: its deliveries are released."""
@@ -325,6 +331,10 @@ class Machine:
         special = contents.special
         if special is not None:
             special.prepare(now_ms, effects)
+            if special.sessions is not None:
+                for identity in special.sessions.go_on(contents.policy.lock_ms or 0, now_ms, effects):
+                    self._lose_session(identity, effects)
+                self.locking.states.settle_outdated(effects)
             # Messages that are no longer delayed may be discarded now.
             self._trim(effects)
         returning = self.outcomes.returning
@@ -364,6 +374,7 @@ class Machine:
             for run in unread:
                 deliveries.lost(run)
                 contents.counters.lost += run.count
+                contents.states.count -= run.count * run.is_state
                 effects.append(removed(run, Reason.LOST))
         came, lost = contents.eviction.fill(command, now_ms, missing=missing)
         if len(contents.deferred):

@@ -116,6 +116,14 @@ class Removals:
                 contents.work.left -= LEAVING
                 effects.append(removed(oldest, Reason.DISCARDED))
 
+    def cancel(self, sequence: int, effects: list[Effect]) -> None:
+        """Removes a delayed message before its time, if it is (still) delayed."""
+        contents = self._contents
+        cancelled = None if contents.special is None else contents.special.cancel(sequence)
+        if cancelled is not None:
+            contents.counters.cancelled += cancelled.count
+            effects.append(removed(cancelled, Reason.CANCELLED))
+
     # --- deferred messages ------------------------------------------------------------------------------
 
     def take_aside(self) -> list[Run]:
@@ -172,6 +180,13 @@ class Removals:
     def _forget_keys(self, run: Run) -> None:
         if self._contents.special is not None:
             self._contents.special.keys.forget(run)
+
+    def take_state(self, sequence: int) -> Run | None:
+        """Removes and returns the state of a session; None if it was lost."""
+        run = self._contents.states.take(sequence)
+        if run is not None:
+            self._took_aside(run)
+        return run
 
     # --- dead letters -----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from lightrail.model.attempts import DEFERRED
+from lightrail.model.attempts import DEFERRED, STATE
 
 Ends = memoryview | array  # type: ignore[type-arg]  # items are u32; one name for both column types
 Data = bytes | bytearray | memoryview
@@ -114,8 +114,13 @@ class Run:
 
     @property
     def is_deferred(self) -> bool:
-        """Whether a receiver has deferred the messages (aside.py)."""
+        """Whether the messages are for no consumer: a receiver has deferred them (aside.py), or states."""
         return self.attempts >= DEFERRED
+
+    @property
+    def is_state(self) -> bool:
+        """Whether the messages are states of sessions (states.py)."""
+        return self.attempts & (DEFERRED | STATE) == DEFERRED | STATE
 
     @property
     def end(self) -> int:

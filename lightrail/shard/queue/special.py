@@ -16,7 +16,6 @@ from lightrail.shard.queue.delays import Delays
 from lightrail.shard.queue.deliveries import Deliveries
 from lightrail.shard.queue.effects import Effect
 from lightrail.shard.queue.eviction import Eviction
-from lightrail.shard.queue.groups import Groups
 from lightrail.shard.queue.keys import Look
 from lightrail.shard.queue.last_values import LastValues
 from lightrail.shard.queue.line import GONE
@@ -28,6 +27,7 @@ from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ranked import Ranked
 from lightrail.shard.queue.replacing import Replacing
 from lightrail.shard.queue.runs import Batch, Run
+from lightrail.shard.queue.sessions import Sessions
 from lightrail.shard.queue.sparse import Sparse
 from lightrail.shard.queue.work import Work
 
@@ -46,6 +46,7 @@ class Special:
         "order",
         "ready",
         "replacing",
+        "sessions",
         "singles",
     )
 
@@ -72,8 +73,10 @@ class Special:
         values = LastValues() if policy.order == orders.LAST_VALUE else None
         self.replacing = Replacing(values, self.keys, ready, counters)
         self.order: Order
+        self.sessions: Sessions | None = None
+        """The order of a queue with groups."""
         if policy.groups:
-            self.order = Groups(ready, eviction, deliveries, self.keys.group_of)
+            self.order = self.sessions = Sessions(ready, eviction, deliveries, self.keys.group_of)
         elif policy.order == orders.SORTED:
             self.order = Ranked(ready, eviction, deliveries, self.keys.key_of, joins=False)
         elif policy.priorities > 1:
@@ -275,7 +278,9 @@ class Special:
         """Time of the next work; 0 for at once."""
         if self.replacing.has_effects or self.order.unfinished or self.loading.is_due:
             return 0
-        return None if self.delays is None else self.delays.next_ms
+        due_ms = None if self.delays is None else self.delays.next_ms
+        ends_ms = None if self.sessions is None else self.sessions.next_ms
+        return due_ms if ends_ms is None else ends_ms if due_ms is None else min(due_ms, ends_ms)
 
 
 def _sequence(run: Run) -> int:

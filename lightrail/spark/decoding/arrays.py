@@ -11,7 +11,7 @@ from lightrail.amqp.sections import decode_header
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError
 from lightrail.journal.layout import APPEND_BODY
-from lightrail.model.attempts import DEFERRED
+from lightrail.model.attempts import DEFERRED, STATE
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.decoding.runs import EVENTS, REASON_SIZE_AT, RETURNED, Runs, carries_messages, reason_of
@@ -284,7 +284,7 @@ def _delivery_count(rows: Rows, facts: Facts) -> pa.Array:
         return pa.nulls(rows.count, pa.int64())
     starts = np.where(there, rows.records, rows.records[int(np.argmax(there))])
     attempts = rows.window.u32[starts + np.where(rows.messages, 76, 44)].astype(np.int64)
-    numbers = attempts & ~DEFERRED
+    numbers = attempts & ~(DEFERRED | STATE)
     return pa.array(rows.spread(numbers), pa.int64(), mask=~rows.spread(there))
 
 

@@ -258,6 +258,26 @@ async function duplicates(scene) {
   return { bodies: texts(await received(receiver, 2)), left: await left(receiver) };
 }
 
+/** Accepts a session by its id, and the next one that is available; sets its state. */
+async function session(scene) {
+  await scene.sender().sendMessages(["a1", "b1", "a2"].map((body) => ({ body, sessionId: body[0] })));
+  const first = await scene.client.acceptNextSession(scene.name);
+  const busy = await why(scene.client.acceptSession(scene.name, "a"));
+  const messages = await received(first, 2);
+  for (const each of messages) await first.completeMessage(each);
+  const none = await first.getSessionState();
+  await first.setSessionState("state");
+  const renewed = (await first.renewSessionLock()) > new Date();
+  const second = await scene.client.acceptSession(scene.name, "b");
+  return {
+    sessions: [first.sessionId, second.sessionId],
+    bodies: texts(messages),
+    busy,
+    state: [none?.length ?? 0, await first.getSessionState()],
+    renewed,
+  };
+}
+
 /** A handler's message is completed when it returns, and abandoned when it fails. */
 async function processor(scene) {
   await scene.send("one", "two", "three");
@@ -325,7 +345,7 @@ function print(scenario, found) {
 }
 
 const scenarios = {
-  send, batch, settle, renew, peek, schedule, topic, refused, websocket, deferred, duplicates, processor, restart,
+  send, batch, settle, renew, peek, schedule, topic, refused, websocket, deferred, duplicates, session, processor, restart,
 };
 for (const name of names) {
   const scene = new Scene(prefix + name);

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from azure.servicebus import (
+    NEXT_AVAILABLE_SESSION,
     ServiceBusClient,
     ServiceBusMessage,
     ServiceBusMessageState,
@@ -292,6 +293,34 @@ def duplicates(scene: Scene) -> dict[str, Any]:
     return {"bodies": texts(received(receiver, 2)), "left": left(receiver)}
 
 
+def session(scene: Scene) -> dict[str, Any]:
+    """Accepts a session by its id, and the next one that is available; sets its state."""
+    sender = scene.sender()
+    for text in ("a1", "b1", "a2"):
+        sender.send_messages(ServiceBusMessage(text, session_id=text[0]))
+
+    def accepted(id: Any) -> ServiceBusReceiver:
+        receiver = scene.client.get_queue_receiver(scene.name, session_id=id)
+        return scene.opened.enter_context(receiver)
+
+    first = accepted(NEXT_AVAILABLE_SESSION)
+    busy = why(lambda: accepted("a"))
+    messages = received(first, 2)
+    for each in messages:
+        first.complete_message(each)
+    none = first.session.get_state()
+    first.session.set_state("state")
+    renewed = first.session.renew_lock() > datetime.now(UTC)
+    second = accepted("b")
+    return {
+        "sessions": [first.session.session_id, second.session.session_id],
+        "bodies": texts(messages),
+        "busy": busy,
+        "state": [len(none or b""), first.session.get_state().decode()],
+        "renewed": renewed,
+    }
+
+
 def restart(scene: Scene) -> dict[str, Any]:
     """Sends and receives on the same objects while the broker is killed and started again."""
     client = scene.client_for(
@@ -333,6 +362,7 @@ SCENARIOS: dict[str, Callable[[Scene], dict[str, Any]]] = {
         websocket,
         deferred,
         duplicates,
+        session,
         restart,
     )
 }

@@ -13,7 +13,6 @@ from lightrail.amqp.performatives import (
     Modified,
     Open,
     Rejected,
-    Source,
     TransactionalState,
 )
 from lightrail.amqp.sections import (
@@ -27,14 +26,11 @@ from lightrail.amqp.sections import (
     with_application_properties,
 )
 from lightrail.amqp.values import Symbol
-from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bus_deliveries import (
-    SESSION_FILTER,
     BusConsumerLink,
     annotated,
     annotations_of,
     is_bus_link,
-    refuse_sessions,
 )
 from lightrail.frontend.links.outcomes import Deferral
 from lightrail.model import limits
@@ -256,13 +252,6 @@ def test_a_link_of_the_client_for_go_is_the_bus_by_the_open_of_its_connection(
     properties = None if product is None else {Symbol("product"): product}
     link.session.connection.peer_open = Open(container_id="x", properties=properties)
     assert is_bus_link(link) is expected  # type: ignore[arg-type]
-
-
-def test_sessions_are_refused() -> None:
-    link = FakeLink()
-    link.source = Source(filter={SESSION_FILTER: None})  # type: ignore[attr-defined]
-    with pytest.raises(ConditionError, match="sessions are not available"):
-        refuse_sessions(link)  # type: ignore[arg-type]
 
 
 def test_a_message_without_an_id_has_the_same_one_whenever_it_is_delivered() -> None:

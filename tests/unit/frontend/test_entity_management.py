@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp.values import Array, Long
-from lightrail.frontend.nodes.entity_management import NOT_HERE, EntityManagement, is_entity_management
+from lightrail.frontend.nodes.entity_management import EntityManagement, is_entity_management
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
@@ -37,16 +37,11 @@ def refused(operation: str, body: Any, status: int, condition: str, text: str, *
     play(test)
 
 
-@pytest.mark.parametrize("operation", NOT_HERE)
-def test_what_the_broker_lacks_is_not_implemented(operation: str) -> None:
-    text = f"com.microsoft:{operation} is not available in this version: {NOT_HERE[operation]}"
-    refused(f"com.microsoft:{operation}", {}, 501, "amqp:not-implemented", text)
-
-
 ARGUMENT = "com.microsoft:argument-error"
 PEEK, RENEW = "com.microsoft:peek-message", "com.microsoft:renew-lock"
 SCHEDULE, CANCEL = "com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"
 RECEIVE = "com.microsoft:receive-by-sequence-number"
+STATE, SESSIONS = "com.microsoft:get-session-state", "com.microsoft:get-message-sessions"
 MANY = limits.MANAGEMENT_PAGE_MAX + 1
 
 
@@ -65,7 +60,7 @@ MANY = limits.MANAGEMENT_PAGE_MAX + 1
         (PEEK, {}, 400, ARGUMENT, "from-sequence-number is None"),
         (PEEK, {"from-sequence-number": 1, "message-count": 0}, 400, ARGUMENT, "message-count is 0"),
         (PEEK, {"from-sequence-number": True}, 400, ARGUMENT, "from-sequence-number is True"),
-        (PEEK, {"session-id": "s"}, 501, "amqp:not-implemented", "sessions are not available"),
+        (PEEK, {"session-id": 1}, 400, ARGUMENT, "session-id is 1; expected a string"),
         (RENEW, {}, 400, ARGUMENT, f"1 to {limits.LOCKS_RENEWED_MAX} UUIDs"),
         (RENEW, {"lock-tokens": []}, 400, ARGUMENT, "lock-tokens"),
         (RENEW, {"lock-tokens": ["x"]}, 400, ARGUMENT, "lock-tokens"),
@@ -82,21 +77,18 @@ MANY = limits.MANAGEMENT_PAGE_MAX + 1
         (
             RECEIVE,
             {"sequence-numbers": [1], "session-id": "s"},
-            501,
-            "amqp:not-implemented",
-            "sessions are not available",
+            410,
+            "com.microsoft:session-lock-lost",
+            "found 's'",
         ),
+        (STATE, {"session-id": "s"}, 410, "com.microsoft:session-lock-lost", "found 's'"),
+        (STATE, {}, 400, ARGUMENT, "session-id is None; expected a string"),
+        (SESSIONS, {"skip": 0, "top": 0}, 400, ARGUMENT, "top is 0"),
+        (SESSIONS, {"skip": 0, "top": 1}, 400, ARGUMENT, "last-updated-time is None"),
         (SCHEDULE, {"messages": []}, 400, ARGUMENT, "expected messages"),
         (SCHEDULE, {"messages": [{"message": data(b"")}] * MANY}, 400, ARGUMENT, "expected messages"),
         (SCHEDULE, {"messages": ["x"]}, 400, ARGUMENT, "a map with an encoded message"),
         (SCHEDULE, {"messages": [{"message": b"\0\0"}]}, 400, ARGUMENT, "can't be read"),
-        (
-            SCHEDULE,
-            {"messages": [{"message": data(b""), "session-id": "s"}]},
-            501,
-            "amqp:not-implemented",
-            "sessions are not available",
-        ),
         (CANCEL, {}, 400, ARGUMENT, "sequence-numbers"),
         (CANCEL, {"sequence-numbers": [0]}, 400, ARGUMENT, "from 1 on"),
         (CANCEL, {"sequence-numbers": [1] * MANY}, 400, ARGUMENT, "sequence-numbers"),

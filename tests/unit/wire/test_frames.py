@@ -260,6 +260,7 @@ def examples() -> dict[str, bytes]:
         ),
         "RESEND": frame(Kind.RESEND, link=6, epoch=3, body=encode_ranges([(3, 2), (7, 1)])),
         "RESENT": frame(Kind.RESENT, link=6, number=8),
+        "SESSION": frame(Kind.SESSION, link=6, number=60_000, body=b"Anna"),
         "YIELD": frame(Kind.YIELD, link=6),
         "YIELDED": frame(Kind.YIELDED, link=6),
         "OUTCOME": frame(Kind.OUTCOME, flags=OutcomeCode.RELEASED, link=5, epoch=1, count=2, number=9),

@@ -28,7 +28,7 @@ type scenario func(*Scene) map[string]any
 var scenarios = map[string]scenario{
 	"send": send, "batch": batch, "settle": settle, "renew": renew, "peek": peek, "schedule": schedule,
 	"topic": topic, "refused": refused, "websocket": overWebSocket, "deferred": deferred, "duplicates": duplicates,
-	"restart": restart,
+	"session": session, "restart": restart,
 }
 
 // check ends a scenario whose call fails.

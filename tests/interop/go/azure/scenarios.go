@@ -229,3 +229,39 @@ func restart(scene *Scene) map[string]any {
 	check(client.Close(scene))
 	return map[string]any{"bodies": slices.Sorted(maps.Keys(found))}
 }
+
+// Accepts a session by its id, and the next one that is available; sets its state.
+func session(scene *Scene) map[string]any {
+	sender := scene.sender(scene.name)
+	for _, text := range []string{"a1", "b1", "a2"} {
+		session := text[:1]
+		check(sender.SendMessage(scene, &azservicebus.Message{Body: []byte(text), SessionID: &session}, nil))
+	}
+	first := must(scene.client.AcceptNextSessionForQueue(scene, scene.name, nil))
+	_, busy := scene.client.AcceptSessionForQueue(scene, scene.name, "a", nil)
+	found := []string{}
+	for len(found) < 2 {
+		for _, message := range must(first.ReceiveMessages(scene, 2, nil)) {
+			found = append(found, string(message.Body))
+			check(first.CompleteMessage(scene, message, nil))
+		}
+	}
+	none := must(first.GetSessionState(scene, nil))
+	check(first.SetSessionState(scene, []byte("state"), nil))
+	before := first.LockedUntil()
+	check(first.RenewSessionLock(scene, nil))
+	renewed := !first.LockedUntil().Before(before) && first.LockedUntil().After(time.Now())
+	second := must(scene.client.AcceptSessionForQueue(scene, scene.name, "b", nil))
+	soon, cancel := context.WithTimeout(scene, 2*time.Second)
+	defer cancel()
+	_, nothing := scene.client.AcceptNextSessionForQueue(soon, scene.name, nil)
+	listed := must(scene.client.NewListSessionsForQueuePager(scene.name, nil).NextPage(scene)).Sessions
+	state := string(must(first.GetSessionState(scene, nil)))
+	check(first.Close(scene))
+	check(second.Close(scene))
+	return map[string]any{
+		"sessions": []string{first.SessionID(), second.SessionID()}, "bodies": found,
+		"busy":  strings.Contains(busy.Error(), "session-cannot-be-locked"),
+		"state": []any{len(none), state}, "renewed": renewed, "none": why(nothing), "listed": listed,
+	}
+}

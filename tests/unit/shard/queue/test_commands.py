@@ -23,9 +23,11 @@ from lightrail.shard.queue.commands import (
     Purge,
     RenewDeliveries,
     RenewLock,
+    RenewSession,
     Reserve,
     Restore,
     Resume,
+    SetState,
     Settle,
     SettleDeliveries,
     SettleLocked,
@@ -38,6 +40,7 @@ from lightrail.shard.queue.effects import (
     LockedDeferred,
     Peeked,
     Renewed,
+    SessionRenewed,
     SettledDeliveries,
 )
 from lightrail.shard.queue.policy import Policy
@@ -58,6 +61,8 @@ IDLE: list[tuple[Command, list[Effect]]] = [
     (LockDeferred(7, "key", [0], 100), [LockedDeferred([], 0)]),
     (SettleDeliveries(1, [0], RELEASED), [SettledDeliveries([False])]),
     (RenewDeliveries(1, [0, 1]), [Renewed([0, 0])]),
+    (RenewSession(1), [SessionRenewed(None)]),
+    (SetState("session", None), []),
     (Tick(), []),
     (Purge(), []),
     (Cancel(0), []),

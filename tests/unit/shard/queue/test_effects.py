@@ -12,10 +12,11 @@ from lightrail.shard.queue.effects import (
     Peeked,
     Reason,
     Renewed,
+    SessionRenewed,
     SettledDeliveries,
 )
 
-ANSWERS = {LockAnswer, LockedDeferred, Renewed, SettledDeliveries, Peeked}
+ANSWERS = {LockAnswer, LockedDeferred, Renewed, SessionRenewed, SettledDeliveries, Peeked}
 """What the caller of a command reads itself."""
 
 

@@ -4,11 +4,11 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.shard.queue.commands import RELEASED, Change, Credit, Purge, Settle
-from lightrail.shard.queue.groups import Groups
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ranked import Ranked
 from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.sessions import Sessions
 from lightrail.shard.queue.special import Special
 from tests.support.shard.checked_queue import DELAY, GROUPS, LAST_VALUE, SORTED, Bench
 
@@ -28,7 +28,7 @@ def sequences(runs: list[Run]) -> list[int]:
 @pytest.mark.parametrize(
     ("policy", "order", "singles"),
     [
-        (GROUPS, Groups, True),
+        (GROUPS, Sessions, True),
         (SORTED, Ranked, True),
         (Policy(priorities=5), Ranked, False),
         (LAST_VALUE, Order, True),

@@ -1,4 +1,5 @@
 import com.azure.core.amqp.AmqpRetryOptions;
+import com.azure.core.amqp.exception.AmqpException;
 import com.azure.messaging.servicebus.ServiceBusClientBuilder;
 import com.azure.messaging.servicebus.ServiceBusException;
 import com.azure.messaging.servicebus.ServiceBusMessage;
@@ -32,7 +33,7 @@ final class Azure {
             Map.entry("websocket", Scenarios::websocket), Map.entry("processor", Scenarios::processor),
             Map.entry("transaction", Scenarios::transaction), Map.entry("deferring", Scenarios::deferring),
             Map.entry("deferred", Scenarios::deferred), Map.entry("duplicates", Scenarios::duplicates),
-            Map.entry("restart", Scenarios::restart));
+            Map.entry("session", Scenarios::session), Map.entry("restart", Scenarios::restart));
 
     private Azure() {}
 
@@ -128,6 +129,8 @@ final class Azure {
             work.run();
         } catch (ServiceBusException error) {
             return error.getReason().toString();
+        } catch (AmqpException error) {
+            return error.getErrorCondition().toString();
         }
         return "";
     }

@@ -8,6 +8,7 @@ import com.azure.messaging.servicebus.ServiceBusProcessorClient;
 import com.azure.messaging.servicebus.ServiceBusReceivedMessage;
 import com.azure.messaging.servicebus.ServiceBusReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusSenderClient;
+import com.azure.messaging.servicebus.ServiceBusSessionReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusTransactionContext;
 import com.azure.messaging.servicebus.models.CompleteOptions;
 import com.azure.messaging.servicebus.models.DeadLetterOptions;
@@ -322,5 +323,26 @@ final class Scenarios {
             receiver.complete(message);
             found.add(Integer.valueOf(text(message)));
         });
+    }
+
+    /** Accepts a session by its id, and the next one that is available; sets its state. */
+    static Map<String, Object> session(Azure.Scene scene) {
+        ServiceBusSenderClient sender = scene.sender();
+        for (String text : List.of("a1", "b1", "a2")) {
+            sender.sendMessage(new ServiceBusMessage(text).setSessionId(text.substring(0, 1)));
+        }
+        ServiceBusSessionReceiverClient sessions = scene.opened(
+                scene.builder.sessionReceiver().queueName(scene.name).disableAutoComplete().buildClient());
+        ServiceBusReceiverClient first = scene.opened(sessions.acceptNextSession());
+        String busy = Azure.why(() -> sessions.acceptSession("a"));
+        List<ServiceBusReceivedMessage> found = Azure.received(first, 2);
+        found.forEach(first::complete);
+        byte[] none = first.getSessionState();
+        first.setSessionState("state".getBytes(StandardCharsets.UTF_8));
+        boolean renewed = first.renewSessionLock().isAfter(OffsetDateTime.now());
+        ServiceBusReceiverClient second = scene.opened(sessions.acceptSession("b"));
+        return Map.of("sessions", List.of(first.getSessionId(), second.getSessionId()), "bodies", texts(found),
+                "busy", busy, "state", List.of(none == null ? 0 : none.length,
+                        new String(first.getSessionState(), StandardCharsets.UTF_8)), "renewed", renewed);
     }
 }

@@ -258,7 +258,7 @@ TRANSACTION_REWRITTEN_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes that one transaction writes at a shard for what it settles as rejected or modified: dead letters, and
 messages with annotations."""
 TRANSACTION_PARTS_MAX: Final = 10_000
-"""Batches that one transaction sends, and ranges of deliveries that it settles."""
+"""Batches that one transaction sends, ranges of deliveries that it settles, and ranges that it acquires."""
 TRANSACTIONS_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of the messages of all open transactions of a frontend."""
 TRANSACTION_TIME_MS: Final = 300_000

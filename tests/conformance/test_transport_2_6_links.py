@@ -15,6 +15,7 @@ from lightrail.amqp.performatives import (
     Transfer,
 )
 from lightrail.amqp.values import Symbol
+from lightrail.model import limits
 from tests.support.amqp.frame_peer import WINDOW, Peer, frame, receiver, sender, transfers, value
 from tests.support.broker import Broker
 from tests.support.namespace import give
@@ -50,15 +51,22 @@ def test_2_6_3_attach_of_a_receiver_is_echoed(begun: Peer, queue: str) -> None:
     assert answer.initial_delivery_count is not None
 
 
-def test_3_5_3_the_answer_does_not_promise_a_terminus_that_outlives_its_link(begun: Peer, queue: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "holds"),
+    [("never", (2, limits.TERMINUS_TIMEOUT_S_MAX)), ("session-end", (0, 0))],
+)
+def test_3_5_3_the_answer_promises_a_terminus_that_outlives_its_link_for_a_time_alone(
+    begun: Peer, queue: str, policy: str, holds: tuple[int, int]
+) -> None:
     asked = receiver(queue, handle=3, name="r")
     assert isinstance(asked.source, Source)
     asked.source.durable = 2
-    asked.source.expiry_policy = Symbol("never")
+    asked.source.expiry_policy = Symbol(policy)
     begun.write(asked)
     answer = begun.expect(Attach)
     assert isinstance(answer.source, Source)
-    assert (answer.source.durable, answer.source.expiry_policy) == (0, Symbol("link-detach"))
+    assert (answer.source.durable, answer.source.timeout) == holds
+    assert answer.source.expiry_policy == Symbol("link-detach")
 
 
 def test_delayed_delivery_is_offered_where_it_is_done(broker: Broker, begun: Peer, queue: str) -> None:

@@ -9,7 +9,8 @@ An outcome of such a delivery has to be in the same transaction. Otherwise the l
 was declared is ended, and so the transaction is rolled back.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,7 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.outcomes import FAILED, OUTCOMES
-from lightrail.frontend.transactions.transaction import Acquisition, Transaction
+from lightrail.frontend.transactions.transaction import Acquisition, Retirement, Transaction
 from lightrail.model import conditions, limits
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Acquisitions:
                 "deliveries, found more",
             )
         acquisition = Acquisition(transaction.id, link, consumer)
-        transaction.acquisitions.append(acquisition)
+        transaction.acquisitions[acquisition] = None
         self._by_consumer.setdefault(consumer, []).append((transaction, acquisition))
         consumer.output = AcquiringOutput(link, acquisition.state)
         consumer.settle = partial(self._settle, consumer)
@@ -101,16 +102,20 @@ class Acquisitions:
         """Further deliveries of a link are acquired in no transaction."""
         mine = self._by_consumer.get(consumer)
         if mine and mine[-1][1].is_open:
-            acquisition = mine[-1][1]
+            transaction, acquisition = mine[-1]
             acquisition.end()
             consumer.output = acquisition.link
+            if acquisition.last < acquisition.first:
+                mine.pop()
+                del transaction.acquisitions[acquisition]
 
     def discharge(self, transaction: Transaction) -> None:
         """The transaction acquires no more, and its deliveries may have other outcomes from now on."""
-        for acquisition in transaction.acquisitions:
+        consumers = {each.consumer for each in transaction.acquisitions}
+        for acquisition in list(transaction.acquisitions):
             if acquisition.is_open:
                 self.pause(acquisition.consumer)
-        for consumer in {each.consumer for each in transaction.acquisitions}:
+        for consumer in consumers:
             mine = self._by_consumer.pop(consumer, [])
             left = [each for each in mine if each[0] is not transaction]
             if left:
@@ -121,24 +126,27 @@ class Acquisitions:
     def roll_back(self, transaction: Transaction) -> None:
         """Ends the deliveries of a transaction at their receivers, and returns the messages."""
         self.discharge(transaction)
-        acquisitions, transaction.acquisitions = transaction.acquisitions, []
+        acquisitions, transaction.acquisitions = transaction.acquisitions, {}
+        by_consumer: dict[ConsumerLink, list[Acquisition]] = {}
         for each in acquisitions:
-            unfinished = each.link.unfinished
-            if each.consumer.settlements.is_closed:
+            by_consumer.setdefault(each.consumer, []).append(each)
+        for consumer, mine in by_consumer.items():
+            unfinished = mine[0].link.unfinished
+            settlements = consumer.settlements
+            if settlements.is_closed:
                 continue
-            if unfinished is not None and each.first <= unfinished <= each.last:
-                self._connection.links.detach(each.link, conditions.TRANSACTION_ROLLBACK, UNFINISHED)
+            if unfinished is not None and any(each.overlaps(unfinished, unfinished) for each in mine):
+                self._connection.links.detach(mine[0].link, conditions.TRANSACTION_ROLLBACK, UNFINISHED)
                 continue
-            settlements = each.consumer.settlements
-            for retirement in transaction.retirements:
-                if retirement.consumer is each.consumer:
-                    first, last = max(retirement.first, each.first), min(retirement.last, each.last)
-                    settlements.take_back(first, last, FAILED)
-            settlements.take_back(each.first, each.last, RELEASED)
+            retired = [each for each in transaction.retirements if each.consumer is consumer]
+            for first, last in _in_both(mine, sorted(retired, key=_first)):
+                settlements.take_back(first, last, FAILED)
+            for each in mine:
+                settlements.take_back(each.first, each.last, RELEASED)
 
     def time_out(self, transaction: Transaction) -> None:
         """The transaction has taken too long: ends the links that acquire in it, and rolls it back."""
-        for each in transaction.acquisitions:
+        for each in list(transaction.acquisitions):
             if each.is_open and not each.consumer.settlements.is_closed:
                 self._connection.links.detach(each.link, conditions.TRANSACTION_TIMEOUT, TIMED_OUT)
         self.roll_back(transaction)
@@ -150,11 +158,7 @@ class Acquisitions:
 
         Otherwise the link on which the transaction was declared is ended, which rolls it back.
         """
-        others = [
-            each
-            for other, each in self._by_consumer.get(consumer, ())
-            if other is not transaction and each.overlaps(event.first, event.last)
-        ]
+        others = [each for other, each in self._found(consumer, event) if other is not transaction]
         if not others:
             return True
         if event.settled:
@@ -170,10 +174,7 @@ class Acquisitions:
             # Not an outcome: the received part (messaging 3.4.1), or no state at all.
             return
         at = event.first
-        mine = [
-            each for each in self._by_consumer.get(consumer, ()) if each[1].overlaps(event.first, event.last)
-        ]
-        for transaction, acquisition in mine:
+        for transaction, acquisition in self._found(consumer, event):
             first, last = acquisition.first, acquisition.last
             self._refuse(transaction, acquisition, event, "without one")
             if at < first and not settlements.is_closed:
@@ -182,11 +183,43 @@ class Acquisitions:
         if at <= event.last and not settlements.is_closed:
             settlements.outcome(Outcome(event.link, at, event.last, event.state, event.settled))
 
+    def _found(self, consumer: ConsumerLink, event: Outcome) -> list[tuple[Transaction, Acquisition]]:
+        """The acquisitions of deliveries of an outcome, in their order."""
+        mine = self._by_consumer.get(consumer, [])
+        start = stop = bisect_left(mine, event.first, key=lambda each: each[1].last)
+        while stop < len(mine) and mine[stop][1].first <= event.last:
+            stop += 1
+        return mine[start:stop]
+
     def _refuse(self, transaction: Transaction, acquisition: Acquisition, event: Outcome, where: str) -> None:
         if transaction.control is not None:
             first = max(event.first, acquisition.first)
             why = OTHER_OUTCOME.format(first=first, link=acquisition.link.name, where=where)
             self._connection.links.detach(transaction.control, conditions.TRANSACTION_ROLLBACK, why)
+
+
+def _first(retirement: Retirement) -> int:
+    return retirement.first
+
+
+def _in_both(acquired: Sequence[Acquisition], retired: Sequence[Retirement]) -> Iterator[tuple[int, int]]:
+    """Ranges of deliveries that are acquired and have an outcome; both arguments are in order."""
+    left = iter(acquired)
+    each = next(left, None)
+    at = 0
+    """Deliveries before it are done."""
+    for retirement in retired:
+        at = max(at, retirement.first)
+        while each is not None and at <= retirement.last:
+            if each.last < at:
+                each = next(left, None)
+                continue
+            first, last = max(at, each.first), min(retirement.last, each.last)
+            if first <= last:
+                yield first, last
+            at = max(at, last + 1)
+            if last < each.last:
+                break
 
 
 def _obstacle(consumer: ConsumerLink) -> str | None:

@@ -109,7 +109,8 @@ class Transaction:
         self.id = id
         self.control = control
         """The link on which it was declared."""
-        self.acquisitions: list[Acquisition] = []
+        self.acquisitions: dict[Acquisition, None] = {}
+        """In their order."""
         self.posts: list[Post] = []
         self.retirements: list[Retirement] = []
         self.messages = 0

@@ -85,13 +85,13 @@ class Rig:
             number=6,
             options=ConsumerOpen("q", client_link="1" * 32),
             seconds=60,
-            durability=0,
+            durability=2,
             terms=self.terms,
         )
         self.consumer.reopen()
 
-    def ready(self, *ranges: tuple[int, int]) -> None:
-        self.consumer.recovered(TERMINUS, NEXT, [*ranges], 0)
+    def ready(self, *ranges: tuple[int, int], durability: int = 0) -> None:
+        self.consumer.recovered(TERMINUS, NEXT, [*ranges], durability)
         self.consumer.ready()
 
     def credit(self, credit: int, *, drain: bool = False) -> None:
@@ -292,6 +292,32 @@ def test_where_the_shard_was_started_again_the_rest_is_aborted() -> None:
     rig.consumer.reopen()
     assert [(each.number, each.aborted) for each in rig.link.again] == [(1, True)]
     assert rig.credits()[-1] == NEXT + 3
+
+
+def test_a_durable_link_is_resumed_by_its_client_where_the_shard_was_started_again() -> None:
+    """Outcomes were on their way, and the deliveries are locked at the shard."""
+    rig = Rig({})
+    (opened, *_) = rig.take()
+    assert ConsumerOpen.decode(opened.body).durability == 2
+    rig.ready(durability=2)
+    assert rig.terms.durability == 2
+    rig.take()
+    rig.consumer.reopen()
+    assert rig.take() == []
+    ((wait_ms, call),) = rig.connection.frontend.calls
+    assert wait_ms == 0
+    call()
+    assert [condition for condition, _ in rig.connection.lost] == [conditions.DETACH_FORCED]
+
+
+def test_a_durable_link_whose_queue_moved_goes_on() -> None:
+    rig = Rig({})
+    rig.ready(durability=2)
+    rig.take()
+    rig.shard.resuming = True
+    rig.consumer.reopen()
+    assert [said.kind for said in rig.take(Kind.CONSUMER_OPEN)] == [Kind.CONSUMER_OPEN]
+    assert rig.connection.lost == []
 
 
 def test_a_link_that_is_closed_for_good_gives_everything_back() -> None:

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Acquire, Credit, Outcome
 from lightrail.amqp.performatives import Modified, Released, TransactionalState
@@ -75,6 +77,8 @@ class Rig:
         self.transactions.acquire(Acquire(self.link, txn_id))  # type: ignore[arg-type]
 
     def deliver(self, count: int) -> None:
+        if not count:
+            return
         messages = [b"x"] * count
         self.consumer.deliver(slice_of(0, messages), self.consumer.delivered(), count)
 
@@ -111,7 +115,7 @@ def test_a_rollback_takes_back_what_was_acquired_and_no_more() -> None:
     assert rig.link.taken_back == [(1, 3, RELEASED)]
     assert rig.settled() == [(OutcomeCode.RELEASED, 1, 3)]
     assert rig.consumer.settlements.count == 2
-    assert transaction.acquisitions == []
+    assert transaction.acquisitions == {}
 
 
 def test_what_had_an_outcome_failed() -> None:
@@ -169,7 +173,7 @@ def test_the_time_of_a_transaction_begins_with_its_first_credit_and_ends_the_lin
     assert wait_ms == limits.TRANSACTION_TIME_MS
     time_out()
     assert [condition for condition, _ in rig.connection.lost] == [conditions.TRANSACTION_TIMEOUT]
-    assert transaction.acquisitions == []
+    assert transaction.acquisitions == {}
     rig.acquire(transaction)
     assert [condition for condition, _ in rig.connection.lost] == [conditions.TRANSACTION_TIMEOUT] * 2
 
@@ -198,3 +202,46 @@ def test_outcomes_in_no_transaction_take_their_usual_way_once_it_is_discharged()
     rig.link.unfinished = None
     rig.transactions.roll_back(transaction)
     assert [state for *_, state in rig.link.taken_back] == [Released()]
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=6),
+    retired=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8),
+)
+def test_each_delivery_with_an_outcome_fails_once_and_all_others_are_released(
+    lengths: list[tuple[int, int]], retired: list[tuple[int, int]]
+) -> None:
+    """`lengths` are those of gaps between acquisitions, and of these; `retired` have a first and a length."""
+    rig = Rig()
+    transaction = rig.transactions.declare()
+    acquired: set[int] = set()
+    for gap, count in lengths:
+        rig.acquire(None)
+        rig.deliver(gap)
+        rig.acquire(transaction)
+        acquired.update(range(rig.consumer.delivered(), rig.consumer.delivered() + count))
+        rig.deliver(count)
+    state = TransactionalState(txn_id=transaction.id, outcome=ACCEPTED)
+    outcomes: set[int] = set()
+    for first, count in retired:
+        rig.transactions.outcome(Outcome(rig.link, first, first + count, state, False))  # type: ignore[arg-type]
+        outcomes.update(range(first, first + count + 1))
+    rig.transactions.roll_back(transaction)
+    failed = [
+        n for first, last, each in rig.link.taken_back if each == FAILED for n in range(first, last + 1)
+    ]
+    assert failed == sorted(acquired & outcomes)
+    released = [
+        n for first, last, each in rig.link.taken_back if each is RELEASED for n in range(first, last + 1)
+    ]
+    assert released == sorted(acquired)
+
+
+def test_an_acquisition_without_a_delivery_leaves_nothing() -> None:
+    rig = Rig()
+    one, other = rig.transactions.declare(), rig.transactions.declare()
+    for _ in range(5):
+        rig.acquire(one)
+        rig.acquire(other)
+    rig.acquire(None)
+    assert (one.acquisitions, other.acquisitions) == ({}, {})

@@ -215,7 +215,7 @@ def test_sends_and_receives_go_on_over_a_kill_of_the_broker(program: Program, tm
     flags = ("--allow-anonymous", "true", "--amqp", amqp, "--http", http)
     key = key_of(data, "all")
     with Broker(data, *flags) as broker:
-        give(data, "a/restart", role="queue", durable="always")
+        give(data, "a/restart", role="queue")
         client = subprocess.Popen(
             [*program.command, *[connection_string(broker, key)] * 3, "a/", "restart"],
             stdin=subprocess.PIPE,

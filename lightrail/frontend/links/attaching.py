@@ -25,7 +25,8 @@ from lightrail.frontend.links.anonymous import (
 )
 from lightrail.frontend.links.attach import Attach, right_of
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.links.bus_deliveries import BusConsumerLink, is_bus_link
+from lightrail.frontend.links.bus_clients import is_bus_link
+from lightrail.frontend.links.bus_deliveries import BusConsumerLink
 from lightrail.frontend.links.bus_sessions import request_session, session_link
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.delaying import DELAYED_DELIVERY, DelayingProducer, may_delay

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.wire.owner import Owner
 
-VENDOR: Final = "com.microsoft:"
-PRODUCT: Final = Symbol("product")
-GO_PRODUCT: Final = "MSGolangClient"
 """Name of the client for Go in its open; its links have no property of the vendor."""
 TAG_PREFIX_BYTES: Final = 12
 """Precedes the four bytes of the delivery-id: a lock token is a UUID."""
@@ -63,16 +60,6 @@ NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
 """Annotations of a dead letter with both."""
 REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
 """Names of Service Bus for the conditions of this broker."""
-
-
-def is_bus_link(link: "Link") -> bool:
-    """Whether the client is for Service Bus, by a property of its attach, or, for Go, of its open."""
-    attach = link.attach
-    found = None if attach is None else attach.properties
-    if any(str(key).startswith(VENDOR) for key in found or ()):
-        return True
-    opened = link.session.connection.peer_open
-    return opened is not None and (opened.properties or {}).get(PRODUCT) == GO_PRODUCT
 
 
 class BusConsumerLink(ConsumerLink):

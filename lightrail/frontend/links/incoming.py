@@ -14,6 +14,7 @@ from lightrail.amqp.sections import decode_header
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.batched import Run, one_by_one, reject, runs
 from lightrail.frontend.links.bound import Bound
+from lightrail.frontend.links.bus_clients import is_bus_link
 from lightrail.frontend.links.context import LinkContext
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import Refusal
@@ -33,7 +34,7 @@ def header_attributes(head: bytes) -> tuple[bool, int, int | None]:
 def attributes_of(event: Transfers, now_ms: int) -> tuple[bool, int, int]:
     """(durable, priority, expiry of the last message or 0) of a batch; see SenderLink."""
     durable, priority, ttl = header_attributes(bytes(event.head))
-    return durable, priority, expiry_of(event, ttl, now_ms)
+    return durable or is_bus_link(event.link), priority, expiry_of(event, ttl, now_ms)
 
 
 def expiry_of(event: Transfers, ttl: int | None, now_ms: int) -> int:
@@ -65,6 +66,7 @@ class SenderLink(Bound, Producer):
         "_head_attributes",
         "_intake",
         "_link",
+        "_stores_all",
     )
 
     def __init__(self, connection: LinkContext, link: "Link", number: int) -> None:
@@ -76,6 +78,8 @@ class SenderLink(Bound, Producer):
         self._link = link
         self._attached = False
         self._closed = False
+        # Service Bus has no transient messages, and its clients send no `durable`.
+        self._stores_all = is_bus_link(link)
         self._head: bytes | None = None
         self._head_attributes: tuple[bool, int, int | None] = (False, 4, None)
 
@@ -85,7 +89,8 @@ class SenderLink(Bound, Producer):
         if head != self._head:
             # Equal header sections have equal attributes; the engine has checked this one.
             self._head = head
-            self._head_attributes = header_attributes(bytes(head))
+            durable, priority, ttl = header_attributes(bytes(head))
+            self._head_attributes = durable or self._stores_all, priority, ttl
         durable, priority, ttl = self._head_attributes
         if ttl is None and event.absolute_expiry_ms is None:
             return durable, priority, 0

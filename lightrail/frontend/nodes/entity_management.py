@@ -230,8 +230,8 @@ def _scheduled(value: Any, now_ms: int) -> tuple[bytes, bool, int, int]:
     if not isinstance(message, bytes):
         raise RequestError(400, "expected each of messages to be a map with an encoded message as message")
     try:
-        durable, priority, ttl, expiry = attributes(message)
+        _, priority, ttl, expiry = attributes(message)
     except DecodeError as error:
         raise RequestError(400, f"a message can't be read: {error}") from None
     ends = [end for end in (None if ttl is None else now_ms + ttl, expiry) if end is not None]
-    return message, durable, priority, max(1, min(ends)) if ends else 0
+    return message, True, priority, max(1, min(ends)) if ends else 0

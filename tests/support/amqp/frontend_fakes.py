@@ -35,6 +35,7 @@ class FakeLink:
         self.context: Any = None
         self.session = SimpleNamespace(connection=SimpleNamespace(peer_open=None))
         self.rcv_settle_mode = 0
+        self.attach: Any = None
 
     def grant(self, credit: int) -> None:
         self.credit = credit

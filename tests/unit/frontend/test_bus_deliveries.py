@@ -26,11 +26,11 @@ from lightrail.amqp.sections import (
     with_application_properties,
 )
 from lightrail.amqp.values import Symbol
+from lightrail.frontend.links.bus_clients import is_bus_link
 from lightrail.frontend.links.bus_deliveries import (
     BusConsumerLink,
     annotated,
     annotations_of,
-    is_bus_link,
 )
 from lightrail.frontend.links.outcomes import Deferral
 from lightrail.model import limits
@@ -231,7 +231,7 @@ def test_other_outcomes_are_those_of_any_receiver() -> None:
 
 def test_a_link_is_the_bus_by_a_property_of_its_attach() -> None:
     link = FakeLink()
-    link.attach = None  # type: ignore[attr-defined]
+    link.attach = None
     assert not is_bus_link(link)  # type: ignore[arg-type]
     for properties, expected in (
         (None, False),
@@ -239,17 +239,26 @@ def test_a_link_is_the_bus_by_a_property_of_its_attach() -> None:
         ({Symbol("product"): "x"}, False),
         ({Symbol("com.microsoft:receiver-name"): "x"}, True),
     ):
-        link.attach = Attach(name="x", handle=0, role=True, properties=properties)  # type: ignore[attr-defined]
+        link.attach = Attach(name="x", handle=0, role=True, properties=properties)
         assert is_bus_link(link) is expected  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("product", "expected"), [("MSGolangClient", True), ("other", False), (None, False)])
-def test_a_link_of_the_client_for_go_is_the_bus_by_the_open_of_its_connection(
-    product: str | None, expected: bool
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        (None, False),
+        ({"product": "MSGolangClient"}, True),
+        ({"product": "other"}, False),
+        ({"user-agent": "azsdk-python-servicebus/7.15.0 Python/3.11.7"}, True),
+        ({"user-agent": "mine azsdk-net-Messaging.ServiceBus/7.17.5"}, True),
+        ({"user-agent": "azsdk-python-eventhub/5.11.0"}, False),
+    ],
+)
+def test_a_link_is_the_bus_by_the_open_of_its_connection(
+    properties: dict[Symbol, str] | None, expected: bool
 ) -> None:
     link = FakeLink()
-    link.attach = Attach(name="x", handle=0, role=True)  # type: ignore[attr-defined]
-    properties = None if product is None else {Symbol("product"): product}
+    link.attach = Attach(name="x", handle=0, role=True)
     link.session.connection.peer_open = Open(container_id="x", properties=properties)
     assert is_bus_link(link) is expected  # type: ignore[arg-type]
 

@@ -60,9 +60,7 @@ class Rig:
         self.connection.frontend.timer = self.timer  # type: ignore[attr-defined]
         self.link = Link()
         self.link.source = Source(filter={SESSION_FILTER: given})  # type: ignore[attr-defined]
-        self.link.attach = AttachFrame(  # type: ignore[attr-defined]
-            name="x", handle=0, role=True, properties=properties
-        )
+        self.link.attach = AttachFrame(name="x", handle=0, role=True, properties=properties)
         self.shard = FakeShard()
         self.terms = Terms("owner")
         options = ConsumerOpen("q", session=given, any_session=given is None or given is GO)

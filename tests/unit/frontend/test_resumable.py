@@ -23,7 +23,7 @@ class Link(FakeLink):
         super().__init__()
         self.rcv_settle_mode = mode
         self.incomplete_unsettled = False
-        self.attach = SimpleNamespace(unsettled=unsettled, incomplete_unsettled=False)
+        self.attach = SimpleNamespace(unsettled=unsettled, incomplete_unsettled=False, properties=None)
         self.keeps_tags = False
 
     def keep_tags(self) -> None:

@@ -32,7 +32,7 @@ from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.http_client import Http
 from tests.support.moves import move
-from tests.support.namespace import give
+from tests.support.namespace import give, subscribe
 
 
 @pytest.fixture(scope="module")
@@ -395,6 +395,18 @@ def test_a_message_of_a_session_is_scheduled(client: ServiceBusClient, guarded: 
         assert receiver.session.session_id == "a"
         assert datetime.now(UTC) >= due
         assert complete(receiver, 1) == ["later"]
+
+
+def test_a_subscription_has_sessions(client: ServiceBusClient, guarded: Broker, sessions: str) -> None:
+    topic = f"{sessions}-topic"
+    give(guarded.data, topic, role="router")
+    subscribe(guarded.data, topic, sessions, id="mine")
+    with client.get_topic_sender(topic) as sender:
+        sender.send_messages([ServiceBusMessage(text, session_id=text[0]) for text in ("a1", "b1", "a2")])
+    with client.get_subscription_receiver(topic, "mine", session_id="a") as receiver:
+        assert complete(receiver, 2) == ["a1", "a2"]
+        receiver.session.set_state("state")
+    assert list(client.list_subscription_sessions(topic, "mine")) == ["b", "a"]
 
 
 def test_receivers_without_a_session_share_the_other_groups(client: ServiceBusClient, sessions: str) -> None:

@@ -15,7 +15,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store
-from lightrail.wire.frames import Kind
+from lightrail.wire.frames import Kind, frame
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.moving import QUEUE
 from tests.support.shard.scene import Peer, Scene, SmallStore
@@ -81,6 +81,20 @@ def test_a_session_is_accepted_renewed_and_lost() -> None:
     peer.consume(5, "q", 5, any_session=True)
     assert accepted(peer) == [(5, 5_000)]
     assert [(each.sequence, each.attempts) for each in peer.delivered[5]] == [(0, 1)]
+
+
+def test_a_session_is_free_when_its_link_is_closed_or_its_frontend_is_lost() -> None:
+    scene, peer = scene_with()
+    put(peer, "a")
+    other = scene.peer("frontend-1", 8)
+    peer.consume(2, "q", 5, session="a")
+    peer.close_consumer(2)
+    peer.consume(3, "q", 5, session="a")
+    assert accepted(peer) == [(2, 0), (3, 0)]
+    peer.say(frame(Kind.GOODBYE))
+    other.consume(2, "q", 5, session="a")
+    assert accepted(other) == [(2, 0)]
+    assert [(each.sequence, each.attempts) for each in other.delivered[2]] == [(0, 1)]
 
 
 def test_a_link_without_a_session_has_no_state() -> None:

@@ -72,7 +72,7 @@ class SessionRequests:
     def _renew(self, peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
         """Renews the lock of the session of a link of the requesting frontend."""
         _, consumer = consumer_of(self._queues, peer, fields)
-        return {"locked_ms": self._links.renew_session(consumer, now_ms)}
+        return {"locked_ms": self._links.sessions.renew(consumer, now_ms)}
 
     def _list(self, _peer: Peer, _number: int, fields: Fields, _now_ms: int) -> Fields:
         """Ids of sessions with messages or a state, or of those whose state was set since a time."""
@@ -163,10 +163,8 @@ class SessionRequests:
                 raise RequestError(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)) from None
             self._performer.messages_unsynced += 1
         for effect in queue.machine.apply(commands.SetState(session, batch), now_ms):
-            if not isinstance(effect, Removed):
+            if not (settles and isinstance(effect, Removed)):
                 self._performer.perform(queue, [effect], now_ms)
-            elif not settles:
-                self._performer.removed(queue, effect)
             elif effect.batch.location is not None:
                 self._store.release(effect.batch.location.segment, effect.size)
 

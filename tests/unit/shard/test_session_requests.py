@@ -264,3 +264,21 @@ def test_a_session_and_its_state_move_with_their_queue() -> None:
     peer.send(1, 9, [write_message(Message(Properties(group_id="b"), body="x"))])
     move.target.settle_down()
     assert accepted(peer) == [(6, 30_000)]
+
+
+def test_messages_that_expire_meanwhile_are_settled_like_others() -> None:
+    store = SmallStore()
+    scene, peer = scene_with(store, max_age=1, expired="discard")
+    peer.consume(2, "q", session="a")
+    set_state(peer, 2, b"one")
+    peer.produce(1, "q")
+    message = write_message(Message(Properties(group_id="b"), body="x"))
+    peer.send(1, 1, [message], durable=True)
+    scene.settle_down()
+    scene.now_ms += 1_001
+    set_state(peer, 2, b"two")
+    ask(peer, "renew_session", link=2)
+    assert sorted((each.reason, *each.ranges) for each in store.settles()) == [
+        ("expired", (1, 2)),
+        ("replaced", (0, 1)),
+    ]

@@ -13,10 +13,12 @@ from lightrail.amqp.values import DecodeError
 from lightrail.journal.record import CONTINUED, Outcome, Settle
 from lightrail.model import conditions, limits
 from lightrail.model.attempts import DEFERRED, STATE
+from lightrail.shard.ingress.refusals import index_full
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
 from lightrail.shard.links import Links
 from lightrail.shard.lock_requests import consumer_of
+from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import bounds, commands
@@ -41,7 +43,7 @@ class SessionRequests:
         wait: registers a waiter that is called when all records so far are on disk.
     """
 
-    __slots__ = ("_links", "_performer", "_queues", "_reading", "_store", "_wait")
+    __slots__ = ("_links", "_memory", "_performer", "_queues", "_reading", "_store", "_wait")
 
     def __init__(
         self,
@@ -49,12 +51,14 @@ class SessionRequests:
         performer: Performer,
         links: Links,
         store: Store,
+        memory: Memory,
         wait: Callable[[Waiter, int], None],
     ) -> None:
         self._queues = queues
         self._performer = performer
         self._links = links
         self._store = store
+        self._memory = memory
         self._wait = wait
         self._reading = 0
         """Number of requests for states that wait for the disk."""
@@ -143,6 +147,9 @@ class SessionRequests:
         message = write_message(Message(Properties(group_id=session), body=state))
         batch = batch_of([message], durable=durable, enqueued_at_ms=now_ms)
         if former is None:
+            if self._memory.index_is_full:
+                refusal = index_full(queue)
+                raise RequestError(refusal.condition, refusal.description)
             _demand_room(queue, batch)
         settles = durable and former is not None and former.batch.durable
         if durable:

@@ -15,6 +15,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store
+from lightrail.shard.memory import Memory
 from lightrail.wire.frames import Kind, frame
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.moving import QUEUE
@@ -151,6 +152,18 @@ def test_a_full_queue_takes_no_further_state_but_another_one_of_the_same_session
     peer.consume(2, "q", session="a")
     peer.consume(3, "q", session="b")
     assert set_state(peer, 2, b"one") == {"stored": True}
+    assert set_state(peer, 2, b"two") == {"stored": True}
+    assert set_state(peer, 3, b"x")["error"]["condition"] == conditions.RESOURCE_LIMIT_EXCEEDED
+
+
+def test_a_shard_without_room_for_its_indexes_takes_no_further_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, peer = scene_with()
+    peer.consume(2, "q", session="a")
+    peer.consume(3, "q", session="b")
+    set_state(peer, 2, b"one")
+    monkeypatch.setattr(Memory, "index_is_full", True)
     assert set_state(peer, 2, b"two") == {"stored": True}
     assert set_state(peer, 3, b"x")["error"]["condition"] == conditions.RESOURCE_LIMIT_EXCEEDED
 

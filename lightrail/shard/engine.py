@@ -87,7 +87,7 @@ class Engine:
         )
         requests.add(self.transactions.operations)
         requests.add(LockRequests(queues, performer, links, answers.when_synced).operations)
-        sessions = SessionRequests(queues, performer, links, store, answers.when_synced)
+        sessions = SessionRequests(queues, performer, links, store, memory, answers.when_synced)
         requests.add(sessions.operations)
         relays = self._relays = Relays(names, tenancy, memory)
         freezing = self.freezing = Freezing(queues, performer, links, counts)

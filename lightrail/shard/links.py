@@ -16,9 +16,9 @@ from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.effects import SessionRenewed
 from lightrail.shard.queues import Queues
 from lightrail.shard.resuming import Recovery, Resending
+from lightrail.shard.session_links import SessionLinks
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.termini import DurableProducer, ResumableProducer, Resumption, Termini
 from lightrail.shard.waiting import CallWhenSynced
@@ -43,6 +43,7 @@ class Links(KnownNumbers):
         "last_consumers",
         "receivers",
         "resending",
+        "sessions",
         "termini",
     )
 
@@ -72,7 +73,7 @@ class Links(KnownNumbers):
         """Open producers, by queue."""
         self._next_consumer = 1
         self.adopted = self.awaited.adopted
-        performer.on_lost_session = self._lost_session
+        self.sessions = SessionLinks(performer, self._client_links, self.last_consumers)
 
     def open_producer(
         self, peer: Peer, link: int, epoch: int, body: ProducerOpen, next_number: int, now_ms: int
@@ -234,38 +235,10 @@ class Links(KnownNumbers):
             self.receivers.begin(consumer, now_ms)
             peer.out.append(frame(Kind.CONSUMER_READY, link=link))
             if body.is_session:
-                self.renew_session(consumer, now_ms)
+                self.sessions.renew(consumer, now_ms)
         else:
             consumer.opened = None
             self.close_consumer(consumer, now_ms, lost=True)
-
-    def renew_session(self, consumer: Consumer, now_ms: int) -> int | None:
-        """Renews the lock of a consumer's session, and notifies its frontend; see SessionRenewed."""
-        machine = consumer.queue.machine
-        (answer,) = [
-            effect
-            for effect in machine.apply(commands.RenewSession(consumer.id), now_ms)
-            if isinstance(effect, SessionRenewed)
-        ]
-        attached = machine.contents.consumers.by_id.get(consumer.id)
-        if answer.locked_ms is not None and attached is not None and attached.options.session is not None:
-            consumer.accept_session(attached.options.session, answer.locked_ms)
-        return answer.locked_ms
-
-    def _lost_session(self, queue: Queue, id: int, now_ms: int) -> None:
-        """Ends the link of a consumer whose session's lock has ended; its deliveries have returned."""
-        consumer = self._performer.consumers.pop(id, None)
-        self._performer.touched[queue] = None
-        if consumer is None:
-            return
-        consumer.peer.consumers.pop(consumer.link, None)
-        if consumer.opened is not None:
-            self._client_links.drop(queue, consumer.opened.client_link, consumer)
-        self.last_consumers.left(queue, now_ms, lost=False)
-        consumer.peer.end_link(
-            consumer.link,
-            Refusal(conditions.SESSION_LOCK_LOST, "the lock of the session has ended: accept it again"),
-        )
 
     def close_consumer(self, consumer: Consumer, now_ms: int, *, lost: bool = False) -> None:
         """Settles a consumer's deliveries with its default outcome, or suspends it for its client.

@@ -13,10 +13,12 @@ from lightrail.amqp.values import DecodeError
 from lightrail.journal.record import CONTINUED, Outcome, Settle
 from lightrail.model import conditions, limits
 from lightrail.model.attempts import DEFERRED, STATE
+from lightrail.shard.ingress.refusals import index_full
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
 from lightrail.shard.links import Links
 from lightrail.shard.lock_requests import consumer_of
+from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import bounds, commands
@@ -41,7 +43,7 @@ class SessionRequests:
         wait: registers a waiter that is called when all records so far are on disk.
     """
 
-    __slots__ = ("_links", "_performer", "_queues", "_reading", "_store", "_wait")
+    __slots__ = ("_links", "_memory", "_performer", "_queues", "_reading", "_store", "_wait")
 
     def __init__(
         self,
@@ -49,12 +51,14 @@ class SessionRequests:
         performer: Performer,
         links: Links,
         store: Store,
+        memory: Memory,
         wait: Callable[[Waiter, int], None],
     ) -> None:
         self._queues = queues
         self._performer = performer
         self._links = links
         self._store = store
+        self._memory = memory
         self._wait = wait
         self._reading = 0
         """Number of requests for states that wait for the disk."""
@@ -72,7 +76,7 @@ class SessionRequests:
     def _renew(self, peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
         """Renews the lock of the session of a link of the requesting frontend."""
         _, consumer = consumer_of(self._queues, peer, fields)
-        return {"locked_ms": self._links.renew_session(consumer, now_ms)}
+        return {"locked_ms": self._links.sessions.renew(consumer, now_ms)}
 
     def _list(self, _peer: Peer, _number: int, fields: Fields, _now_ms: int) -> Fields:
         """Ids of sessions with messages or a state, or of those whose state was set since a time."""
@@ -143,6 +147,9 @@ class SessionRequests:
         message = write_message(Message(Properties(group_id=session), body=state))
         batch = batch_of([message], durable=durable, enqueued_at_ms=now_ms)
         if former is None:
+            if self._memory.index_is_full:
+                refusal = index_full(queue)
+                raise RequestError(refusal.condition, refusal.description)
             _demand_room(queue, batch)
         settles = durable and former is not None and former.batch.durable
         if durable:
@@ -163,10 +170,8 @@ class SessionRequests:
                 raise RequestError(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)) from None
             self._performer.messages_unsynced += 1
         for effect in queue.machine.apply(commands.SetState(session, batch), now_ms):
-            if not isinstance(effect, Removed):
+            if not (settles and isinstance(effect, Removed)):
                 self._performer.perform(queue, [effect], now_ms)
-            elif not settles:
-                self._performer.removed(queue, effect)
             elif effect.batch.location is not None:
                 self._store.release(effect.batch.location.segment, effect.size)
 

@@ -31,7 +31,8 @@ from tests.interop.test_proton_security import admin
 from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.http_client import Http
-from tests.support.namespace import give
+from tests.support.moves import move
+from tests.support.namespace import give, subscribe
 
 
 @pytest.fixture(scope="module")
@@ -323,6 +324,33 @@ def test_states_survive_a_kill_of_their_shard(tmp_path: Path) -> None:
             assert list(client.list_queue_sessions("q")) == ["b", "c", "a"]
 
 
+def test_a_session_and_its_state_move_with_their_queue(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    key = key_of(data, "shop")
+    with (
+        Broker(data, "--allow-anonymous", "true", "--shards", "2") as broker,
+        client_for(broker, key) as client,
+    ):
+        give(data, "q", role="queue", groups=True, lock_duration=60)
+        send(client, "q", "a1", "a2", "b1")
+        with client.get_queue_receiver("q", session_id="a") as receiver:
+            receiver.session.set_state("state")
+            (first,) = received(receiver, 1)
+            for _ in range(2):
+                move(data, "q")
+                assert receiver.session.get_state() == b"state"
+                assert receiver.session.renew_lock() > datetime.now(UTC) + timedelta(seconds=50)
+                with (
+                    pytest.raises(SessionCannotBeLockedError),
+                    client.get_queue_receiver("q", session_id="a"),
+                ):
+                    pass
+            receiver.complete_message(first)
+            assert complete(receiver, 1) == ["a2"]
+            assert receiver.peek_messages(5) == []
+        assert list(client.list_queue_sessions("q")) == ["b", "a"]
+
+
 def test_sessions_are_listed(client: ServiceBusClient, sessions: str) -> None:
     assert list(client.list_queue_sessions(sessions)) == []
     names = [f"s{number}" for number in range(120)]
@@ -367,6 +395,18 @@ def test_a_message_of_a_session_is_scheduled(client: ServiceBusClient, guarded: 
         assert receiver.session.session_id == "a"
         assert datetime.now(UTC) >= due
         assert complete(receiver, 1) == ["later"]
+
+
+def test_a_subscription_has_sessions(client: ServiceBusClient, guarded: Broker, sessions: str) -> None:
+    topic = f"{sessions}-topic"
+    give(guarded.data, topic, role="router")
+    subscribe(guarded.data, topic, sessions, id="mine")
+    with client.get_topic_sender(topic) as sender:
+        sender.send_messages([ServiceBusMessage(text, session_id=text[0]) for text in ("a1", "b1", "a2")])
+    with client.get_subscription_receiver(topic, "mine", session_id="a") as receiver:
+        assert complete(receiver, 2) == ["a1", "a2"]
+        receiver.session.set_state("state")
+    assert list(client.list_subscription_sessions(topic, "mine")) == ["b", "a"]
 
 
 def test_receivers_without_a_session_share_the_other_groups(client: ServiceBusClient, sessions: str) -> None:

@@ -58,6 +58,7 @@ class SessionModel(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         self.stack.enter_context(patch.object(limits, "DELIVERY_SLICE_MESSAGES", 2))
+        self.stack.enter_context(patch.object(limits, "STALE_ENTRIES_MIN", 2))
         self.policy = Policy(groups=True, lock_ms=LOCK_MS)
         self.machine = Machine("orders", self.policy, annotate=annotated, look=look)
         self.now = 1_000

@@ -48,11 +48,12 @@ def request_session(attach: Attach, options: ConsumerOpen) -> bool:
             conditions.INVALID_FIELD,
             f"expected the session filter to have a string or null, found {type(session).__name__}",
         )
-    if options.relay or options.browse or not attach.record.policy["groups"]:
+    policy = attach.record.policy
+    if options.relay or options.browse or policy["single_active"] or not policy["groups"]:
         raise ConditionError(
             conditions.NOT_ALLOWED,
-            f"{attach.record.name} has no sessions: they need a queue whose policy has groups, and a source "
-            "without distribution-mode copy",
+            f"{attach.record.name} has no sessions: they need a queue whose policy has groups and not "
+            "single_active, and a source without distribution-mode copy",
         )
     try:
         others = from_amqp({name: each for name, each in source.filter.items() if name != SESSION_FILTER})

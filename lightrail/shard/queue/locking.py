@@ -24,9 +24,9 @@ from lightrail.shard.queue.outcomes import Outcomes
 from lightrail.shard.queue.removals import Removals
 from lightrail.shard.queue.states import States
 
-LockCommand = (
-    SettleLocked | RenewLock | RenewDeliveries | RenewSession | SetState | SettleDeliveries | LockDeferred
-)
+LockCommand = SettleLocked | RenewLock | RenewDeliveries | SettleDeliveries | LockDeferred
+"""Commands that are applied after expired locks have ended."""
+SessionCommand = RenewSession | SetState
 
 
 class Locking:
@@ -39,8 +39,8 @@ class Locking:
         self._outcomes = outcomes
         self.states = States(contents, removals)
 
-    def apply(self, command: LockCommand, now_ms: int, effects: list[Effect]) -> None:
-        """Applies a command, after ending expired locks."""
+    def apply(self, command: LockCommand | SessionCommand, now_ms: int, effects: list[Effect]) -> None:
+        """Applies a command; the caller has ended expired locks."""
         match command:
             case SettleLocked():
                 self._settle_locked(command, effects)

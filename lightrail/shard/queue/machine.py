@@ -42,7 +42,7 @@ from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.effects import Effect, Fetch, Purged, Reason, SessionLost, Stored
 from lightrail.shard.queue.joining import Joining
 from lightrail.shard.queue.keys import Look
-from lightrail.shard.queue.locking import LockCommand, Locking
+from lightrail.shard.queue.locking import LockCommand, Locking, SessionCommand
 from lightrail.shard.queue.outcomes import Annotate, Outcomes, is_much
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.removals import Removals, removed
@@ -118,6 +118,8 @@ class Machine:
                 found = reserved.conclude(self.contents.consumers, command)
                 if found is not None:
                     self.outcomes.settle(*found, command.outcome, effects)
+            case _ if isinstance(command, SessionCommand):
+                self.locking.apply(command, now_ms, effects)
             case _ if isinstance(command, LockCommand):
                 self._pass_time(now_ms, effects)
                 self.locking.apply(command, now_ms, effects)

@@ -10,7 +10,7 @@ accepted first, by the consumers that have waited longest.
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple, cast
 
 from lightrail.model import conditions, limits
@@ -71,7 +71,8 @@ class Sessions(Groups):
 
     @property
     def index_bytes(self) -> int:
-        return super().index_bytes + limits.RANGE_BYTES * (len(self._free) + len(self.states))
+        size = limits.RANGE_BYTES * (len(self._free) + len(self.states))
+        return super().index_bytes + size + limits.TIMED_BYTES * len(self._heap)
 
     # --- consumers --------------------------------------------------------------------------------------
 
@@ -172,6 +173,9 @@ class Sessions(Groups):
             self._ends[identity] = now_ms + lock_ms
             if former_ms is None or now_ms + lock_ms < former_ms:
                 heappush(self._heap, (now_ms + lock_ms, identity))
+                if len(self._heap) > limits.STALE_ENTRIES_MIN + 2 * len(self._ends):
+                    self._heap = [(end_ms, each) for each, end_ms in self._ends.items()]
+                    heapify(self._heap)
 
     def renew(self, identity: int, lock_ms: int, now_ms: int) -> int | None:
         """Locks the session of a consumer from now on; see SessionRenewed for the answer."""

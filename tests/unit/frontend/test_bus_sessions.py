@@ -177,6 +177,7 @@ def test_the_session_of_a_source_is_its_filter() -> None:
     [
         (Source(filter={SESSION_FILTER: 7}), {}, {}, conditions.INVALID_FIELD),
         (Source(filter={SESSION_FILTER: "s"}), {}, {"groups": False}, conditions.NOT_ALLOWED),
+        (Source(filter={SESSION_FILTER: "s"}), {}, {"single_active": True}, conditions.NOT_ALLOWED),
         (Source(filter={SESSION_FILTER: "s"}), {"browse": True}, {}, conditions.NOT_ALLOWED),
         (Source(filter={SESSION_FILTER: "s"}), {"relay": True}, {}, conditions.NOT_ALLOWED),
         (

@@ -15,7 +15,8 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store
-from lightrail.wire.frames import Kind
+from lightrail.shard.memory import Memory
+from lightrail.wire.frames import Kind, frame
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.moving import QUEUE
 from tests.support.shard.scene import Peer, Scene, SmallStore
@@ -83,6 +84,20 @@ def test_a_session_is_accepted_renewed_and_lost() -> None:
     assert [(each.sequence, each.attempts) for each in peer.delivered[5]] == [(0, 1)]
 
 
+def test_a_session_is_free_when_its_link_is_closed_or_its_frontend_is_lost() -> None:
+    scene, peer = scene_with()
+    put(peer, "a")
+    other = scene.peer("frontend-1", 8)
+    peer.consume(2, "q", 5, session="a")
+    peer.close_consumer(2)
+    peer.consume(3, "q", 5, session="a")
+    assert accepted(peer) == [(2, 0), (3, 0)]
+    peer.say(frame(Kind.GOODBYE))
+    other.consume(2, "q", 5, session="a")
+    assert accepted(other) == [(2, 0)]
+    assert [(each.sequence, each.attempts) for each in other.delivered[2]] == [(0, 1)]
+
+
 def test_a_link_without_a_session_has_no_state() -> None:
     _, peer = scene_with()
     peer.consume(2, "q")
@@ -137,6 +152,18 @@ def test_a_full_queue_takes_no_further_state_but_another_one_of_the_same_session
     peer.consume(2, "q", session="a")
     peer.consume(3, "q", session="b")
     assert set_state(peer, 2, b"one") == {"stored": True}
+    assert set_state(peer, 2, b"two") == {"stored": True}
+    assert set_state(peer, 3, b"x")["error"]["condition"] == conditions.RESOURCE_LIMIT_EXCEEDED
+
+
+def test_a_shard_without_room_for_its_indexes_takes_no_further_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, peer = scene_with()
+    peer.consume(2, "q", session="a")
+    peer.consume(3, "q", session="b")
+    set_state(peer, 2, b"one")
+    monkeypatch.setattr(Memory, "index_is_full", True)
     assert set_state(peer, 2, b"two") == {"stored": True}
     assert set_state(peer, 3, b"x")["error"]["condition"] == conditions.RESOURCE_LIMIT_EXCEEDED
 
@@ -250,3 +277,21 @@ def test_a_session_and_its_state_move_with_their_queue() -> None:
     peer.send(1, 9, [write_message(Message(Properties(group_id="b"), body="x"))])
     move.target.settle_down()
     assert accepted(peer) == [(6, 30_000)]
+
+
+def test_messages_that_expire_meanwhile_are_settled_like_others() -> None:
+    store = SmallStore()
+    scene, peer = scene_with(store, max_age=1, expired="discard")
+    peer.consume(2, "q", session="a")
+    set_state(peer, 2, b"one")
+    peer.produce(1, "q")
+    message = write_message(Message(Properties(group_id="b"), body="x"))
+    peer.send(1, 1, [message], durable=True)
+    scene.settle_down()
+    scene.now_ms += 1_001
+    set_state(peer, 2, b"two")
+    ask(peer, "renew_session", link=2)
+    assert sorted((each.reason, *each.ranges) for each in store.settles()) == [
+        ("expired", (1, 2)),
+        ("replaced", (0, 1)),
+    ]

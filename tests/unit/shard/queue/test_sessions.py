@@ -245,3 +245,15 @@ def test_a_session_is_kept_when_the_policy_changes_and_ends_with_the_groups() ->
     assert [each for each in effects if isinstance(each, SessionLost)] == [SessionLost(1), SessionLost(2)]
     bench.consumer(3)
     assert bench.get(3) == ["group=a 1", "group=a 2", "group=b 1"]
+
+
+def test_ends_of_locks_are_forgotten_with_their_receivers() -> None:
+    bench = Bench(TIMED)
+    for identity in range(2 * limits.STALE_ENTRIES_MIN):
+        accept(bench, identity, "a")
+        bench.do(Detach(identity))
+        bench.dispatch()
+    special = bench.machine.contents.special
+    assert special is not None
+    assert special.sessions is not None
+    assert len(special.sessions._heap) <= limits.STALE_ENTRIES_MIN + 2

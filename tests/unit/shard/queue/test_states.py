@@ -144,3 +144,17 @@ def test_states_that_were_evicted_are_replaced() -> None:
     assert run.batch.evicted
     assert removed(set_state(bench, "a", "two"), Reason.REPLACED) == [0]
     assert state(bench, "a") == "two"
+
+
+def test_the_cleaner_moves_a_state_to_another_segment() -> None:
+    bench = Bench(GROUPS)
+    location = Location(3, 0, 60)
+    bench.do(SetState("a", batch_of([b"group=a one"], durable=True, location=location)))
+    contents = bench.machine.contents
+    (run,) = contents.runs_in(3)
+    assert run.is_state
+    contents.relocate(run, Location(4, 0, 60))
+    invariants.check(bench.machine)
+    assert contents.runs_in(3) == []
+    assert [each.attempts for each in contents.runs_in(4)] == [DEFERRED | STATE]
+    assert state(bench, "a") == "one"

@@ -223,7 +223,7 @@ class DurableReceivers:
             held.frames += parts
 
     def send(self) -> None:
-        """Adds frames that need not wait any longer to the output, at the end of a step."""
+        """Adds frames that need not wait any longer to the output, which is sent at the end of this step."""
         for (peer, link), held in [*self.held.items()]:
             peer.out += held.frames
             held.frames = []

@@ -146,9 +146,9 @@ class Engine:
             receivers.hold(now_ms)
         if self._answers.is_due and not (self._answers.is_committing or self._store.pending):
             self._answer_without_commit(now_ms)
-        if receivers.held:
-            receivers.send()
         waits = is_silent or (self._queues.marks.holds and not is_closing)
+        if receivers.held and not waits:
+            receivers.send()
         output = [] if waits else self._frontends.take_output()
         reads, self._performer.reads = self._performer.reads, []
         return Actions(

@@ -370,7 +370,7 @@ def test_the_end_of_a_stolen_link_stays_behind_its_deliveries() -> None:
     peer.credit(2, 2)
     assert attach(other, 3) == [(0, 2)]
     assert [answer.kind for answer in peer.take(Kind.DELIVER, Kind.GONE)] == [Kind.DELIVER, Kind.GONE]
-    assert disk.scene.engine._links.receivers.held == {}
+    assert disk.scene.engine._links.receivers.waiting == {}
 
 
 def test_ends_of_deliveries_are_recorded_ahead_of_new_ones() -> None:

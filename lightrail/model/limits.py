@@ -101,7 +101,7 @@ TERMINI_MAX: Final = 20_000
 TERMINI_TAGS_MAX: Final = 1_000_000
 """Delivery-tags of all of these links; beyond, the link that was suspended first is forgotten."""
 TERMINI_MOVED_TAGS: Final = 20_000
-"""Tags of durable termini that the cleaner writes again in one turn, which takes 10 ms."""
+"""Tags, and runs of deliveries, of durable links that the cleaner writes again in one turn: 10 ms."""
 SUSPENDED_DELIVERIES_MAX: Final = 10_000
 """Unsettled deliveries of a link that a client may resume as receiver; its credit ends before."""
 SUSPENDED_CONSUMERS_MAX: Final = 20_000

@@ -49,7 +49,7 @@ class DurableReceiver:
         return consumer is not None and consumer.peer.consumers.get(consumer.link) is consumer
 
 
-class Held:
+class WaitingFrames:
     """Frames of one link that wait for commits."""
 
     __slots__ = ("count", "frames")
@@ -107,7 +107,7 @@ class OfQueue:
 class DurableReceivers:
     """The durable receivers of all queues of a shard."""
 
-    __slots__ = ("_counts", "_store", "_when_synced", "by_queue", "dirty", "held")
+    __slots__ = ("_counts", "_store", "_when_synced", "by_queue", "dirty", "waiting")
 
     def __init__(self, store: Store, counts: ShardCounts, when_synced: CallWhenSynced) -> None:
         self._store = store
@@ -116,7 +116,7 @@ class DurableReceivers:
         self.by_queue: dict[Queue, OfQueue] = {}
         self.dirty: dict[Queue, None] = {}
         """Queues whose deliveries may have changed in this step."""
-        self.held: dict[LinkKey, Held] = {}
+        self.waiting: dict[LinkKey, WaitingFrames] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self.by_queue.values()))
@@ -208,27 +208,27 @@ class DurableReceivers:
         for queue in dirty:
             recorded.update((link, None) for link in self._record(queue, now_ms))
         by_peer: dict[Peer, set[int]] = {}
-        for peer, link in (*self.held, *recorded):
+        for peer, link in (*self.waiting, *recorded):
             by_peer.setdefault(peer, set()).add(link)
         for peer, links in by_peer.items():
             for link, parts in _take_out(peer, links).items():
                 self._wait((peer, link), parts, is_recorded=(peer, link) in recorded)
 
     def _wait(self, link: LinkKey, parts: list[bytes], *, is_recorded: bool) -> None:
-        held = self.held.setdefault(link, Held())
-        if is_recorded or held.count:
-            held.count += 1
-            self._when_synced(_Release(held, parts), 0)
+        waiting = self.waiting.setdefault(link, WaitingFrames())
+        if is_recorded or waiting.count:
+            waiting.count += 1
+            self._when_synced(_Release(waiting, parts), 0)
         else:
-            held.frames += parts
+            waiting.frames += parts
 
     def send(self) -> None:
-        """Adds frames that need not wait any longer to the output, at the end of a step."""
-        for (peer, link), held in [*self.held.items()]:
-            peer.out += held.frames
-            held.frames = []
-            if not held.count:
-                del self.held[peer, link]
+        """Adds frames that need not wait any longer to the output, which is sent at the end of this step."""
+        for (peer, link), waiting in [*self.waiting.items()]:
+            peer.out += waiting.frames
+            waiting.frames = []
+            if not waiting.count:
+                del self.waiting[peer, link]
 
     def _record(self, queue: Queue, now_ms: int) -> list[LinkKey]:
         """Writes the records of a queue; returns the links with new deliveries."""
@@ -241,8 +241,8 @@ class DurableReceivers:
                 continue
             runs = in_flight(queue, each.id)
             # The ends are written first: the message may be delivered to another one of them since.
-            if gone := without(each.recorded, runs):
-                self._write(queue, _record_of(each, ReceiverEvent.SETTLED, attached.next, gone), now_ms)
+            if ended := without(each.recorded, runs):
+                self._write(queue, _record_of(each, ReceiverEvent.SETTLED, attached.next, ended), now_ms)
             if new := without(runs, each.recorded):
                 arrived.append((each, _record_of(each, ReceiverEvent.DELIVERED, attached.next, new)))
             each.recorded = runs
@@ -274,16 +274,16 @@ class DurableReceivers:
 class _Release:
     """Ends a wait; a Waiter."""
 
-    __slots__ = ("_held", "_parts")
+    __slots__ = ("_parts", "_waiting")
 
-    def __init__(self, held: Held, parts: list[bytes]) -> None:
-        self._held = held
+    def __init__(self, waiting: WaitingFrames, parts: list[bytes]) -> None:
+        self._waiting = waiting
         self._parts = parts
 
     def accept(self, number: int) -> None:
         """See Waiter: the records of these frames are on disk."""
-        self._held.count -= 1
-        self._held.frames += self._parts
+        self._waiting.count -= 1
+        self._waiting.frames += self._parts
 
 
 def in_flight(queue: Queue, id: int) -> list[DeliveryRun]:

@@ -145,13 +145,13 @@ class Engine:
             self._receiving.take_over(now_ms)
         self._dispatch(now_ms)
         receivers = self._links.receivers
-        if receivers.dirty or receivers.held:
+        if receivers.dirty or receivers.waiting:
             receivers.hold(now_ms)
         if self._answers.is_due and not (self._answers.is_committing or self._store.pending):
             self._answer_without_commit(now_ms)
-        if receivers.held:
-            receivers.send()
         waits = is_silent or (self._queues.marks.holds and not is_closing)
+        if receivers.waiting and not waits:
+            receivers.send()
         output = [] if waits else self._frontends.take_output()
         reads, self._performer.reads = self._performer.reads, []
         return Actions(

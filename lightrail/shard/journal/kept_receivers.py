@@ -137,22 +137,22 @@ def _whole(queue: int, link: bytes, kept: KeptReceiver) -> Receiver:
     return Receiver(queue, link, ReceiverEvent.BEGUN, kept.next, kept.opening, kept.runs, REWRITTEN)
 
 
-def without(runs: list[DeliveryRun], gone: Sequence[DeliveryRun]) -> list[DeliveryRun]:
-    """The parts of runs whose delivery numbers are in none of `gone`; both are in order."""
-    if not gone:
+def without(runs: list[DeliveryRun], removed: Sequence[DeliveryRun]) -> list[DeliveryRun]:
+    """The parts of runs whose delivery numbers are in none of `removed`; both are in order."""
+    if not removed:
         return runs
     left: list[DeliveryRun] = []
     index = 0
     for number, sequence, count in runs:
         first, end = number, number + count
-        while index < len(gone) and gone[index][0] + gone[index][2] <= first:
+        while index < len(removed) and removed[index][0] + removed[index][2] <= first:
             index += 1
         at = index
         while first < end:
-            if at == len(gone) or gone[at][0] >= end:
+            if at == len(removed) or removed[at][0] >= end:
                 left.append((first, sequence + first - number, end - first))
                 break
-            start, stop = gone[at][0], gone[at][0] + gone[at][2]
+            start, stop = removed[at][0], removed[at][0] + removed[at][2]
             if start > first:
                 left.append((first, sequence + first - number, start - first))
             first = max(first, stop)

@@ -253,8 +253,8 @@ def small_job(record: SmallRecord, tables: Tables, lsn: int, now_ms: int) -> Job
     if isinstance(record, Delivered):
         return ("settle", record.queue, [], None)
     if isinstance(record, Ids):
-        gone = len(tables.remember(record, 0, now_ms))
-        return ("ids", record.queue, record.until_ms, record.digests, gone)
+        dropped = len(tables.remember(record, 0, now_ms))
+        return ("ids", record.queue, record.until_ms, record.digests, dropped)
     if isinstance(record, Transaction):
         tables.transact(record, 0)
         ended = record.state == TransactionState.ENDED
@@ -263,9 +263,9 @@ def small_job(record: SmallRecord, tables: Tables, lsn: int, now_ms: int) -> Job
         return ("part", record.producer, record.number, record.taken)
     if isinstance(record, Terminus):
         _declared(tables, record.queue)
-        dropped = tables.termini.apply(record, 0).dropped
+        excess = tables.termini.apply(record, 0).dropped
         fields = (record.durability, record.suspended_ms)
-        return ("terminus", record.event, record.queue, record.link, fields, record.tags, dropped)
+        return ("terminus", record.event, record.queue, record.link, fields, record.tags, excess)
     if isinstance(record, Receiver):
         _declared(tables, record.queue)
         tables.receivers.apply(record, 0)

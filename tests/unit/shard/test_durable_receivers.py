@@ -9,6 +9,7 @@ from lightrail.model import limits
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
+from lightrail.shard.delivery_marks import DeliveryMarks
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.shard.fake_files import FakeFiles
@@ -319,6 +320,36 @@ def test_the_end_of_a_drain_stays_behind_the_deliveries() -> None:
     assert [answer.kind for answer in peer.take(Kind.DRAINED)] == [Kind.DRAINED]
 
 
+class HoldingMarks(DeliveryMarks):
+    """Delivery marks that are being written for as long as the test says."""
+
+    is_writing = False
+
+    @property
+    def holds(self) -> bool:
+        return self.is_writing
+
+
+def test_deliveries_keep_their_order_where_all_output_waits_for_delivery_marks() -> None:
+    marks = HoldingMarks()
+    scene = Scene(Outliving(), marks=marks)
+    sender = scene.peer("sender", boot=3)
+    sender.produce(1, "q")
+    sender.send(1, 1, BODIES)
+    peer = scene.peer()
+    attach(peer, 2)
+    marks.is_writing = True
+    peer.credit(2, 2)
+    scene.settle_down()
+    peer.credit(2, 4)
+    scene.begin_commit()
+    peer.credit(2, 6)
+    scene.end_commit()
+    marks.is_writing = False
+    scene.settle_down()
+    assert [each.number for each in peer.delivered[2]] == [*range(6)]
+
+
 def test_deliveries_that_wait_when_the_link_ends_are_resumed() -> None:
     disk = Disk()
     peer = disk.scene.peer()
@@ -339,7 +370,7 @@ def test_the_end_of_a_stolen_link_stays_behind_its_deliveries() -> None:
     peer.credit(2, 2)
     assert attach(other, 3) == [(0, 2)]
     assert [answer.kind for answer in peer.take(Kind.DELIVER, Kind.GONE)] == [Kind.DELIVER, Kind.GONE]
-    assert disk.scene.engine._links.receivers.held == {}
+    assert disk.scene.engine._links.receivers.waiting == {}
 
 
 def test_ends_of_deliveries_are_recorded_ahead_of_new_ones() -> None:

@@ -222,8 +222,7 @@ async def _to_queue(attach: Attach) -> None:
     delays = may_delay(link) and suspended_s(link) is None
     if policy["delay"] or delays:
         attach.terms.offered.append(DELAYED_DELIVERY)
-    queue_owner = await _to_send(attach)
-    if queue_owner is None:
+    if (queue_owner := await _to_send(attach)) is None:
         return
     producer = _producer(attach, queue_owner, delays=delays)
     link.take_pieces()
@@ -318,8 +317,7 @@ async def _consume(attach: Attach, *, relay: bool = False) -> None:
         options.client_link = client_link_of(link, attach.connection.client.user)
     if not request_session(attach, options):
         options.filter, attach.terms.filter = source_filter(link.source)
-    queue_owner = await attach.place()
-    if queue_owner is None:
+    if (queue_owner := await attach.place()) is None:
         return
     consumer = _consumer(attach, queue_owner, options)
     attach.bind(consumer)

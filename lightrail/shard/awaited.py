@@ -117,8 +117,8 @@ class AwaitedConsumers:
         key = key_of(opened)
         self.adopted[id] = Origin(*key, opened, has_ended=True)
         self._apply(queue, commands.Suspend(id), now_ms)
-        if not queue.is_serving:
-            # It is opened with its queue, or moves with it.
+        if queue.is_frozen:
+            # It is awaited when the queue is served again, or moves with it.
             return
         found = AwaitedConsumer(key, queue, id, 0)
         self._add(found)

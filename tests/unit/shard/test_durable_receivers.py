@@ -14,6 +14,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, SmallStore, numbered_messages
+from tests.unit.shard.fake_map import FakeMap
 
 LINK = "1" * 32
 MINUTE = 60_000
@@ -236,6 +237,33 @@ def test_no_more_links_than_the_bound_are_suspended_after_a_restart(monkeypatch:
     scene.settle_down()
     assert scene.queue("q") == {"ready": 4, "in_flight": 2}
     assert len(scene.engine._links.receivers) == 2
+
+
+def test_a_frozen_queue_has_its_deliveries_after_a_restart_and_when_it_is_served_again() -> None:
+    files, placed, names = FakeFiles(), FakeMap(q=(0, 3)), EveryName()
+    names.give("q", Policy.parse({"role": "queue"}))
+    journal = Journal(files, "test", 0)
+    scene = Scene(journal, journal.recover(1 << 30, 1), names=names, map=placed)
+    sender = scene.peer("sender", boot=3)
+    sender.produce(1, "q")
+    sender.send(1, 1, BODIES)
+    attach(scene.peer(), 2, 2)
+    scene.peer("shard-1", boot=50).ask("freeze", queue="q", epoch=3)
+    scene.settle_down()
+    journal = Journal(files.after_crash(0, "all"), "test", 0)
+    scene = Scene(journal, journal.recover(1 << 30, 1), names=names, map=placed)
+    other = scene.peer("shard-1", boot=51)
+    number = other.ask("freeze", queue="q", epoch=3)
+    scene.settle_down()
+    (state,) = other.answers[number][0]["states"]
+    assert [each["opened"]["client_link"] for each in state["state"]["consumers"]] == [LINK]
+    placed.give("q", 0, 5)
+    scene.refresh()
+    scene.settle_down()
+    peer = scene.peer(boot=9)
+    pass_time(scene, peer, limits.PEER_SILENCE_MS + 2_000)
+    assert scene.queue("q") == {"ready": 4, "in_flight": 2}
+    assert attach(peer, 2) == [(0, 2)]
 
 
 # --- what is requested -----------------------------------------------------------------------------------

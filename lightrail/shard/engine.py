@@ -76,10 +76,8 @@ class Engine:
         memory = self._memory = house.memory
         answers = self._answers = Answers(memory)
         admission = self._admission = Admission(store, performer, memory, counts, answers)
-        links = self._links = Links(
-            queues, performer, admission, recovered, answers.when_synced, store, counts
-        )
-        self._awaited, self._last_consumers = links.awaited, links.last_consumers
+        links = Links(queues, performer, admission, recovered, answers.when_synced, store, counts)
+        self._links, self._awaited, self._last_consumers = links, links.awaited, links.last_consumers
         routes = self._routes = Routes(queues, performer, store, counts, memory, answers)
         requests = self._requests = Requests(queues, performer, links, answers.when_synced)
         self.transactions = Transactions(

@@ -284,21 +284,12 @@ class _Replayer:
                 replay.live[record.queue] = LiveSpans()
             elif record.event == QueueEvent.DELETED:
                 replay.live.pop(record.queue, None)
-        elif isinstance(record, Ids):
+        elif isinstance(record, Ids | Terminus | Receiver):
             if record.queue in replay.tables.queues:
-                segment.holds_ids(record)
-                replay.tables.remember(record, segment.number, 0)
+                self._keep(segment, record)
         elif isinstance(record, Transaction):
             segment.holds(record.size)
             replay.tables.transact(record, segment.number)
-        elif isinstance(record, Terminus):
-            if record.queue in replay.tables.queues:
-                segment.holds(TERMINUS_FIXED.size + record.size)
-                replay.tables.termini.apply(record, segment.number)
-        elif isinstance(record, Receiver):
-            if record.queue in replay.tables.queues:
-                segment.holds(RECEIVER_FIXED.size + record.size)
-                replay.tables.receivers.apply(record, segment.number)
         elif isinstance(record, Taken):
             replay.tables.take(record)
         elif isinstance(record, Numbers):
@@ -319,6 +310,19 @@ class _Replayer:
         elif isinstance(record, Gap):
             replay.lost.append((found.lsn, record.next_lsn))
             scan.skip_to(record.next_lsn)
+
+    def _keep(self, segment: Segment, record: Ids | Terminus | Receiver) -> None:
+        """Applies a record that the cleaner writes again, as it is in no snapshot."""
+        tables = self._replay.tables
+        if isinstance(record, Ids):
+            segment.holds_ids(record)
+            tables.remember(record, segment.number, 0)
+        elif isinstance(record, Terminus):
+            segment.holds(TERMINUS_FIXED.size + record.size)
+            tables.termini.apply(record, segment.number)
+        else:
+            segment.holds(RECEIVER_FIXED.size + record.size)
+            tables.receivers.apply(record, segment.number)
 
     def _extent(self) -> Extent:
         """End of the whole records, in whole groups."""

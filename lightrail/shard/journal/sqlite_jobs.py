@@ -105,12 +105,7 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
                     if attempts is not None:
                         run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, at, stop, attempts, record))
         case ("queue", QueueEvent.DELETED, queue, _, _):
-            take_out(connection, queue, 0, (1 << 63) - 1)
-            run("DELETE FROM queue WHERE id = ?", (queue,))
-            run("DELETE FROM ids WHERE queue = ?", (queue,))
-            run("DELETE FROM terminus WHERE queue = ?", (queue,))
-            run("DELETE FROM tag WHERE queue = ?", (queue,))
-            run("DELETE FROM receiver WHERE queue = ?", (queue,))
+            _delete_queue(connection, queue)
         case ("queue", QueueEvent.DECLARED, queue, name, policy):
             run("INSERT INTO queue VALUES (?,?,?,0)", (queue, name, policy))
         case ("queue", _, queue, name, policy):
@@ -125,6 +120,13 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
                 (first, last),
             )
             run("DELETE FROM record WHERE id >= ? AND id < ? AND spilled", (first, last))
+
+
+def _delete_queue(connection: sqlite3.Connection, queue: int) -> None:
+    take_out(connection, queue, 0, (1 << 63) - 1)
+    connection.execute("DELETE FROM queue WHERE id = ?", (queue,))
+    for table in ("ids", "terminus", "tag", "receiver"):
+        connection.execute(f"DELETE FROM {table} WHERE queue = ?", (queue,))
 
 
 def _terminus(

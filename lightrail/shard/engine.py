@@ -64,10 +64,8 @@ class Engine:
         map: ClusterMap | None = None,
         marks: DeliveryMarks | None = None,
     ) -> None:
-        self.shard = shard
-        self.boot = boot
-        self._store = store
-        self._counts = counts
+        self.shard, self.boot = shard, boot
+        self._store, self._counts = store, counts
         names = EveryName() if names is None else names
         tenancy = Tenancy(shard, EverythingHere(shard) if map is None else map, names)
         queues = self._queues = Queues(store, names, tenancy, max_delivery_count, marks, counts.retire)

@@ -78,9 +78,6 @@ class Producer(Numbered):
 
     keeps_tags: ClassVar = False
     """Whether delivery-tags are stored with its batches, so that all of them are for Admission."""
-    is_apart: ClassVar[int]
-    """Not 0 if its next batch is for Admission: the same slot as `part`, so that the path of a batch has one
-    check for this and `keeps_tags`."""
 
     def __init__(self, peer: "Peer", link: int, queue: Queue, id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)
@@ -135,9 +132,6 @@ class Producer(Numbered):
             return
         body = SEQUENCE.pack(self.stored.get(number, UNKNOWN_SEQUENCE))
         self.peer.out.append(frame(Kind.STORED, link=self.link, number=number, body=body))
-
-
-Producer.is_apart = vars(Producer)["part"]
 
 
 class RouteProducer(Numbered):

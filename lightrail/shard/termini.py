@@ -105,7 +105,6 @@ class DurableProducer(ResumableProducer):
     __slots__ = ()
 
     keeps_tags: ClassVar = True
-    is_apart: ClassVar = 1
 
     def records_of_tags(self, number: int, first: int, last: int) -> list[TerminusRecord]:
         """See Producer."""

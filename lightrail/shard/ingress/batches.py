@@ -71,7 +71,8 @@ class Batches:
         if (
             contents.policy.guarded
             or queue.parked
-            or producer.is_apart
+            or producer.part
+            or producer.keeps_tags
             or (
                 special is not None
                 and special.singles

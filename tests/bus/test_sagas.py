@@ -265,10 +265,10 @@ def test_of_several_processes_one_forwards_and_another_takes_over(engine: Engine
         assert await first.forwards()
         assert await first.forwards()
         assert not await second.forwards()
-        # The server ends the connection that has the lock.
+        # The server ends the connection that has the lock, and answers when its process has ended.
         with engine.begin() as database:
-            ended = "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory'"
-            database.execute(text(ended))
+            ended = "select pg_terminate_backend(pid, 10000) from pg_locks where locktype = 'advisory'"
+            assert database.execute(text(ended)).scalars().all() == [True]
         assert await second.forwards()
         assert not await first.forwards()
         await second.close()

@@ -267,7 +267,10 @@ def test_of_several_processes_one_forwards_and_another_takes_over(engine: Engine
         assert not await second.forwards()
         # The server ends the connection that has the lock, and answers when its process has ended.
         with engine.begin() as database:
-            ended = "select pg_terminate_backend(pid, 10000) from pg_locks where locktype = 'advisory'"
+            ended = (
+                "select pg_terminate_backend(pid, 10000) from pg_locks join pg_database on oid = database "
+                "where locktype = 'advisory' and datname = current_database()"
+            )
             assert database.execute(text(ended)).scalars().all() == [True]
         assert await second.forwards()
         assert not await first.forwards()

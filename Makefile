@@ -35,12 +35,13 @@ types: setup ## mypy --strict, tests and examples of the client included
 imports: setup ## layers and purity, by import-linter
 	$(BIN)/lint-imports
 
-# Tests that compute, and those that talk to a broker, to Celery or to Spark file by file, use both processors; those that
-# kill and freeze processes, and start Docker, need the machine for themselves.
+# Both processors are used: test by test where tests compute, file by file where they have processes of their own. Those that
+# kill and freeze processes mostly wait, for leases to expire and for peers to be silent. Docker's are one after the other.
 COMPUTING := tests/unit tests/model tests/simulation
 TALKING := tests/bus tests/client tests/conformance tests/contracts tests/http tests/transport
 FOREIGN := tests/interop tests/policies tests/ui
 PIPELINES := tests/kombu tests/spark
+FAULTS := tests/brokers tests/chaos tests/cluster
 unit: setup ## the faster half of the tests, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
 ifeq ($(ARGS),)
 	$(BIN)/pytest -m "not soak" -n 2 $(COMPUTING)
@@ -53,8 +54,9 @@ endif
 test-slow: setup ## set up, then the slower half: clients and browsers of others, Celery, Spark, clusters, faults, containers
 	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(FOREIGN) $(ARGS)
 	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(PIPELINES) $(ARGS)
+	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(FAULTS) $(ARGS)
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(COMPUTING:%=--ignore=%) $(TALKING:%=--ignore=%) \
-		$(FOREIGN:%=--ignore=%) $(PIPELINES:%=--ignore=%) $(ARGS)
+		$(FOREIGN:%=--ignore=%) $(PIPELINES:%=--ignore=%) $(FAULTS:%=--ignore=%) $(ARGS)
 
 docs: setup ## the documents as a site, in build/site; a broken link is an error
 	$(BIN)/mkdocs build --strict

@@ -89,11 +89,9 @@ def test_numbers_of_processes_that_are_gone_are_given_again(tmp_path: Path) -> N
         third = cluster.frontend(data=frontend.data)
         cluster.start(second, third)
         assert (second.id, third.id) == (1, 1)
-        assert sorted(each.name for each in shard.data.iterdir() if each.is_dir()) == [
-            "run",
-            "shard-0",
-            "shard-1",
-        ]
+        # What a directory of sockets is called depends on the length of its path.
+        directories = sorted(each.name for each in shard.data.glob("shard-*") if each.is_dir())
+        assert directories == ["shard-0", "shard-1"]
         assert frontend.terminate() == 0
         assert shard.terminate() == 0
         cluster.start(frontend, shard)

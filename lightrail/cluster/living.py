@@ -8,13 +8,13 @@ ends it.
 import fcntl
 import os
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
 from lightrail.cluster.coordinator import ConflictError, Coordinator, Write
 from lightrail.cluster.map import FRONTENDS, GATEWAYS, Map, Member
 from lightrail.cluster.membership import member_of
+from lightrail.model.settings import Settings
 
 FOLDER: Final = "living"
 
@@ -75,10 +75,6 @@ class Living:
             os.close(lock)
         return True
 
-    def frontends(self, known: Mapping[int, Member]) -> dict[int, Member]:
-        """The registered frontends without those that have ended."""
-        return {id: each for id, each in known.items() if not self.has_ended(f"{FRONTENDS}{id}", each.boot)}
-
     async def forget_ended(self, coordinator: Coordinator, map: Map) -> list[str]:
         """Deletes the registrations of frontends and gateways that have ended; returns their keys.
 
@@ -107,3 +103,19 @@ class Living:
 
     def _path_of(self, key: str, boot: int) -> str:
         return os.path.join(self._folder, f"{key.replace('/', '-')}-{boot:08x}")
+
+
+class Registered:
+    """The registrations as they are now, where those of the map may be a moment old."""
+
+    def __init__(self, coordinator: Coordinator, settings: Settings) -> None:
+        self._coordinator = coordinator
+        self._living = None if settings.etcd else Living(settings.data)
+
+    async def frontend(self, number: int) -> Member | None:
+        """The frontend that is registered under a number and has not ended. Raises CoordinatorError."""
+        key = f"{FRONTENDS}{number}"
+        found = member_of(await self._coordinator.entry(key))
+        if found is not None and self._living is not None and self._living.has_ended(key, found.boot):
+            return None
+        return found

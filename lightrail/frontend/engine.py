@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -16,8 +16,7 @@ from lightrail.amqp.connection import Connection
 from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
-from lightrail.cluster.living import Living
-from lightrail.cluster.map import Member
+from lightrail.cluster.living import Registered
 from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.frontend import control, sole_connections
 from lightrail.frontend.auth import Authentication, Authenticator
@@ -137,9 +136,8 @@ class Frontend:
         )
         usage = NodeUsage(self.directory, self.shard_connections, self.ask_shard, lambda: self.now_ms())
         self.lifetimes = Lifetimes(self.service, self.name, self.boot, self.spawn, usage)
-        self._living = None if self.settings.etcd else Living(self.settings.data)
         self.sole_connections = SoleConnections(
-            coordinator, self.name, self.boot, self._living_frontends, self.spawn
+            coordinator, self.name, self.boot, Registered(coordinator, self.settings).frontend, self.spawn
         )
         self.guard = Guard(self.directory, self.lifetimes.unused)
         self.routers = Routers(self.directory, self.later)
@@ -233,11 +231,6 @@ class Frontend:
     def _names_changed(self, changes: Changes) -> None:
         for name in changes.names:
             self.forget_route(name)
-
-    def _living_frontends(self) -> Mapping[int, Member]:
-        """The frontends that run, by number."""
-        known = self.shard_connections.map.frontends
-        return known if self._living is None else self._living.frontends(known)
 
     # --- connections -----------------------------------------------------------------------------------
 

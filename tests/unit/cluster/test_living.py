@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from lightrail.cluster.coordinator import Write
-from lightrail.cluster.living import FOLDER, Living
+from lightrail.cluster.living import FOLDER, Living, Registered
 from lightrail.cluster.map import Map, Member
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.model.endpoint import endpoint
+from lightrail.model.settings import Settings
 
 ONE = "frontends/1"
 PROGRAM = """
@@ -46,8 +48,6 @@ def test_a_killed_process_has_ended_and_another_boot_of_its_number_has_not(tmp_p
     assert living.has_ended(ONE, 7)
     assert not living.has_ended(ONE, 8), "nothing is known about a process without a file"
     assert not living.has_ended("frontends/2", 7)
-    known = {1: Member(1, 7), 2: Member(2, 7)}
-    assert living.frontends(known) == {2: known[2]}
 
 
 def test_a_process_that_ends_in_order_leaves_no_file(tmp_path: Path) -> None:
@@ -87,6 +87,23 @@ def test_registrations_of_processes_that_have_ended_are_deleted(tmp_path: Path) 
         assert await me.forget_ended(coordinator, map) == []
         assert [each.name for each in (tmp_path / FOLDER).iterdir()] == ["gateways-0-00000005"]
         me.end()
+
+    run(story)
+
+
+def test_a_registered_frontend_is_one_that_has_not_ended(tmp_path: Path) -> None:
+    async def story(coordinator: MemoryCoordinator, _: Map) -> None:
+        dead(tmp_path)
+        for id, boot in ((1, 7), (2, 9)):
+            await coordinator.write([Write(f"frontends/{id}", Member(id, boot).encode())])
+        registered = Registered(coordinator, Settings(data=str(tmp_path)))
+        assert await registered.frontend(1) is None
+        found = await registered.frontend(2)
+        assert found is not None
+        assert found.boot == 9
+        assert await registered.frontend(3) is None
+        with_leases = Registered(coordinator, Settings(data=str(tmp_path), etcd=(endpoint("127.0.0.1:1"),)))
+        assert await with_leases.frontend(1) is not None, "its lease decides"
 
     run(story)
 

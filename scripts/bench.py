@@ -24,6 +24,7 @@ from tests.benchmarks import (
     rates,
     routers,
     suite,
+    transactions,
 )
 from tests.benchmarks.row import Row
 
@@ -40,6 +41,7 @@ ROWS: tuple[Row, ...] = (
     *clients.ROWS,
     *buses.ROWS,
     *clusters.ROWS,
+    *transactions.ROWS,
     *archives.ROWS,
     *lakes.ROWS,
 )

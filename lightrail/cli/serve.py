@@ -16,6 +16,7 @@ from typing import Final
 
 from lightrail.cli.supervisor import ChildError, Limits, Plan, Supervisor
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefusedError, Write
+from lightrail.cluster.living import Living
 from lightrail.cluster.map import FRONTENDS, GATEWAYS, SHARDS
 from lightrail.cluster.opening import OUTSIDE, open_coordinator, open_to_strangers, where
 from lightrail.model.endpoint import Endpoint
@@ -100,6 +101,7 @@ async def _prepare(settings: Settings) -> tuple[Settings, bool]:
             settings = settings.resolved(await coordinator.shards())
             await coordinator.set_shards(settings.shards)
             await forget_members(coordinator)
+            Living(settings.data).clear()
         return settings, await coordinator.has_users()
     finally:
         await coordinator.close()

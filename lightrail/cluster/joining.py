@@ -26,6 +26,7 @@ import zmq
 
 from lightrail.cluster import membership
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefusedError
+from lightrail.cluster.living import Living
 from lightrail.cluster.map import Member
 from lightrail.cluster.membership import MemberRefusedError
 from lightrail.cluster.opening import may_list, open_coordinator, open_to_strangers, where
@@ -63,6 +64,7 @@ class Joining:
             started_ms=time.time_ns() // 1_000_000,
         )
         self._entry: str | None = None
+        self._living = None if process.settings.etcd else Living(process.settings.data)
 
     @classmethod
     async def begin(cls, process: Process) -> "Joining":
@@ -195,6 +197,11 @@ class Joining:
         self.own = replace(self.own, **fields)
         entry, value = self._entry, self.own.encode()
         assert entry is not None, "the process has its number already"
+        if self._living is not None:
+            try:
+                self._living.begin(entry, self.own.boot)
+            except OSError as error:
+                raise CannotServeError(f"the process can't be marked as living: {error}") from None
         await patiently(self.process, lambda: self.coordinator.register(entry, value, self._displaced))
 
     def _displaced(self, value: str) -> None:
@@ -210,6 +217,8 @@ class Joining:
             with suppress(CoordinatorError, TimeoutError):
                 async with asyncio.timeout(LEAVE_TIME_MAX_S):
                     await self.coordinator.unregister(self._entry)
+                    if self._living is not None:
+                        self._living.end()
         await self.coordinator.close()
 
     def refuse_strangers(self, has_users: bool) -> None:

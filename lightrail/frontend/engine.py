@@ -16,6 +16,7 @@ from lightrail.amqp.connection import Connection
 from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
+from lightrail.cluster.living import Registered
 from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.frontend import control, sole_connections
 from lightrail.frontend.auth import Authentication, Authenticator
@@ -24,10 +25,11 @@ from lightrail.frontend.connections import Accepted, Connections
 from lightrail.frontend.deadlines import Deadlines
 from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
-from lightrail.frontend.lifetimes import Lifetimes, Usage
+from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.links.anonymous import ANONYMOUS_RELAY
 from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.links.subscribing import SHARED_SUBSCRIPTIONS
+from lightrail.frontend.node_usage import NodeUsage
 from lightrail.frontend.nodes import cbs, management, renewing
 from lightrail.frontend.nodes.cbs import Cbs
 from lightrail.frontend.nodes.management import Management
@@ -50,7 +52,6 @@ from lightrail.wire.control import ControlServer
 from lightrail.wire.forwarded import Forwarded
 from lightrail.wire.keys import WireKey
 from lightrail.wire.owner import Owner
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend")
@@ -133,9 +134,10 @@ class Frontend:
             now_ms=lambda: self.now_ms(),
             destinations=Destinations(self.settings.push_allow),
         )
-        self.lifetimes = Lifetimes(self.service, self.name, self.boot, self.spawn, self._usage)
+        usage = NodeUsage(self.directory, self.shard_connections, self.ask_shard, lambda: self.now_ms())
+        self.lifetimes = Lifetimes(self.service, self.name, self.boot, self.spawn, usage)
         self.sole_connections = SoleConnections(
-            coordinator, self.name, self.boot, lambda: self.shard_connections.map.frontends, self.spawn
+            coordinator, self.name, self.boot, Registered(coordinator, self.settings).frontend, self.spawn
         )
         self.guard = Guard(self.directory, self.lifetimes.unused)
         self.routers = Routers(self.directory, self.later)
@@ -229,15 +231,6 @@ class Frontend:
     def _names_changed(self, changes: Changes) -> None:
         for name in changes.names:
             self.forget_route(name)
-
-    async def _usage(self, queue: str) -> Usage | None:
-        """Links and messages of a queue; None if its shard does not answer."""
-        try:
-            found = (await self.ask_shard(queue, "queue", {})).fields
-        except (CoordinatorError, ShardDownError, ShardRefusedError):
-            return None
-        messages = sum(int(found.get(state, 0)) for state in ("ready", "delayed", "deferred", "in_flight"))
-        return Usage(int(found["consumer_count"]) + int(found["producer_count"]), messages)
 
     # --- connections -----------------------------------------------------------------------------------
 

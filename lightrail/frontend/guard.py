@@ -10,6 +10,7 @@ from lightrail.frontend.client import Client
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions, names
 from lightrail.model.policy import Role
+from lightrail.namespace.checks import OWNER_PARTS
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import ONLY_ITS_CONNECTION, ForbiddenError, demand
@@ -116,4 +117,7 @@ class Guard:
 
 def _is_open(made: Name) -> bool:
     """Whether other connections than the one that created a dynamic node may receive from it, too."""
+    if made.role is Role.ROUTER:
+        # Routers have no lifetime: that of a topic is in its owner, a link or the connection of that link.
+        return len(made.owner.split("/")) == OWNER_PARTS["connection"]
     return made.role is Role.QUEUE and made.policy["lifetime"] == "connection"

@@ -5,16 +5,16 @@ deleted. Names of a process that was killed are deleted when its successor start
 number. While the coordinator does not answer, deletions are tried again.
 
 A dynamic node whose lifetime depends on links or messages (messaging 3.5.11 to 3.5.13) may outlive the
-connection that created it, as long as others use it. From the end of the link that created it, its shard is
-asked for its usage: when a link of this process ends, and at intervals, since this process is not notified of
-the end of messages and of links of other frontends.
+connection that created it, as long as others use it. From the end of the link that created it, shards are
+asked for its usage (node_usage.py): when a link of this process ends, and at intervals, since this process is
+not notified of the end of messages and of links of other frontends.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from lightrail.amqp.performatives import (
     DeleteOnClose,
@@ -23,6 +23,7 @@ from lightrail.amqp.performatives import (
     DeleteOnNoMessages,
 )
 from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.frontend.node_usage import Usage
 from lightrail.model import limits, names
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
@@ -34,11 +35,17 @@ Policy = DeleteOnClose | DeleteOnNoLinks | DeleteOnNoMessages | DeleteOnNoLinksO
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
-class Usage(NamedTuple):
-    """Links and messages of a queue, over all frontends."""
+class UsageOfNodes(Protocol):
+    """Requests the usage of dynamic nodes; see NodeUsage."""
 
-    links: int
-    messages: int
+    def follow(self, name: str) -> None:
+        """A node was created."""
+
+    def forget(self, name: str) -> None:
+        """A node was deleted."""
+
+    def of(self, name: str, is_over: Callable[[Usage], bool]) -> Awaitable[Usage | None]:
+        """The usage of a node, or enough of it to know that it is not over; None if it is not known."""
 
 
 @dataclass(slots=True)
@@ -60,20 +67,9 @@ class Node:
 
 
 class Lifetimes:
-    """The names whose owners are in this process.
+    """The names whose owners are in this process."""
 
-    Args:
-        usage: of a queue; None if it is not known.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        frontend: str,
-        boot: int,
-        spawn: Spawn,
-        usage: Callable[[str], Awaitable[Usage | None]],
-    ) -> None:
+    def __init__(self, service: Service, frontend: str, boot: int, spawn: Spawn, usage: UsageOfNodes) -> None:
         self._service = service
         self._frontend = frontend
         self._prefix = f"{frontend}/{boot:08x}/"
@@ -82,12 +78,12 @@ class Lifetimes:
         self._owned: dict[str, dict[str, None]] = {}
         """Names that a connection, its sessions or its links own, by connection."""
         self._nodes: dict[str, Node] = {}
-        """Dynamic queues whose lifetime depends on links or messages."""
+        """Dynamic nodes whose lifetime depends on links or messages."""
         self._watched: dict[str, None] = {}
-        """Dynamic queues whose link has ended."""
+        """Dynamic nodes whose link has ended."""
         self._watching = False
         self._orphans: dict[str, None] = {}
-        """Dynamic queues whose connection has ended, the oldest first."""
+        """Dynamic nodes whose connection has ended, the oldest first."""
         self._due: dict[str, int] = {}
         """Names to delete, and the revision that created them."""
         self._working = False
@@ -102,9 +98,10 @@ class Lifetimes:
         return sum(map(names.is_dynamic_node, self._owned.get(owner, ())))
 
     def follow(self, name: str, policy: Policy, creator: str) -> None:
-        """Follows a dynamic queue that was created by the link with the owner id `creator`."""
+        """Follows a dynamic node that was created by the link with the owner id `creator`."""
         if not isinstance(policy, DeleteOnClose):
             self._nodes[name] = Node(policy, creator)
+            self._usage.follow(name)
 
     def ended(self, owner: str) -> None:
         """A connection, session or link has ended: deletes names of this owner, or of a part of it."""
@@ -155,7 +152,7 @@ class Lifetimes:
     async def _check(self, name: str) -> None:
         """Deletes a dynamic node whose lifetime is over."""
         node = self._nodes.get(name)
-        usage = await self._usage(name) if node is not None else None
+        usage = await self._usage.of(name, node.is_over) if node is not None else None
         record = self._service.directory.find(name)
         if node is not None and usage is not None and record is not None and node.is_over(usage):
             self.expire(record)
@@ -221,7 +218,8 @@ class Lifetimes:
                 if not owned:
                     del self._owned[connection]
             if record is None:
-                self._nodes.pop(name, None)
+                if self._nodes.pop(name, None) is not None:
+                    self._usage.forget(name)
                 self._watched.pop(name, None)
                 self._orphans.pop(name, None)
 

@@ -15,7 +15,7 @@ replaced, because that would allow a user to close connections of others.
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -82,7 +82,7 @@ class SoleConnections:
 
     Args:
         name: of the frontend.
-        frontends: the frontends that serve now, by number.
+        frontend: the frontend that serves under a number, as registered now; None without one.
         sleep: seconds; tests inject it.
     """
 
@@ -91,14 +91,14 @@ class SoleConnections:
         coordinator: Coordinator,
         name: str,
         boot: int,
-        frontends: Callable[[], Mapping[int, Member]],
+        frontend: Callable[[int], Awaitable[Member | None]],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._coordinator = coordinator
         self._name = name
         self._boot = boot
-        self._frontends = frontends
+        self._frontend = frontend
         self._spawn = spawn
         self._sleep = sleep
         self._claims: dict[str, Claim] = {}
@@ -163,9 +163,9 @@ class SoleConnections:
         """Writes a claim; returns its revision. Raises as `claim`."""
         for _ in range(ATTEMPTS_MAX):
             entry = await self._coordinator.entry(key)
-            if entry is not None and self._keeps(key, entry, user, policy):
+            if entry is not None and await self._keeps(key, entry, user, policy):
                 entry = await self._ended(key, entry)
-                if entry is not None and self._keeps(key, entry, user, policy):
+                if entry is not None and await self._keeps(key, entry, user, policy):
                     raise _in_use()
             with suppress(ConflictError):
                 return await self._coordinator.write([Write(key, value, entry.revision if entry else 0)])
@@ -222,21 +222,21 @@ class SoleConnections:
             else:
                 return
 
-    def _holds(self, key: str, entry: Entry) -> bool:
+    async def _holds(self, key: str, entry: Entry) -> bool:
         """Whether the connection of an entry may exist, as far as this process can determine."""
         name, boot, _ = _parts(entry)
         if (name, boot) == (self._name, f"{self._boot:08x}"):
             claim = self._claims.get(key)
             return claim is not None and claim.connection.is_open
         _, _, number = name.rpartition("-")
-        member = self._frontends().get(int(number))
+        member = await self._frontend(int(number))
         return member is not None and f"{member.boot:08x}" == boot
 
-    def _keeps(self, key: str, entry: Entry, user: str, policy: int) -> bool:
+    async def _keeps(self, key: str, entry: Entry, user: str, policy: int) -> bool:
         """Whether the connection of an entry exists, and keeps its claim."""
         assert entry.value is not None
         is_closed = policy == CLOSE_EXISTING and json.loads(entry.value)["user"] == user
-        return not is_closed and self._holds(key, entry)
+        return not is_closed and await self._holds(key, entry)
 
     async def _ended(self, key: str, entry: Entry) -> Entry | None:
         """The entry after a time in which another frontend may have deleted it with its connection."""

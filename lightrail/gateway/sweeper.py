@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping
 
 from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.living import Living
 from lightrail.cluster.map import Member
 from lightrail.gateway.instants import milliseconds
 from lightrail.gateway.services import Services
@@ -24,6 +25,7 @@ async def sweep(services: Services) -> None:
     polls = max(1, limits.SWEEP_MS // limits.DIRECTORY_POLL_MS)
     count = 0
     orphans = Orphans()
+    living = None if services.settings.etcd else Living(services.settings.data)
     failed = False
     while True:
         await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)
@@ -35,6 +37,9 @@ async def sweep(services: Services) -> None:
             if count % polls == 0:
                 await services.callers.refresh()
                 await sweep_once(services, services.now_ms())
+                if living is not None:
+                    for key in await living.forget_ended(services.coordinator, services.map):
+                        log.info("the registration %s is deleted, its process has ended", key)
                 frontends = services.shards.shard_connections.map.frontends
                 for record in orphans.look(services.directory, frontends, services.now_ms()):
                     if record.role is Role.QUEUE and await in_use(services, record.name):

@@ -21,6 +21,7 @@ DEAD_LETTER_ALIAS: Final = "$deadletterqueue"
 """How clients of Azure Service Bus write it in addresses, with letters of either case."""
 SUBSCRIPTIONS_SEGMENT: Final = "$subscriptions"
 TEMPORARY_SEGMENT: Final = "$temporary"
+SENDERS_KEY: Final = "senders"
 SYSTEM_MARKS: Final = ("!", "$")
 _SCHEMES: Final = ("amqp://", "amqps://")
 
@@ -107,6 +108,11 @@ def is_dead_letter(name: str) -> bool:
 def subscription_name(router: str, key: str) -> str:
     """The queue of a subscription that a receiver made by attaching to a router."""
     return f"{router}/{SUBSCRIPTIONS_SEGMENT}/{key}"
+
+
+def senders_name(router: str) -> str:
+    """The queue that counts the senders of a dynamic router, without a message (links/counted.py)."""
+    return subscription_name(router, SENDERS_KEY)
 
 
 def router_of(queue: str) -> str:

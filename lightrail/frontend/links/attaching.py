@@ -15,7 +15,7 @@ from lightrail.amqp.values import Symbol, UInt
 from lightrail.amqp.windows import MAPPED
 from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links import dynamic, subscribing
+from lightrail.frontend.links import counted, dynamic, subscribing
 from lightrail.frontend.links.anonymous import (
     AddressProducer,
     AddressRouter,
@@ -36,7 +36,6 @@ from lightrail.frontend.links.jms import NODES, another_node, node_of, node_of_m
 from lightrail.frontend.links.relays import RelayLink
 from lightrail.frontend.links.resumable import ResumableLink
 from lightrail.frontend.links.resumable_consumer import ResumableConsumer
-from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.terminus import (
     client_link_of,
     consumer_options,
@@ -285,15 +284,7 @@ async def _to_router(attach: Attach) -> None:
         await subscribing.subscribe(attach)
         return
     _bound_size(attach)
-    router = RouterLink(
-        attach.connection,
-        attach.link,
-        number=attach.number,
-        router=attach.record.name,
-        label=label_of(attach.link),
-    )
-    attach.bind(router)
-    router.start()
+    await counted.open_sender(attach)
 
 
 async def _to_send(attach: Attach) -> "Owner | None":

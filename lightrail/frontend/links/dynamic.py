@@ -15,6 +15,7 @@ from lightrail.amqp.performatives import (
 from lightrail.amqp.values import Array, Described, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links import counted
 from lightrail.frontend.links.context import LinkContext, LinkFrontend
 from lightrail.frontend.links.jms import node_of
 from lightrail.model import conditions, limits, names
@@ -38,9 +39,8 @@ async def make(connection: LinkContext, link: "Link", terminus: Source | Target,
     """Creates the node that a link requests, and enters its name and lifetime into the link's terminus.
 
     Without a lifetime policy, and with delete-on-close, the node is deleted with the link `owner`, and only
-    the connection can receive from it. With the other policies every client with the name of a queue can
-    receive from it, and it may outlive the connection. A router stores nothing, so it is deleted with the
-    connection. Raises ConditionError.
+    the connection can receive from it. With the other policies every client with its name can receive from
+    it, and it may outlive the connection. Raises ConditionError.
     """
     frontend = connection.frontend
     if terminus.address not in (None, ""):
@@ -61,8 +61,9 @@ async def make(connection: LinkContext, link: "Link", terminus: Source | Target,
     name = names.temporary_name(secrets.token_urlsafe(KEY_BYTES).lstrip("-_").ljust(22, "0"))
     node_owner = owner if with_link else connection.client.owner
     record = await frontend.service.give(BROKER, name, policy, owner=node_owner)
-    if policy.role is Role.QUEUE:
-        frontend.lifetimes.follow(name, lifetime, owner)
+    frontend.lifetimes.follow(name, lifetime, owner)
+    if policy.role is Role.ROUTER and not with_link:
+        await counted.prepare(frontend, BROKER, record)
     terminus.address = name
     terminus.dynamic_node_properties = {LIFETIME_POLICY: lifetime}
     return record

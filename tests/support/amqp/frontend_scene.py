@@ -79,6 +79,7 @@ class Shard(FakeShard):
     """A shard that opens links when the test says so."""
 
     state = State.SERVING
+    greetings = 1
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,7 +9,8 @@ import pytest
 from lightrail.amqp.performatives import DeleteOnNoLinks, DeleteOnNoLinksOrMessages, DeleteOnNoMessages
 from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.frontend.lifetimes import Lifetimes, Policy, Usage
+from lightrail.frontend.lifetimes import Lifetimes, Policy
+from lightrail.frontend.node_usage import Usage
 from lightrail.model import limits
 from lightrail.model.policy import QUEUE
 from lightrail.namespace.directory import Directory
@@ -37,12 +38,21 @@ class Rig:
         self.tasks: set[asyncio.Task[None]] = set()
         self.usage: Usage | None = Usage(0, 0)
         self.asked = asyncio.Event()
-        self.lifetimes = Lifetimes(self.service, "frontend-0", 7, self.spawn, self.use)
+        self.followed: set[str] = set()
+        self.lifetimes = Lifetimes(self.service, "frontend-0", 7, self.spawn, self)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.add(asyncio.get_running_loop().create_task(work))
 
-    async def use(self, queue: str) -> Usage | None:
+    def follow(self, name: str) -> None:
+        assert name not in self.followed
+        self.followed.add(name)
+
+    def forget(self, name: str) -> None:
+        self.followed.remove(name)
+
+    async def of(self, name: str, is_over: Callable[[Usage], bool]) -> Usage | None:
+        assert name in self.followed
         self.asked.set()
         return self.usage
 

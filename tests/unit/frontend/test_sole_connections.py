@@ -46,7 +46,7 @@ class Frontend:
         scene.members[number] = Member(number, boot)
         self._numbers = 0
         self.sole = SoleConnections(
-            scene.coordinator, self.name, boot, lambda: scene.members, scene.spawn, scene.sleep
+            scene.coordinator, self.name, boot, scene.member, scene.spawn, scene.sleep
         )
 
     async def claim(
@@ -67,6 +67,9 @@ class Frontend:
 
 
 class Scene:
+    async def member(self, number: int) -> Member | None:
+        return self.members.get(number)
+
     def __init__(self) -> None:
         self.coordinator = Coordinator()
         self.members: dict[int, Member] = {}

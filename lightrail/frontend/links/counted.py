@@ -1,0 +1,152 @@
+"""Senders to routers; those to a dynamic topic whose lifetime depends on its links are counted by a shard.
+
+A sender at a router has no link at a shard, only lanes to the queues of its messages. At such a topic
+(messaging 3.5.11 and 3.5.13) it is also a producer of the queue `TOPIC/$subscriptions/senders`, and sends it
+nothing. So its links are counted as those of a queue are: over all frontends, and until a frontend is lost.
+"""
+
+from typing import TYPE_CHECKING
+
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.attach import Attach
+from lightrail.frontend.links.context import LinkContext, LinkFrontend
+from lightrail.frontend.links.routing import RouterLink
+from lightrail.frontend.links.terminus import label_of
+from lightrail.model import conditions, names
+from lightrail.model.policy import Policy, Role
+from lightrail.namespace.records import Name
+from lightrail.namespace.rights import Caller
+from lightrail.wire.bodies import ProducerOpen, Refusal
+from lightrail.wire.frames import Kind, frame
+from lightrail.wire.links import Producer
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.wire.owner import Owner
+
+
+class Presence(Producer):
+    """The producer that stands for a sender, and sends nothing."""
+
+    __slots__ = ("_is_closed", "_link", "_owner", "_queue")
+
+    def __init__(self, link: "CountedRouterLink", owner: "Owner", number: int, queue: str) -> None:
+        self.number = number
+        self._link = link
+        self._owner = owner
+        self._queue = queue
+        self._is_closed = False
+
+    def reopen(self) -> None:
+        """Opens this producer at the shard."""
+        if not self._is_closed:
+            body = ProducerOpen(self._queue, label=self._link.label).encode()
+            self._owner.post(
+                frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self._owner.epoch, number=1, body=body)
+            )
+
+    def ready(self) -> None:
+        """The sender is counted: its attach is answered."""
+        if not self._is_closed:
+            self._link.counted()
+
+    def answered(self, number: int, count: int) -> None:
+        """Nothing was sent that is answered."""
+
+    def refused(self, number: int, refusal: Refusal) -> None:
+        """Nothing was sent that is refused."""
+
+    def ended(self, refusal: Refusal) -> None:
+        """The queue was deleted, with its topic."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._link.lost(refusal)
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._owner.close_producer(self.number)
+
+
+class CountedRouterLink(RouterLink):
+    """One incoming link (the client sends) bound to a dynamic topic whose links are counted."""
+
+    __slots__ = ("_presence", "_presence_owner", "label")
+
+    def __init__(
+        self,
+        connection: LinkContext,
+        link: "Link",
+        owner: "Owner",
+        *,
+        number: int,
+        router: str,
+        label: str,
+    ) -> None:
+        super().__init__(connection, link, number=number, router=router, label=label)
+        self.label = label
+        self._presence_owner = owner
+        self._presence = Presence(self, owner, self._frontend.next_link(), names.senders_name(router))
+
+    def start(self) -> None:
+        """Opens the producer that is counted; the attach is answered when it is open."""
+        self._presence_owner.open_producer(self._presence)
+
+    def counted(self) -> None:
+        """The shard counts this sender."""
+        self._attach()
+
+    def lost(self, refusal: Refusal) -> None:
+        """The topic was deleted."""
+        self._lose(refusal)
+
+    def close(self) -> None:
+        """The client's link has ended."""
+        self._presence.close()
+        super().close()
+
+
+async def prepare(frontend: LinkFrontend, broker: Caller, topic: Name) -> None:
+    """Creates the queue that counts the senders of a new topic. The topic is deleted if that fails.
+
+    Raises ConditionError, CoordinatorError, ServiceError.
+    """
+    policy = Policy(
+        Role.QUEUE,
+        {"durable": "never", "max_length": 0, "description": "counts the senders of a dynamic topic"},
+    )
+    try:
+        made = await frontend.service.give(broker, names.senders_name(topic.name), policy)
+    except BaseException:
+        frontend.lifetimes.expire(topic)
+        raise
+    if frontend.directory.get(topic.name).created != topic.created:
+        # The connection has ended, and the queues below the topic were deleted before this one was created.
+        frontend.lifetimes.expire(made)
+        raise ConditionError(conditions.RESOURCE_DELETED, f"{topic.name} was just deleted; attach again")
+
+
+async def open_sender(attach: Attach) -> None:
+    """Opens a sender to a router, and counts it if the router is a topic whose lifetime depends on its links.
+
+    Raises ConditionError, CoordinatorError.
+    """
+    frontend, topic, link = attach.frontend, attach.record, attach.link
+    senders = names.senders_name(topic.name)
+    router: RouterLink
+    if frontend.directory.find(senders) is None:
+        router = RouterLink(
+            attach.connection, link, number=attach.number, router=topic.name, label=label_of(link)
+        )
+    else:
+        owner = await frontend.place(senders)
+        if frontend.directory.get(topic.name).created != topic.created:
+            frontend.forget_route(senders)
+            raise ConditionError(conditions.RESOURCE_DELETED, f"{topic.name} was just deleted; attach again")
+        if not attach.open:
+            return
+        router = CountedRouterLink(
+            attach.connection, link, owner, number=attach.number, router=topic.name, label=label_of(link)
+        )
+    attach.bind(router)
+    router.start()

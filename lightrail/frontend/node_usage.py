@@ -1,0 +1,110 @@
+"""Usage of dynamic nodes: their links and messages over all frontends, counted by the shards of their queues.
+
+A queue is its own node. A topic is a router, which has no links and messages at a shard: its receivers and
+messages are those of the queues of its subscriptions, and its senders are producers of a queue that stores
+nothing (`names.senders_name`). So no process has to know the links of others.
+
+A shard that was lost counts the links that frontends have opened again. While some may not have done so, the
+usage is not known.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.shard_connections import ShardConnections
+from lightrail.model import limits, names
+from lightrail.model.policy import Role
+from lightrail.namespace.directory import Directory
+from lightrail.wire.bodies import Answer
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
+
+STATES: Final = ("ready", "delayed", "deferred", "in_flight")
+"""Figures of a queue that together count its messages."""
+
+
+class Usage(NamedTuple):
+    """Links and messages of a node, over all frontends."""
+
+    links: int
+    messages: int
+
+
+class NodeUsage:
+    """Requests the usage of nodes from shards.
+
+    Args:
+        ask: sends a request to the shard of a queue.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        shards: ShardConnections,
+        ask: Callable[[str, str, dict[str, Any]], Awaitable[Answer]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._directory = directory
+        self._shards = shards
+        self._ask = ask
+        self._now_ms = now_ms
+        self._counted: dict[str, tuple[object, int]] = {}
+        """For each node the state of the shards that was seen last, and the time from which its links are
+        counted."""
+
+    def follow(self, name: str) -> None:
+        """A node was created."""
+        self._counted[name] = self._state(), 0
+
+    def forget(self, name: str) -> None:
+        """A node was deleted."""
+        self._counted.pop(name, None)
+
+    async def of(self, name: str, is_over: Callable[[Usage], bool]) -> Usage | None:
+        """The usage of a followed node, or enough of it to know that it is not over; None if it is not known.
+
+        Args:
+            is_over: whether a node with this usage is to be deleted; more usage never makes it so.
+        """
+        if not self._counts_all(name):
+            return None
+        total = Usage(0, 0)
+        try:
+            self._directory.refresh()
+            for queue in self._queues(name):
+                if self._shards.placement(queue) is None:
+                    # It was deleted a moment ago, or is being created; a request would place it again.
+                    return None
+                found = (await self._ask(queue, "queue", {})).fields
+                links = int(found["consumer_count"]) + int(found["producer_count"])
+                stores = queue != names.senders_name(name)
+                messages = sum(int(found.get(state, 0)) for state in STATES) if stores else 0
+                total = Usage(total.links + links, total.messages + messages)
+                if not is_over(total):
+                    return total
+        except (CoordinatorError, ShardDownError, ShardRefusedError):
+            return None
+        return total if self._counts_all(name) else None
+
+    def _queues(self, name: str) -> list[str]:
+        """The queues whose links and messages are those of a node."""
+        directory = self._directory
+        if directory.get(name).role is not Role.ROUTER:
+            return [name]
+        own = f"{name}/{names.SUBSCRIPTIONS_SEGMENT}/"
+        targets = (each.target for each in directory.subscriptions(name))
+        return [names.senders_name(name), *(target for target in targets if target.startswith(own))]
+
+    def _counts_all(self, name: str) -> bool:
+        """Whether all frontends have opened their links again at shards that were lost, and at new owners."""
+        before, counted_from_ms = self._counted.get(name, (None, 0))
+        now_ms, state = self._now_ms(), self._state()
+        if state != before:
+            counted_from_ms = now_ms + limits.PEER_SILENCE_MS
+            self._counted[name] = state, counted_from_ms
+        return now_ms >= counted_from_ms
+
+    def _state(self) -> object:
+        """A value that changes when a shard is greeted again, or a queue has moved."""
+        shards = self._shards
+        return (shards.moved, *((peer.shard, peer.greetings) for peer in shards.peers.values()))

@@ -1,9 +1,9 @@
-"""Transactions of Azure Service Bus's clients under kill -9: sessions, and messages received by their numbers.
+"""Transactions of Azure Service Bus's clients under kill -9: sessions, and deferred messages.
 
 A worker receives the messages of a session in order. In one transaction it settles the next one, settles the
 deferred message with the same number by its lock token, and sends an answer to queues at both shards. After
-each kill every number has its answers, or its message in the session and its deferred one; a committed one has
-its answers.
+each kill every number has its answers, or its message in the session and its deferred one; a committed one
+has its answers.
 """
 
 from functools import partial
@@ -88,7 +88,7 @@ def check(address: str, committed: set[int]) -> None:
 
 
 def is_decided(address: str, committed: set[int]) -> bool:
-    """Whether `check` holds by now: who was killed is back, and shards have asked each other for decisions."""
+    """Whether `check` holds by now: who was killed is back, and shards ask each other for decisions."""
     try:
         check(address, committed)
     except (AssertionError, OSError):

@@ -158,7 +158,7 @@ class Reserve(NamedTuple):
     """
 
     holder: int
-    """Number of the reservation, below 0; never used twice by a machine."""
+    """Number of the reservation, below those of internal consumers; never used twice by a machine."""
     consumer: int
     first: int
     last: int

@@ -33,6 +33,7 @@ from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
+from lightrail.shard.queue.aside import NOBODY_WITH_STATES
 from lightrail.shard.queue.commands import FAILED
 from lightrail.shard.queue.reserved import runs_of
 from lightrail.shard.queues import Queues
@@ -88,7 +89,7 @@ class Transactions:
         self._loading = Loading(performer)
         self._checks = Checks(queues, memory)
         self._when_synced = when_synced
-        self._holders = count(-1, -1)
+        self._holders = count(NOBODY_WITH_STATES - 1, -1)
         self._prepared: dict[bytes, Prepared] = {}
         self._decided: dict[bytes, list[int]] = {}
         """Transactions committed at this shard, with the shards that have not concluded them."""

@@ -220,3 +220,16 @@ def test_after_a_restart_deferred_messages_are_reserved(
     assert aside(bench) == {0: 0, 3: 0} | ({} if outcome is ACCEPTED else {1: 1, 2: 1})
     bench.consumer(1, credit=9)
     assert bench.get() == ([] if outcome is ACCEPTED else ["group=a 4"])
+
+
+@pytest.mark.parametrize("outcome", [ACCEPTED, FAILED])
+def test_after_a_restart_a_session_waits_for_the_decision(outcome: Outcome) -> None:
+    """Message 1 of its messages 0 … 2 is in a transaction: who accepts it gets the others afterwards."""
+    bench = Bench(GROUPS)
+    batch = batch_of([b"group=a %d" % number for number in range(3)], durable=True)
+    bench.do(Restore([Run(batch, 0, 3, 0)], 3, reserved={-4: [(1, 2)]}))
+    bench.consumer(1, credit=9, session="a")
+    assert bench.get() == []
+    bench.do(Conclude(-4, outcome))
+    back = [] if outcome is ACCEPTED else ["group=a 1"]
+    assert bench.get() == ["group=a 0", *back, "group=a 2"]

@@ -1,6 +1,7 @@
 """Transactions of Azure Service Bus's clients: sessions, and messages that are settled by lock tokens."""
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from tests.support.amqp.bus_peer import (
 from tests.support.amqp.frame_peer import Peer, transfers, value
 from tests.support.amqp.transaction_peer import Client, settle
 from tests.support.broker import Broker
+from tests.support.moves import move
 from tests.support.namespace import give
 
 
@@ -376,3 +378,27 @@ def test_a_deferred_message_of_a_session_is_settled_in_a_transaction(begun: Peer
     accept_session(begun, sessions, "a")
     begun.flow(1, handle=1)
     begun.nothing_before_echo(next_outgoing_id=client.next)
+
+
+# --- a queue that moves ------------------------------------------------------------------------------------
+
+
+def test_a_lock_moves_with_its_queue_before_the_commit(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Broker(data, "--shards", "2") as broker, Peer(broker.amqp) as peer:
+        peer.open()
+        peer.begin()
+        deferred(peer, "q", "one", "two")
+        client = Client(peer)
+        peer.attach_sender("out")
+        bus = Bus(client, "q")
+        one, two = bus.receive_deferred(1, 2)
+        txn = client.declare()
+        client.send(txn, "answer", head=DURABLE)
+        assert bus.settle(one, txn_id=txn) == (200, "")
+        assert bus.settle(two, txn_id=txn, status="abandoned") == (200, "")
+        move(data, "q")
+        client.commit(txn)
+        assert ready(peer, "out", 1) == ["answer"]
+        assert not is_deferred(bus, 1)
+        assert is_deferred(bus, 2)

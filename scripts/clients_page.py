@@ -268,6 +268,14 @@ ON_AZURE: Final[Mapping[str, Mapping[str, Proof]]] = {
     "deferring in a transaction": {
         AZURES[3]: _azure_at("sdks", "a_message_is_deferred_by_the_commit_of_a_transaction")
     },
+    "deferred messages in a transaction": {
+        AZURES[3]: _azure_at(
+            "sdks", "messages_received_by_their_numbers_are_settled_by_the_commit_of_a_transaction"
+        )
+    },
+    "sessions in a transaction": {
+        AZURES[3]: _azure_at("sdks", "a_session_is_settled_and_sent_to_in_a_transaction")
+    },
     "handlers that a client calls": dict.fromkeys(
         (AZURES[1], AZURES[3]), _azure_at("sdks", "a_processor_completes_and_abandons")
     ),

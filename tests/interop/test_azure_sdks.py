@@ -36,7 +36,7 @@ LANGUAGES = {
     "python": SCENARIOS,
     "javascript": (*SCENARIOS, "processor"),
     "go": SCENARIOS,
-    "java": (*SCENARIOS, "processor", "transaction", "deferring"),
+    "java": (*SCENARIOS, "processor", "transaction", "deferring", "settling", "sessions"),
 }
 FIRST_COUNT = {"python": 0, "javascript": 0, "go": 1, "java": 0}
 """How the client calls the first delivery of a message."""
@@ -81,6 +81,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         for language in LANGUAGES:
             give(data, f"{language}/renew", role="queue", lock_duration=30)
             give(data, f"{language}/session", role="queue", groups=True, lock_duration=30)
+            give(data, f"{language}/sessions", role="queue", groups=True, lock_duration=30)
             give(data, f"{language}/schedule", role="queue", delay=True)
             give(data, f"{language}/duplicates", role="queue", duplicate_window=60)
             give(data, f"{language}/topic", role="router")
@@ -275,3 +276,20 @@ def test_what_is_done_in_a_transaction_takes_effect_with_its_commit(sdk: Found) 
 @pytest.mark.parametrize("program", ["java"], indirect=True)
 def test_a_message_is_deferred_by_the_commit_of_a_transaction(sdk: Found) -> None:
     assert sdk["deferring"] == {"back": "one", "state": "DEFERRED", "again": ["two", 1], "left": 0}
+
+
+@pytest.mark.parametrize("program", ["java"], indirect=True)
+def test_messages_received_by_their_numbers_are_settled_by_the_commit_of_a_transaction(sdk: Found) -> None:
+    assert sdk["settling"] == {
+        "answer": "answer",
+        "locked": [True, True, True],
+        "again": ["two", 1],
+        "dead": ["three", "why"],
+        # After the rollback its lock goes on.
+        "left": ["four"],
+    }
+
+
+@pytest.mark.parametrize("program", ["java"], indirect=True)
+def test_a_session_is_settled_and_sent_to_in_a_transaction(sdk: Found) -> None:
+    assert sdk["sessions"] == {"sent": "a4", "late": "a2", "again": ["a3", 1], "left": 0}

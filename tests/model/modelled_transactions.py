@@ -1,18 +1,25 @@
 """The messages and transactions of a shard as a model has them, and what transactions do to them."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
+from lightrail.model.attempts import DEFERRED, failures
+from lightrail.shard.queue.aside import NOBODY, NOBODY_WITH_STATES
 from lightrail.wire.frames import OutcomeCode
+from tests.support.shard.scene import Scene, numbered_messages
+from tests.unit.shard.transactions.test_transactions import post
 
+LINK = 10
 ATTEMPTS_MAX = 3
 SOURCE, TARGET, DEAD = "a", "b", "a/$dlq"
 MARK = "x-opt-seen"
 MARKS = encode({Symbol(MARK): 1}).hex()
 FAILED = (OutcomeCode.MODIFIED, {"delivery_failed": True})
+DEFERS = 4
 OUTCOMES: list[tuple[OutcomeCode, dict[str, Any]]] = [
     (OutcomeCode.ACCEPTED, {}),
     (OutcomeCode.REJECTED, {"condition": "app:bad"}),
@@ -29,7 +36,8 @@ class Message:
     attempts: int = 0
     is_marked: bool = False
     number: int | None = None
-    """Of its delivery, where it is locked."""
+    """Of its delivery, where it is locked; its sequence, where it was deferred and is locked by a key."""
+    key: str = ""
     until_ms: int = 0
     reserved: str = ""
     """The transaction that it is reserved for."""
@@ -44,6 +52,8 @@ class Work:
     """(name of a message, queue)."""
     settles: list[tuple[int, str, int]] = field(default_factory=list)
     """(delivery number, name of its message, which outcome)."""
+    keys: dict[str, str] = field(default_factory=dict)
+    """Of the locks of deferred messages, by name."""
     number: int = 0
     """Among those of the coordinator that were committed."""
     is_decision: bool = False
@@ -53,7 +63,8 @@ class Work:
     def is_remembered(self) -> bool:
         """Whether a commit writes something, and so its number."""
         return bool(self.posts or self.is_decision) or any(
-            OUTCOMES[which][0] != OutcomeCode.RELEASED for *_, which in self.settles
+            OUTCOMES[which][0] != OutcomeCode.RELEASED and not (name in self.keys and which == DEFERS)
+            for _, name, which in self.settles
         )
 
 
@@ -72,7 +83,7 @@ class State:
     def give(self, name: str, which: tuple[OutcomeCode, dict[str, Any]]) -> None:
         """A delivery gets an outcome."""
         message = self.messages[name]
-        message.number, message.reserved = None, ""
+        message.number, message.key, message.reserved = None, "", ""
         code, detail = which
         if code == OutcomeCode.ACCEPTED:
             del self.messages[name]
@@ -81,7 +92,7 @@ class State:
         message.attempts += bool(detail.get("delivery_failed"))
         message.is_deferred |= bool(detail.get("deferred"))
         if code == OutcomeCode.REJECTED or message.attempts >= ATTEMPTS_MAX:
-            message.queue = DEAD
+            message.queue, message.is_deferred = DEAD, False
 
     def commit(self, work: Work) -> None:
         """A numbered transaction of this shard."""
@@ -99,7 +110,8 @@ class State:
     def reserve(self, id: str, work: Work) -> None:
         self.prepared[id] = work
         for _, name, _ in work.settles:
-            self.messages[name].number, self.messages[name].reserved = None, id
+            message = self.messages[name]
+            message.number, message.key, message.reserved = None, "", id
 
     def conclude(self, id: str, *, commits: bool) -> None:
         work = self.prepared.pop(id, None)
@@ -111,14 +123,25 @@ class State:
             for _, name, _ in work.settles:
                 self.give(name, FAILED)
 
+    @property
+    def set_aside(self) -> list[str]:
+        """Names of deferred messages that are neither locked nor reserved."""
+        return sorted(
+            name
+            for name, message in self.messages.items()
+            if message.is_deferred and message.number is None and not message.reserved
+        )
+
     def release(self) -> None:
-        """The consumer is lost."""
+        """The consumer is lost; locks of deferred messages are not those of a consumer."""
         for message in self.messages.values():
-            message.number = None
+            if not message.key:
+                message.number = None
 
     def restart(self) -> None:
         """The shard is started again."""
-        self.release()
+        for message in self.messages.values():
+            message.number, message.key = None, ""
         self.known = self.known_on_disk
 
     def expire(self, now_ms: int) -> None:
@@ -129,8 +152,22 @@ class State:
     def has(self, work: Work) -> bool:
         """Whether all deliveries that a transaction settles are locked yet."""
         return all(
-            name in self.messages and self.messages[name].number == number for number, name, _ in work.settles
+            name in self.messages
+            and (self.messages[name].number, self.messages[name].key) == (number, work.keys.get(name, ""))
+            for number, name, _ in work.settles
         )
+
+
+def used_by(works: Iterable[Work]) -> set[str]:
+    """Names of messages that transactions settle."""
+    return {name for work in works for _, name, _ in work.settles}
+
+
+def free(state: State, works: Iterable[Work] = ()) -> list[tuple[int, str]]:
+    """Locked messages that none of these transactions settles."""
+    used = used_by(works)
+    locked = [(each.number, name) for name, each in state.messages.items() if each.number is not None]
+    return sorted(each for each in locked if each[1] not in used)
 
 
 def expected(state: State) -> list[tuple[Any, ...]]:
@@ -143,6 +180,40 @@ def _shown(name: str, message: Message) -> tuple[Any, ...]:
     attempts = message.attempts if message.queue == SOURCE else 0
     state = (message.number, bool(message.reserved), message.is_deferred)
     return name, message.queue, attempts, message.is_marked, *state
+
+
+def found(scene: Scene) -> list[tuple[Any, ...]]:
+    """(name, queue, attempts, is marked, number or None, is reserved, is deferred) of each message."""
+    found: list[tuple[Any, ...]] = []
+    for queue in filter(scene.has_queue, (SOURCE, TARGET, DEAD)):
+        for consumer, number, attempts, message in scene.everything(queue):
+            mark = MARK.encode() in message
+            is_deferred = bool(attempts & DEFERRED)
+            attempts = failures(attempts) if queue == SOURCE else 0
+            is_reserved = consumer is not None and consumer < NOBODY_WITH_STATES
+            locked = None if consumer is None or consumer < 0 else number
+            found.append((name_of(message), queue, attempts, mark, locked, is_reserved, is_deferred))
+    return sorted(found, key=lambda each: each[0])
+
+
+def sequences_of(scene: Scene) -> dict[str, int]:
+    """The sequences of deferred messages that are neither locked nor reserved, by name."""
+    return {
+        name_of(message): number
+        for consumer, number, _, message in scene.everything(SOURCE)
+        if consumer == NOBODY
+    }
+
+
+def request_of(work: Work) -> tuple[dict[str, Any], bytes]:
+    """The fields and the blob of a request that has the work of a transaction."""
+    posts = [post(queue, messages=numbered_messages(1, int(name[1:]))) for name, queue in work.posts]
+    settles: list[list[Any]] = []
+    for number, name, which in work.settles:
+        key = [work.keys[name]] if name in work.keys else []
+        code, detail = OUTCOMES[which]
+        settles.append([SOURCE, 0 if key else LINK, number, 1, int(code), detail, *key])
+    return {"posts": [each for each, _ in posts], "settles": settles}, b"".join(part for _, part in posts)
 
 
 def remembered(state: State) -> tuple[int, set[str], set[str]]:

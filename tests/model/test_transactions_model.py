@@ -14,7 +14,6 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lightrail.model.attempts import DEFERRED, failures
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
@@ -23,29 +22,34 @@ from lightrail.wire.frames import OutcomeCode
 from tests.model.histories import SOAK_S, checked, soak
 from tests.model.modelled_transactions import (
     ATTEMPTS_MAX,
-    DEAD,
+    DEFERS,
     FAILED,
-    MARK,
+    LINK,
     OUTCOMES,
     SOURCE,
     TARGET,
     State,
     Work,
     expected,
+    found,
+    free,
     name_of,
     remembered,
+    request_of,
+    sequences_of,
+    used_by,
 )
 from tests.support.shard.fake_files import Crash, FakeFiles
-from tests.support.shard.scene import Peer, Scene, numbered_messages
-from tests.unit.shard.transactions.test_transactions import post
+from tests.support.shard.scene import Peer, Scene
 
 LOCK_MS = 3_000
 FILLED = 6
 """Messages that are in the queue at first."""
-LINK = 10
+DEFERRED_AT_FIRST = 2
 OTHER = 2
 """The other shard, of every transaction over both."""
 UNANSWERED = -1
+WHICH = st.sampled_from(range(len(OUTCOMES)))
 CRASHES = st.sampled_from([None, UNANSWERED, *range(20, 1_200, 40)])
 """Bytes that reach the disk before the shard dies in a step; all of them, with no answer; None: it lives."""
 
@@ -62,7 +66,7 @@ class TransactionModel(RuleBasedStateMachine):
         self.files = FakeFiles()
         self.now_ms = 1_000_000
         self.boot = 6
-        self.next = self.messages = self.ids = 0
+        self.next = self.messages = self.ids = self.keys = 0
         self.state = State()
         self.open: list[Work] = []
         self.last: Work | None = None
@@ -74,10 +78,13 @@ class TransactionModel(RuleBasedStateMachine):
         self.commit_now([(self.name(), SOURCE) for _ in range(FILLED)])
 
     def commit_now(self, posts: list[tuple[str, str]]) -> None:
-        """Sends messages, each in a batch of its own."""
+        """Sends messages, each in a batch of its own, and defers some of them."""
         self.open = [Work(posts)]
         self.commit(None)
         self.receive(FILLED)
+        first = free(self.state)[:DEFERRED_AT_FIRST]
+        self.open = [Work(settles=[(number, name, DEFERS) for number, name in first])]
+        self.commit(None)
 
     def start(self) -> None:
         journal = Journal(self.files, "test", 0, segment_bytes=6_000)
@@ -124,7 +131,7 @@ class TransactionModel(RuleBasedStateMachine):
         except Crash:
             self.restart()
             after.restart()
-            if (self.found(), self.remembered()) == (expected(after), remembered(after)):
+            if (found(self.scene), self.remembered()) == (expected(after), remembered(after)):
                 self.state = after
             assert self.remembered() == remembered(self.state), "in part"
             return None
@@ -144,13 +151,8 @@ class TransactionModel(RuleBasedStateMachine):
 
     def request(self, op: str, work: Work, **fields: Any) -> Callable[[], int]:
         """The request that has the work of a transaction."""
-        posts = [post(queue, messages=numbered_messages(1, int(name[1:]))) for name, queue in work.posts]
-        settles = [
-            [SOURCE, LINK, number, 1, int(OUTCOMES[which][0]), OUTCOMES[which][1]]
-            for number, _, which in work.settles
-        ]
-        body = {"posts": [each for each, _ in posts], "settles": settles, **fields}
-        blob = b"".join(part for _, part in posts)
+        body, blob = request_of(work)
+        body |= fields
         return lambda: self.peer.ask(op, blob, **body)
 
     def transact(self, work: Work, **fields: Any) -> Callable[[], int]:
@@ -180,12 +182,14 @@ class TransactionModel(RuleBasedStateMachine):
     def send(self, data: st.DataObject, queues: list[str]) -> None:
         self.draw(data).posts.extend((self.name(), queue) for queue in queues)
 
-    @precondition(lambda self: self.free())
-    @rule(data=st.data(), outcomes=st.lists(st.sampled_from(range(len(OUTCOMES))), min_size=1, max_size=4))
+    @precondition(lambda self: bool(free(self.state, self.open)))
+    @rule(data=st.data(), outcomes=st.lists(WHICH, min_size=1, max_size=4))
     def settle(self, data: st.DataObject, outcomes: list[int]) -> None:
         work = self.draw(data)
-        for (number, name), which in zip(self.free(), outcomes, strict=False):
+        for (number, name), which in zip(free(self.state, self.open), outcomes, strict=False):
             work.settles.append((number, name, which))
+            if key := self.state.messages[name].key:
+                work.keys[name] = key
 
     def draw(self, data: st.DataObject) -> Work:
         """An open transaction, or a new one."""
@@ -194,11 +198,30 @@ class TransactionModel(RuleBasedStateMachine):
             return self.open[-1]
         return data.draw(st.sampled_from(self.open))
 
-    def free(self) -> list[tuple[int, str]]:
-        """Deliveries that are in no transaction."""
-        used = {number for work in self.open for number, *_ in work.settles}
-        locked = [(m.number, name) for name, m in self.state.messages.items() if m.number is not None]
-        return sorted(each for each in locked if each[0] not in used)
+    @precondition(lambda self: self.state.set_aside)
+    @rule(data=st.data(), repeats=st.booleans(), outcomes=st.lists(WHICH, max_size=3))
+    def receive_deferred(self, data: st.DataObject, repeats: bool, outcomes: list[int]) -> None:
+        """A client receives deferred messages, perhaps by two requests, and perhaps settles some of them."""
+        names = data.draw(st.lists(st.sampled_from(self.state.set_aside), min_size=1, unique=True))
+        sequences = sequences_of(self.scene)
+        self.keys += 1
+        key = f"{self.keys:016x}"
+        after = copy.deepcopy(self.state)
+        for name in names:
+            message = after.messages[name]
+            message.number, message.key = sequences[name], key
+            message.until_ms = self.scene.now_ms + LOCK_MS
+        wanted = sorted(sequences[name] for name in names)
+        fields: dict[str, Any] = {"queue": SOURCE, "sequences": wanted, "key": key}
+        for _ in range(1 + repeats):
+            answer = self.step(lambda: self.peer.ask("receive_deferred", **fields), after, None) or {}
+            assert [each["sequence"] for each in answer["messages"]] == wanted
+        if outcomes:
+            work, used = self.draw(data), used_by(self.open)
+            for name, which in zip(names, outcomes, strict=False):
+                if name not in used:
+                    work.settles.append((sequences[name], name, which))
+                    work.keys[name] = key
 
     @precondition(lambda self: self.open)
     @rule(crash=CRASHES)
@@ -242,7 +265,8 @@ class TransactionModel(RuleBasedStateMachine):
         """The deliveries come back as failed ones; a frontend does that, no transaction is in it."""
         work = self.open.pop(0)
         for number, name, _ in work.settles:
-            if self.state.has(Work(settles=[(number, name, 0)])):
+            # A deferred message is locked until the end of its lock.
+            if name not in work.keys and self.state.has(Work(settles=[(number, name, 0)])):
                 self.peer.settle(LINK, number, 1, OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True))
                 self.state.give(name, FAILED)
         self.scene.settle_down()
@@ -350,25 +374,11 @@ class TransactionModel(RuleBasedStateMachine):
 
     # --- after every step --------------------------------------------------------------------------------
 
-    def found(self) -> list[tuple[Any, ...]]:
-        """(name, queue, attempts, is marked, delivery number or None, is reserved, is deferred) of each
-        message."""
-        found: list[tuple[Any, ...]] = []
-        for queue in filter(self.scene.has_queue, (SOURCE, TARGET, DEAD)):
-            for consumer, number, attempts, message in self.scene.everything(queue):
-                mark = MARK.encode() in message
-                is_deferred = bool(attempts & DEFERRED)
-                attempts = failures(attempts) if queue == SOURCE else 0
-                is_reserved = consumer is not None and consumer < 0 and not is_deferred
-                locked = None if consumer is None or consumer < 0 else number
-                found.append((name_of(message), queue, attempts, mark, locked, is_reserved, is_deferred))
-        return sorted(found, key=lambda each: each[0])
-
     @invariant()
     def each_message_is_where_the_model_has_it(self) -> None:
-        found, wanted = self.found(), expected(self.state)
-        assert found == wanted, (
-            f"only found {set(found) - set(wanted)}, only expected {set(wanted) - set(found)}"
+        there, wanted = found(self.scene), expected(self.state)
+        assert there == wanted, (
+            f"only found {set(there) - set(wanted)}, only expected {set(wanted) - set(there)}"
         )
 
     @invariant()

@@ -12,19 +12,26 @@ from typing import Any
 import pytest
 
 from lightrail.model import limits
+from lightrail.model.attempts import DEFERRED, failures
 from lightrail.shard.journal.journal import Journal
+from lightrail.wire.bodies import SettleDetail
+from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.fake_files import Crash, FakeFiles
 from tests.support.shard.scene import Peer, Scene
 
 SEGMENT_BYTES = 2_000
 KEEP = ("some", "none", "all", "some")
 COUNT = 4
-SENDER, READER, INSPECTOR = 1, 10, 90
+SENDER, READER, DEFERRER, INSPECTOR = 1, 10, 11, 90
+KEY = "00ff00ff00ff00ff"
+"""Of the locks of deferred messages."""
 PRODUCER = 7 << 32 | 50
+STEPS_MAX = 1_750
+"""Steps of the files of a shard in a whole transaction, and some more."""
 
 
 class Shard:
-    """One shard over its lives, with queue `q` and `to`."""
+    """One shard over its lives, with queue `q`, `late` and `to`."""
 
     def __init__(self, number: int, steps: int | None, memory_mark: int) -> None:
         self.number = number
@@ -57,6 +64,24 @@ class Shard:
         self.scene.settle_down()
         self.received += COUNT
 
+    def defer(self) -> None:
+        """Two messages of `late` are deferred, received by their sequences and locked."""
+        queue = self.name("late")
+        self.peer.produce(DEFERRER, queue)
+        self.peer.send(DEFERRER, 1, [b"0", b"1"], durable=True)
+        self.peer.consume(DEFERRER, queue, 2)
+        self.scene.settle_down()
+        self.peer.settle(DEFERRER, 0, 2, OutcomeCode.MODIFIED, SettleDetail(deferred=True))
+        found = self.ask("receive_deferred", queue=queue, sequences=[0, 1], key=KEY)
+        assert found is not None
+        assert len(found["messages"]) == 2
+
+    def late(self) -> dict[bytes, int]:
+        """The failed deliveries of each message of `late`, all of which are deferred."""
+        found = self.scene.everything(self.name("late"))
+        assert all(attempts & DEFERRED for _, _, attempts, _ in found)
+        return {message: failures(attempts) for _, _, attempts, message in found}
+
     def ask(self, op: str, blob: bytes = b"", **fields: Any) -> dict[str, Any] | None:
         """The answer; None where the shard dies of it."""
         if self.is_down:
@@ -80,10 +105,18 @@ class Shard:
 
 
 def part(shard: Shard, messages: list[bytes]) -> tuple[dict[str, Any], bytes]:
-    """Sends messages to the shard's queue `to`, accepts a delivery of its queue `q`, and rejects others."""
+    """Sends messages to the shard's queue `to`, accepts a delivery of its queue `q`, and rejects others.
+
+    Of the deferred messages of its queue `late`, it accepts one, and defers the other again.
+    """
     ends = array("I", accumulate(map(len, messages)))
     posts = [[[shard.name("to")], True, 4, 0, 0, len(messages), ends[-1]]]
-    settles = [[shard.name("q"), READER, 0, 1, 0, {}], [shard.name("q"), READER, 1, COUNT - 2, 1, {}]]
+    settles: list[list[Any]] = [
+        [shard.name("q"), READER, 0, 1, 0, {}],
+        [shard.name("q"), READER, 1, COUNT - 2, 1, {}],
+        [shard.name("late"), 0, 0, 1, 0, {}, KEY],
+        [shard.name("late"), 0, 1, 1, 3, {"deferred": True}, KEY],
+    ]
     return {"posts": posts, "settles": settles}, ends.tobytes() + b"".join(messages)
 
 
@@ -113,6 +146,7 @@ class World:
             shard.peer.send(SENDER, 1, [b"<%d.%d>" % (shard.number, i) for i in range(COUNT)], durable=True)
             shard.scene.settle_down()
             shard.consume()
+            shard.defer()
         if steps is not None:
             self.shards[victim].files.steps_left = steps
         self.id = f"{seed + 1:032x}"
@@ -199,7 +233,9 @@ class World:
                 assert sent == [b"[%d]" % shard.number, b"[%d!]" % shard.number], (what, shard.number, sent)
                 assert there == everything[COUNT - 1 :], (what, shard.number, there)
                 assert rejected == everything[1 : COUNT - 1], (what, shard.number, rejected)
+                assert shard.late() == {b"1": 0}, (what, shard.number, shard.late())
             else:
+                assert set(shard.late()) == {b"0", b"1"}, (what, shard.number, shard.late())
                 assert there == everything, (what, shard.number, there)
                 assert rejected == [], (what, shard.number, rejected)
             happened.add(bool(sent))
@@ -234,6 +270,15 @@ def test_without_a_crash_it_happens(count: int) -> None:
     assert play(count, 0, 0, None, None).answer is True
 
 
+def test_the_steps_are_those_of_a_whole_transaction() -> None:
+    for victim in range(2):
+        world = World(2, 0, victim, STEPS_MAX, None)
+        world.run()
+        left = world.shards[victim].files.steps_left
+        assert left is not None
+        assert 0 < left < STEPS_MAX // 4
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_the_frontend_dies_before_each_step(count: int) -> None:
     outcomes = [play(count, seed, 0, None, step).answer for step in range(1, 2 * count) for seed in range(6)]
@@ -244,7 +289,7 @@ def test_the_frontend_dies_before_each_step(count: int) -> None:
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_shard_dies_at_each_byte(count: int) -> None:
     for victim in range(count):
-        for steps in range(1, 900, 7 if victim else 5):
+        for steps in range(1, STEPS_MAX, 11 if victim else 8):
             play(count, steps, victim, steps, None)
 
 
@@ -253,7 +298,7 @@ def test_a_shard_dies_whose_messages_are_on_disk() -> None:
     assert all(shard.scene.queue_contents(shard.name("q")).deliveries.evicted_count for shard in world.shards)
     assert play(2, 0, 0, None, None, 8).answer is True
     for victim in range(2):
-        for steps in range(1, 1200, 19):
+        for steps in range(1, STEPS_MAX, 23):
             play(2, steps, victim, steps, None, 8)
 
 
@@ -261,4 +306,4 @@ def test_a_shard_and_the_frontend_die() -> None:
     chance = random.Random(5)
     for seed in range(150):
         count = chance.choice((2, 3))
-        play(count, seed, chance.randrange(count), chance.randint(1, 900), chance.randint(1, 2 * count))
+        play(count, seed, chance.randrange(count), chance.randint(1, STEPS_MAX), chance.randint(1, 2 * count))

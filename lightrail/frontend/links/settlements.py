@@ -141,6 +141,18 @@ class Settlements:
             self._remove(last - first + 1)
         return max(first, self._base)
 
+    def unsettled(self, tag: bytes) -> int | None:
+        """The number of an unsettled delivery with this delivery-tag; None if there is none at the shard."""
+        number = self._link.unsettled_number(tag)
+        if self._options.relay or self._options.browse or number is None or number < self._base:
+            return None
+        return number
+
+    def retire_one(self, number: int) -> None:
+        """Passes an unsettled delivery to a transaction, for a request that is answered instead."""
+        self._remove(1)
+        self._link.forget_sent(number, number)
+
     def retired(self, first: int, last: int, state: object, *, settled: bool) -> None:
         """The transaction is committed: settles the deliveries if the client waits for that."""
         code, _ = encode_outcome(state, self._options)

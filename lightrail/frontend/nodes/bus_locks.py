@@ -15,10 +15,11 @@ from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.values import Array, Symbol, Timestamp
 from lightrail.frontend.links.bus_deliveries import DESCRIPTION, REASON, BusConsumerLink, with_reason
 from lightrail.frontend.links.outcomes import Deferral, encode_outcome
+from lightrail.frontend.links.requesting import OpenTransaction
 from lightrail.frontend.nodes.bus_fields import SEQUENCE_END, Fields, queue_of, tokens_of
 from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.requests import RequestError
-from lightrail.model import limits
+from lightrail.model import conditions, limits
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.wire.bodies import ConsumerOpen
@@ -68,6 +69,39 @@ async def settle(connection: NodeContext, record: Name, body: Fields) -> Fields:
     return {}
 
 
+async def settle_in(
+    transaction: OpenTransaction, connection: NodeContext, record: Name, body: Fields
+) -> None:
+    """com.microsoft:update-disposition in a transaction: messages get their outcomes with its commit.
+
+    Raises RequestError if a lock has ended, or the transaction accepts no work; then nothing is added to it.
+    The locks of deferred messages are renewed, so that the time of each begins with this request.
+    """
+    state = _state(body)
+    deferred: list[UUID] = []
+    by_link: list[tuple[BusConsumerLink, UUID]] = []
+    lost: list[UUID] = []
+    for token in dict.fromkeys(tokens_of(body)):
+        link = _link_of(connection, record, token)
+        if link is not None:
+            by_link.append((link, token))
+        elif not transaction.has_lock(*key_of(token)) and await _renew_deferred(connection, record, token):
+            deferred.append(token)
+        else:
+            lost.append(token)
+    found = [(link, link.settlements.unsettled(token.bytes_le), token) for link, token in by_link]
+    lost += [token for _, number, token in found if number is None]
+    if lost:
+        raise _lost(lost)
+    if transaction.refusal:
+        raise RequestError(400, transaction.refusal, conditions.TRANSACTION_ROLLBACK)
+    for link, number, _ in found:
+        assert number is not None
+        transaction.retire_delivery(link, number, state)
+    for token in deferred:
+        transaction.retire_lock(record.name, *key_of(token), state)
+
+
 # --- deferred messages -----------------------------------------------------------------------------------
 
 
@@ -76,9 +110,14 @@ def token_of(key: bytes, sequence: int) -> UUID:
     return UUID(bytes_le=key + sequence.to_bytes(8, "big"))
 
 
+def key_of(token: UUID) -> tuple[str, int]:
+    """The key of the lock of a deferred message, and the sequence of the message."""
+    return token.bytes_le[:KEY_BYTES].hex(), int.from_bytes(token.bytes_le[KEY_BYTES:], "big")
+
+
 def lock_of(token: UUID) -> Fields:
     """The fields by which the shard finds the lock of a deferred message."""
-    key, sequence = token.bytes_le[:KEY_BYTES].hex(), int.from_bytes(token.bytes_le[KEY_BYTES:], "big")
+    key, sequence = key_of(token)
     return {"lock": f"{key}-{sequence}", "sequence": sequence}
 
 

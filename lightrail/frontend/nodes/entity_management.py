@@ -19,6 +19,7 @@ from lightrail.frontend.links.bus_deliveries import (
     annotated,
     annotations_of,
 )
+from lightrail.frontend.links.requesting import OpenTransaction
 from lightrail.frontend.nodes import bus_locks, bus_sessions, deferred, entity_rules
 from lightrail.frontend.nodes.bus_fields import SEQUENCE_END, Fields, queue_of, sequences_of, whole
 from lightrail.frontend.nodes.links import NodeContext
@@ -35,6 +36,7 @@ from lightrail.wire.frames import UNKNOWN_SEQUENCE
 
 SUFFIX: Final = "/$management"
 PREFIX: Final = "com.microsoft:"
+SETTLE: Final = "update-disposition"
 CONDITIONS: Final = {
     400: "com.microsoft:argument-error",
     401: conditions.UNAUTHORIZED_ACCESS,
@@ -63,7 +65,7 @@ class EntityManagement:
         self._operations: Mapping[str, Callable[[NodeContext, Name, Fields], Awaitable[Fields | None]]] = {
             "peek-message": self._peek,
             "renew-lock": bus_locks.renew,
-            "update-disposition": bus_locks.settle,
+            SETTLE: bus_locks.settle,
             "renew-session-lock": bus_sessions.renew,
             "get-session-state": bus_sessions.get_state,
             "set-session-state": bus_sessions.set_state,
@@ -89,14 +91,27 @@ class EntityManagement:
                 raise RequestError(501, f"{PREFIX}{operation!a:.80} is not known; there are {known}")
             found = await self._operations[operation](connection, self._record(connection), body)
         except Exception as error:
-            known_error = error_of(error, connection.client.caller_for)
-            made = reply(known_error.status, str(known_error), None)
-            condition = known_error.condition or CONDITIONS.get(known_error.status, conditions.INTERNAL_ERROR)
-            if isinstance(error, TakenError):
-                condition = ALREADY_EXISTS
-            made.application["errorCondition"] = Symbol(condition)
-            return made
+            return _refused(connection, error)
         return reply(204, "No Content", None) if found is None else reply(200, "OK", found)
+
+    async def answer_in(
+        self, connection: NodeContext, payload: bytes, transaction: OpenTransaction
+    ) -> Message:
+        """Settles messages in a transaction, which fails with the request."""
+        try:
+            operation, body = _parse(payload)
+            if operation != SETTLE:
+                raise RequestError(
+                    501,
+                    f"{PREFIX}{operation!a:.80} can't be part of a transaction; expected {PREFIX}{SETTLE}",
+                )
+            await bus_locks.settle_in(transaction, connection, self._record(connection), body)
+        except Exception as error:
+            made = _refused(connection, error)
+            why = made.application["statusDescription"]
+            transaction.fail(conditions.TRANSACTION_ROLLBACK, f"a request of the transaction failed: {why}")
+            return made
+        return reply(200, "OK", {})
 
     def _record(self, connection: NodeContext) -> Name:
         """The queue of the node. Raises RequestError."""
@@ -189,6 +204,17 @@ class EntityManagement:
                 f"others are not scheduled in {record.name} (any more)",
             )
         return {}
+
+
+def _refused(connection: NodeContext, error: Exception) -> Message:
+    """The answer to a request that has failed."""
+    known = error_of(error, connection.client.caller_for)
+    made = reply(known.status, str(known), None)
+    condition = known.condition or CONDITIONS.get(known.status, conditions.INTERNAL_ERROR)
+    if isinstance(error, TakenError):
+        condition = ALREADY_EXISTS
+    made.application["errorCondition"] = Symbol(condition)
+    return made
 
 
 def _peeked(answer: Answer, session: str | None, is_dead: bool) -> Iterator[bytes]:

@@ -17,17 +17,18 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome, Transfers
 from lightrail.amqp.link import SETTLE_SETTLED
 from lightrail.amqp.messages import Message, write_message
-from lightrail.amqp.performatives import AmqpError, Rejected
+from lightrail.amqp.performatives import AmqpError, Rejected, TransactionalState
 from lightrail.amqp.sections import decode_properties
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.requesting import OpenTransaction, RequestingLink
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, queue_name
@@ -67,11 +68,22 @@ class Node(Protocol):
         """
 
 
+@runtime_checkable
+class TransactionalNode(Node, Protocol):
+    """One whose requests may be part of a transaction."""
+
+    async def answer_in(
+        self, connection: NodeContext, payload: bytes, transaction: OpenTransaction
+    ) -> Message:
+        """The answer to a request that takes effect with the transaction; errors make that one fail."""
+
+
 class _Waiting(NamedTuple):
     first_id: int
     payload: bytes
     settled: bool
     message_format: int
+    transaction: OpenTransaction | None
 
 
 class NodeLinks:
@@ -98,7 +110,7 @@ class NodeLinks:
             each.top_up()
 
 
-class RequestLink(Bound):
+class RequestLink(RequestingLink):
     """The client's link to a node: waiting requests and, if there are any, a task that answers them."""
 
     __slots__ = (
@@ -140,12 +152,24 @@ class RequestLink(Bound):
         """The address of the node."""
         return self._address
 
+    @property
+    def is_transactional(self) -> bool:
+        """See RequestingLink."""
+        return isinstance(self.node, TransactionalNode)
+
+    def transacted(self, event: Transfers, transaction: OpenTransaction) -> None:
+        """Queues requests that are part of a transaction."""
+        for _ in event.payloads:
+            transaction.begin_request()
+        self._queue(event, transaction)
+
     def transfers(self, event: Transfers, now_ms: int) -> None:
         """Queues requests of the client."""
-        for index, payload in enumerate(event.payloads):
-            self._line.append(
-                _Waiting(event.first_delivery_id + index, payload, event.settled, event.message_format)
-            )
+        self._queue(event, None)
+
+    def _queue(self, event: Transfers, transaction: OpenTransaction | None) -> None:
+        for id, payload in enumerate(event.payloads, event.first_delivery_id):
+            self._line.append(_Waiting(id, payload, event.settled, event.message_format, transaction))
         if not self._busy:
             self._busy = True
             self._frontend.spawn(self._work())
@@ -172,11 +196,17 @@ class RequestLink(Bound):
             while self._line:
                 request = self._line.popleft()
                 refusal = await self._answer(request)
+                transaction = request.transaction
+                if transaction is not None:
+                    transaction.end_request()
+                    if refusal is not None:
+                        transaction.fail(str(refusal.condition), str(refusal.description))
                 if self._closed or not self._connection.is_open:
                     continue
                 if not request.settled:
-                    state = ACCEPTED if refusal is None else Rejected(error=refusal)
-                    self._link.settle(request.first_id, request.first_id, state)
+                    outcome = ACCEPTED if refusal is None else Rejected(error=refusal)
+                    state = transaction and TransactionalState(txn_id=transaction.id, outcome=outcome)
+                    self._link.settle(request.first_id, request.first_id, state or outcome)
                     self._connection.touch()
                 self.top_up()
         finally:
@@ -193,7 +223,7 @@ class RequestLink(Bound):
                     conditions.NOT_IMPLEMENTED,
                     f"expected a message of format 0, found {request.message_format:#x}",
                 )
-            await self._execute(request.payload)
+            await self._execute(request.payload, request.transaction)
         except ConditionError as error:
             return _error(error.condition, error.description)
         except DecodeError as error:
@@ -205,7 +235,7 @@ class RequestLink(Bound):
             return _error(conditions.INTERNAL_ERROR, "internal error; see the broker's log")
         return None
 
-    async def _execute(self, payload: bytes) -> None:
+    async def _execute(self, payload: bytes, transaction: OpenTransaction | None) -> None:
         if self.node.silent(payload):
             await self.node.answer(self._connection, payload)
             return
@@ -214,7 +244,11 @@ class RequestLink(Bound):
         if reply_to is not None and not isinstance(reply_to, str):
             raise ConditionError(conditions.INVALID_FIELD, "expected a string as reply-to")
         to = self._reply_link(reply_to) or await self._posting(str(reply_to))
-        answer = await self.node.answer(self._connection, payload)
+        answer: Message | None
+        if transaction is not None and isinstance(self.node, TransactionalNode):
+            answer = await self.node.answer_in(self._connection, payload, transaction)
+        else:
+            answer = await self.node.answer(self._connection, payload)
         if answer is None:
             return
         answer.properties.to = reply_to

@@ -23,12 +23,13 @@ from lightrail.frontend.links.jms import node_of_message
 from lightrail.frontend.links.outcomes import encode_outcome
 from lightrail.frontend.links.own_messages import left_out
 from lightrail.frontend.links.terminus import name_of
-from lightrail.frontend.transactions.transaction import Post, Retirement, Transaction
+from lightrail.frontend.transactions.transaction import LockRetirement, Post, Retirement, Transaction
 from lightrail.model import conditions, limits
 from lightrail.model.policy import InvalidPolicyError, Role
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Right
 from lightrail.namespace.routing import UNROUTABLE
+from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 Batch = tuple[frozenset[str], Post, Sequence[bytes]]
@@ -63,7 +64,7 @@ class Committing:
 
     async def commit(self, transaction: Transaction) -> None:
         """Returns when all of it is on disk. Raises ConditionError: it had no effect."""
-        if not transaction.posts and not transaction.retirements:
+        if not (transaction.posts or transaction.retirements or transaction.locks):
             return
         self._number += 1
         owners = self._frontend.shard_connections.owners
@@ -255,13 +256,16 @@ class Committing:
         for each in transaction.retirements:
             shard = (await self._frontend.find(each.consumer.queue)).shard
             retirements.setdefault(shard, []).append(each)
+        locks: dict[int, list[LockRetirement]] = {}
+        for lock in transaction.locks.values():
+            locks.setdefault((await self._frontend.find(lock.queue)).shard, []).append(lock)
         return {
-            shard: _request(batches.get(shard, []), retirements.get(shard, []))
-            for shard in batches.keys() | retirements.keys()
+            shard: _request(batches.get(shard, []), retirements.get(shard, []), locks.get(shard, []))
+            for shard in batches.keys() | retirements.keys() | locks.keys()
         }
 
 
-def _request(batches: list[Batch], retirements: list[Retirement]) -> Request:
+def _request(batches: list[Batch], retirements: list[Retirement], locks: list[LockRetirement]) -> Request:
     """The fields and the blob of `transact` and `prepare` (docs/formats/wire.md)."""
     posts: list[list[Any]] = []
     blob: list[bytes] = []
@@ -286,4 +290,8 @@ def _request(batches: list[Batch], retirements: list[Retirement]) -> Request:
                 json.loads(detail) if detail else {},
             ]
         )
+    for lock in locks:
+        code, detail = encode_outcome(lock.outcome, ConsumerOpen(lock.queue))
+        found = json.loads(detail) if detail else {}
+        settles.append([lock.queue, 0, lock.sequence, 1, int(code), found, lock.key])
     return {"posts": posts, "settles": settles}, b"".join(blob)

@@ -54,6 +54,16 @@ class Retirement:
     """Whether the client has settled; otherwise it waits for the broker to settle."""
 
 
+class LockRetirement(NamedTuple):
+    """A deferred message that a client has received by its sequence, with its outcome."""
+
+    queue: str
+    key: str
+    """Of its lock."""
+    sequence: int
+    outcome: Any
+
+
 class Acquisition:
     """Deliveries of one receiving link that are acquired in a transaction (transactions 4.4.3)."""
 
@@ -98,8 +108,10 @@ class Transaction:
         "failure",
         "id",
         "is_ending",
+        "locks",
         "messages",
         "posts",
+        "requests",
         "retirements",
         "size",
         "work_began_ms",
@@ -113,6 +125,10 @@ class Transaction:
         """In their order."""
         self.posts: list[Post] = []
         self.retirements: list[Retirement] = []
+        self.locks: dict[tuple[str, int], LockRetirement] = {}
+        """By the key of the lock and the sequence."""
+        self.requests = 0
+        """Number of its requests to nodes that are not executed yet."""
         self.messages = 0
         self.size = 0
         """Bytes of the messages."""
@@ -158,10 +174,45 @@ class Transaction:
             ):
                 newest.last = retirement.last
                 return
-        if len(self.retirements) >= limits.TRANSACTION_PARTS_MAX:
+        self._check_settlements()
+        self.retirements.append(retirement)
+
+    def _check_settlements(self) -> None:
+        if len(self.retirements) + len(self.locks) >= limits.TRANSACTION_PARTS_MAX:
             self.fail(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"expected a transaction that settles at most {limits.TRANSACTION_PARTS_MAX} ranges of "
                 "deliveries, found more",
             )
-        self.retirements.append(retirement)
+
+    # --- by requests (links/requesting.py) -------------------------------------------------------------
+
+    @property
+    def refusal(self) -> str:
+        """Why it accepts no more work; empty if it does."""
+        if self.failure is not None:
+            return self.failure.description
+        return "the transaction is discharged" if self.is_ending else ""
+
+    def begin_request(self) -> None:
+        """A request is part of it, and can't be answered yet."""
+        self.requests += 1
+
+    def end_request(self) -> None:
+        """That request is executed."""
+        self.requests -= 1
+
+    def retire_delivery(self, consumer: ConsumerLink, number: int, outcome: Any) -> None:
+        """Adds an unsettled delivery of a link, with its outcome."""
+        consumer.settlements.retire_one(number)
+        self.retire(Retirement(consumer, number, number, outcome, settled=True))
+
+    def retire_lock(self, queue: str, key: str, sequence: int, outcome: Any) -> None:
+        """Adds a deferred message that is locked under a key, with its outcome."""
+        self._check_settlements()
+        if self.failure is None:
+            self.locks[key, sequence] = LockRetirement(queue, key, sequence, outcome)
+
+    def has_lock(self, key: str, sequence: int) -> bool:
+        """Whether it settles this deferred message already."""
+        return (key, sequence) in self.locks

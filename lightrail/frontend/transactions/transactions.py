@@ -14,6 +14,7 @@ from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.incoming import attributes_of
 from lightrail.frontend.links.own_messages import container_of
+from lightrail.frontend.links.requesting import RequestingLink
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.frontend.transactions.acquisitions import Acquisitions
@@ -68,6 +69,10 @@ class Transactions:
         """Raises ConditionError if it can only be rolled back."""
         if any(each.consumer.settlements.is_closed for each in transaction.retirements):
             transaction.fail(conditions.TRANSACTION_ROLLBACK, LINK_ENDED)
+        if transaction.requests:
+            transaction.fail(
+                conditions.TRANSACTION_ROLLBACK, "expected the discharge after the answers to all requests"
+            )
         if transaction.failure is not None:
             raise ConditionError(transaction.failure.condition, transaction.failure.description)
 
@@ -102,6 +107,7 @@ class Transactions:
         transaction.size = 0
         transaction.posts.clear()
         transaction.retirements.clear()
+        transaction.locks.clear()
         transaction.acquisitions.clear()
 
     # --- work ------------------------------------------------------------------------------------------
@@ -113,12 +119,16 @@ class Transactions:
         transaction = self._find(event.txn_id, link)
         if transaction is None or bound is None:
             return
+        if isinstance(bound, RequestingLink) and bound.is_transactional:
+            self._begin_work(transaction, now_ms)
+            bound.transacted(event, transaction)
+            return
         if not isinstance(bound, ProducerLink | RouterLink | AnonymousLink):
             self._connection.links.detach(
                 link,
                 conditions.NOT_IMPLEMENTED,
-                "transactions send to queues and routers; requests, such as those that settle messages by "
-                "lock tokens, are in no transaction",
+                "transactions send to queues and routers; of requests, only those to NAME/$management that "
+                "settle messages by lock tokens may be part of one",
             )
             return
         self._begin_work(transaction, now_ms)
@@ -240,6 +250,7 @@ class Transactions:
         _give_back(transaction)
         self._acquisitions.time_out(transaction)
         transaction.retirements.clear()
+        transaction.locks.clear()
         transaction.posts.clear()
         self._frontend.counts.transaction_bytes -= transaction.size
         transaction.size = 0

@@ -142,6 +142,15 @@ class SettleDeliveries(NamedTuple):
     outcome: Outcome
 
 
+class SettleDetached(NamedTuple):
+    """Settles deliveries of a detached consumer, which are locked under its key, in a transaction."""
+
+    consumer: int
+    first: int
+    last: int
+    outcome: Outcome
+
+
 class Reserve(NamedTuple):
     """Assigns deliveries of a consumer, all of which must exist, to a prepared transaction.
 
@@ -149,7 +158,7 @@ class Reserve(NamedTuple):
     """
 
     holder: int
-    """Number of the reservation, below 0; never used twice by a machine."""
+    """Number of the reservation, below those of internal consumers; never used twice by a machine."""
     consumer: int
     first: int
     last: int
@@ -331,6 +340,7 @@ Command = (
     | Resume
     | Credit
     | Settle
+    | SettleDetached
     | Reserve
     | Conclude
     | SettleLocked

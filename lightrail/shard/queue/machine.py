@@ -22,7 +22,6 @@ from lightrail.shard.queue.commands import (
     Cancel,
     Change,
     Command,
-    Conclude,
     Credit,
     Detach,
     Enqueue,
@@ -31,7 +30,6 @@ from lightrail.shard.queue.commands import (
     Open,
     Peek,
     Purge,
-    Reserve,
     Restore,
     Resume,
     Settle,
@@ -46,6 +44,7 @@ from lightrail.shard.queue.locking import LockCommand, Locking, SessionCommand
 from lightrail.shard.queue.outcomes import Annotate, Outcomes, is_much
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.removals import Removals, removed
+from lightrail.shard.queue.reserved import ReservedCommand
 from lightrail.shard.queue.work import Work, unlimited
 
 
@@ -112,12 +111,10 @@ class Machine:
                 self._pass_time(now_ms, effects)
             case Fetched():
                 self._fetched(command, now_ms, effects)
-            case Reserve():
-                reserved.reserve(self.contents.consumers, command)
-            case Conclude():
-                found = reserved.conclude(self.contents.consumers, command)
+            case _ if isinstance(command, ReservedCommand):
+                found = reserved.apply(self.contents, command)
                 if found is not None:
-                    self.outcomes.settle(*found, command.outcome, effects)
+                    self.outcomes.settle(*found, effects)
             case _ if isinstance(command, SessionCommand):
                 self.locking.apply(command, now_ms, effects)
             case _ if isinstance(command, LockCommand):

@@ -2,15 +2,32 @@
 
 They are in flight at a consumer without a link, the reservation. It knows the consumer that the messages were
 delivered to, where the order of the queue counts them.
+
+Deferred messages that a client received by their sequences are locked under a key, for a consumer that is
+detached (locking.py). A transaction settles or reserves them like deliveries; the end of the lock does not
+matter any more then.
 """
 
 from collections.abc import Mapping, Sequence
 
-from lightrail.shard.queue.commands import Conclude, ConsumerOptions, Holder, Reserve
+from lightrail.shard.queue.commands import (
+    Conclude,
+    ConsumerOptions,
+    Holder,
+    Outcome,
+    Reserve,
+    SettleDetached,
+)
 from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.copying import holders_of
+from lightrail.shard.queue.in_flight import InFlight
 from lightrail.shard.queue.runs import Run
+
+ReservedCommand = Reserve | Conclude | SettleDetached
+"""Commands of transactions."""
+Settled = tuple[Consumer, list[Run], Outcome]
+"""Deliveries that get an outcome, and the consumer that received them."""
 
 
 class Reservation(Consumer):
@@ -25,25 +42,49 @@ class Reservation(Consumer):
         """The consumer that received the messages; itself after a restart, when that one is unknown."""
 
 
-def reserve(consumers: Consumers, command: Reserve) -> None:
-    """Reserves deliveries of a consumer, which can then no longer settle them."""
+def apply(contents: Contents, command: ReservedCommand) -> Settled | None:
+    """Applies a command; returns the deliveries that the caller settles, or None."""
+    match command:
+        case Reserve():
+            _reserve(contents, command)
+            return None
+        case Conclude():
+            return _conclude(contents.consumers, command)
+        case SettleDetached():
+            consumer, runs = _take(contents, command)
+            return None if consumer is None else (consumer, runs, command.outcome)
+
+
+def _take(contents: Contents, command: Reserve | SettleDetached) -> tuple[Consumer | None, list[Run]]:
+    """Removes deliveries of a consumer, attached or not; a lock's key ends with its last delivery."""
+    consumers = contents.consumers
     consumer = consumers.by_id.get(command.consumer)
+    if consumer is None:
+        consumer = consumers.departed.get(command.consumer)
     runs = [] if consumer is None else consumer.in_flight.take(command.first, command.last)
+    if consumer is not None and consumer.departed:
+        contents.locks.settled(consumer)
+    return consumer, runs
+
+
+def _reserve(contents: Contents, command: Reserve) -> None:
+    """Reserves deliveries of a consumer, which can then no longer settle them."""
+    consumer, runs = _take(contents, command)
     if not runs:
         return
     reservation = Reservation(command.holder, consumer)
     for run in runs:
         reservation.in_flight.append(reservation.next, run)
         reservation.next += run.count
-    consumers.departed[command.holder] = reservation
+    contents.consumers.departed[command.holder] = reservation
 
 
-def conclude(consumers: Consumers, command: Conclude) -> tuple[Consumer, list[Run]] | None:
+def _conclude(consumers: Consumers, command: Conclude) -> Settled | None:
     """Ends a reservation; returns its deliveries with their receiver, or None."""
     found = consumers.departed.pop(command.holder, None)
     if not isinstance(found, Reservation):
         return None
-    return found.receiver, found.in_flight.everything()
+    return found.receiver, found.in_flight.everything(), command.outcome
 
 
 def runs_of(consumers: Consumers, holder: int) -> Sequence[Run]:
@@ -53,7 +94,10 @@ def runs_of(consumers: Consumers, holder: int) -> Sequence[Run]:
 
 
 def restore(contents: Contents, reserved: Mapping[int, Sequence[tuple[int, int]]]) -> None:
-    """Reserves messages of transactions after a restart; recovery made them ready like all others."""
+    """Reserves messages of transactions after a restart.
+
+    Recovery made them ready, like all others, or set them aside, if they are deferred.
+    """
     holders = []
     for identity, ranges in reserved.items():
         deliveries, number = [], 0
@@ -65,10 +109,32 @@ def restore(contents: Contents, reserved: Mapping[int, Sequence[tuple[int, int]]
         reservation = Reservation(holder.consumer, None)
         reservation.in_flight = found.in_flight
         reservation.next = reservation.limit = holder.next
-        if len(found.in_flight):
+        for run in found.in_flight.runs:
+            contents.deliveries.take_over(run)
+        # The others are in flight already, at an internal consumer.
+        _reserve_aside(contents, holder, reservation)
+        if len(reservation.in_flight):
             contents.consumers.departed[holder.consumer] = reservation
-            for run in found.in_flight.runs:
-                contents.deliveries.take_over(run)
+
+
+def _reserve_aside(contents: Contents, holder: Holder, reservation: Reservation) -> None:
+    """Reserves those messages of a holder that are set aside."""
+    deferred = [
+        (number + run.sequence - first, run)
+        for number, first, count in holder.deliveries
+        for run in contents.aside.take_between(first, first + count)
+    ]
+    if not deferred:
+        return
+    line = reservation.in_flight
+    found = [*zip(line.keys[line.head :], line.runs[line.head :], strict=True), *deferred]
+    reservation.in_flight = InFlight()
+    for number, run in sorted(found, key=_number):
+        reservation.in_flight.append(number, run)
+
+
+def _number(delivery: tuple[int, Run]) -> int:
+    return delivery[0]
 
 
 def disown(consumers: Consumers) -> None:

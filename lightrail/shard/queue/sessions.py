@@ -179,10 +179,14 @@ class Sessions(Groups):
 
     def renew(self, identity: int, lock_ms: int, now_ms: int) -> int | None:
         """Locks the session of a consumer from now on; see SessionRenewed for the answer."""
-        if identity not in self._bound or self._ends.get(identity, now_ms + 1) <= now_ms:
+        if not self.has(identity, now_ms):
             return None
         self._lock(identity, lock_ms, now_ms)
         return lock_ms
+
+    def has(self, identity: int, now_ms: int) -> bool:
+        """Whether a consumer has a session whose lock has not ended."""
+        return identity in self._bound and self._ends.get(identity, now_ms + 1) > now_ms
 
     @property
     def next_ms(self) -> int | None:

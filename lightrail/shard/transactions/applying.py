@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
     queue: Queue
     runs: Sequence[Run]
-    command: commands.Settle | commands.Conclude
+    command: commands.Settle | commands.SettleDetached | commands.Conclude
     """The command that applies the outcome."""
 
     @property

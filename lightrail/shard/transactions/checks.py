@@ -8,8 +8,9 @@ from lightrail.shard.ingress.holding import looks_and_full
 from lightrail.shard.ingress.refusals import index_full, queue_full
 from lightrail.shard.ingress.selection import fitting
 from lightrail.shard.memory import Memory
-from lightrail.shard.peers import Consumer, Peer
+from lightrail.shard.peers import Peer
 from lightrail.shard.queue import bounds
+from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.runs import Batch, Run, joined
 from lightrail.shard.queues import Queues
 from lightrail.shard.requests import RequestError
@@ -19,8 +20,9 @@ from lightrail.wire.bodies import Refusal
 
 
 class Settled(NamedTuple):
-    """Deliveries of a consumer that are not settled, and their runs."""
+    """Deliveries of a consumer of a queue that are not settled, and their runs."""
 
+    queue: Queue
     consumer: Consumer
     retirement: Retirement
     runs: list[Run]
@@ -65,34 +67,54 @@ class Checks:
                 queue.machine.contents.counters.refused += whole_batch.count
                 raise RequestError(refusal.condition, refusal.description)
 
-    def settled(self, peer: Peer, retirement: Retirement) -> Settled:
-        """The deliveries of a retirement, all of which have to be there."""
-        consumer = peer.consumers.get(retirement.link)
+    def settled(self, peer: Peer, retirement: Retirement, now_ms: int) -> Settled:
+        """The deliveries of a retirement, all of which have to be locked."""
         queue = self._queues.look(retirement.queue)
         if isinstance(queue, Refusal):
             raise RequestError(queue.condition, queue.description)
-        if consumer is None or consumer.queue is not queue:
-            # The link will be opened in a moment, or has ended: the frontend knows it, and may ask again.
-            raise RequestError(
-                conditions.MOVED, f"no consumer of {queue.name} has the number {retirement.link} here now"
-            )
-        found = queue.machine.contents.consumers.by_id.get(consumer.id)
         first, last = retirement.first, retirement.last
+        found = _holder(queue, retirement.key) if retirement.key else _receiver(queue, peer, retirement)
         runs = [] if found is None else found.in_flight.between(first, last)
-        if sum(run.count for run in runs) < last - first:
+        if found is None or sum(run.count for run in runs) < last - first:
             raise RequestError(
                 conditions.TRANSACTION_ROLLBACK,
                 f"deliveries of {queue.name} that the transaction settles are no longer locked: "
                 "their lock has expired, or the shard was restarted",
             )
-        return Settled(consumer, retirement, runs)
+        special = queue.machine.contents.special
+        if found.options.is_session and not (
+            special is not None and special.sessions is not None and special.sessions.has(found.id, now_ms)
+        ):
+            raise RequestError(
+                conditions.SESSION_LOCK_LOST,
+                f"the lock of the session {found.options.session!a:.80} of {queue.name} has ended",
+            )
+        return Settled(queue, found, retirement, runs)
+
+
+def _receiver(queue: Queue, peer: Peer, retirement: Retirement) -> Consumer | None:
+    """The consumer of a link. Raises RequestError if the link has none here now."""
+    consumer = peer.consumers.get(retirement.link)
+    if consumer is None or consumer.queue is not queue:
+        # The link will be opened in a moment, or has ended: the frontend knows it, and may ask again.
+        raise RequestError(
+            conditions.MOVED, f"no consumer of {queue.name} has the number {retirement.link} here now"
+        )
+    return queue.machine.contents.consumers.by_id.get(consumer.id)
+
+
+def _holder(queue: Queue, key: str) -> Consumer | None:
+    """The consumer of deferred messages that are locked under a key, by their sequences."""
+    found = queue.machine.contents.locks.by_key.get(key)
+    # Other keys are those of links of a gateway, whose deliveries have other numbers.
+    return found if found is not None and found.departed else None
 
 
 def check_apart(settled: list[Settled]) -> None:
     """Checks that no delivery is settled twice. Raises RequestError."""
-    by_consumer: dict[Consumer, list[tuple[int, int]]] = {}
+    by_consumer: dict[int, list[tuple[int, int]]] = {}
     for each in settled:
-        by_consumer.setdefault(each.consumer, []).append((each.retirement.first, each.retirement.last))
+        by_consumer.setdefault(each.consumer.id, []).append((each.retirement.first, each.retirement.last))
     for ranges in by_consumer.values():
         ranges.sort()
         for (_, end), (first, _) in pairwise(ranges):

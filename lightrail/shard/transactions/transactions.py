@@ -33,6 +33,7 @@ from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
+from lightrail.shard.queue.aside import NOBODY_WITH_STATES
 from lightrail.shard.queue.commands import FAILED
 from lightrail.shard.queue.reserved import runs_of
 from lightrail.shard.queues import Queues
@@ -88,7 +89,7 @@ class Transactions:
         self._loading = Loading(performer)
         self._checks = Checks(queues, memory)
         self._when_synced = when_synced
-        self._holders = count(-1, -1)
+        self._holders = count(NOBODY_WITH_STATES - 1, -1)
         self._prepared: dict[bytes, Prepared] = {}
         self._decided: dict[bytes, list[int]] = {}
         """Transactions committed at this shard, with the shards that have not concluded them."""
@@ -161,7 +162,7 @@ class Transactions:
                 conditions.TRANSACTION_ROLLBACK, "another shard requested the decision before it was made"
             )
         posts = [(self._checks.targets(post, now_ms), post.batch) for post in work.posts]
-        settled = [self._checks.settled(peer, each) for each in work.retirements]
+        settled = self._settled(peer, work, now_ms)
         self._checks.check_room(posts)
         parts = [_part(each) for each in settled]
         self._applying.check(parts)
@@ -187,6 +188,15 @@ class Transactions:
         except RequestError as error:
             answer(peer, number, error_of(error))
 
+    def _settled(self, peer: Peer, work: Work, now_ms: int) -> list[Settled]:
+        """The deliveries that a transaction settles. Raises RequestError if some are not locked."""
+        for queue in {self._queues.find(each.queue) for each in work.retirements if each.key}:
+            if queue is not None and queue.is_serving:
+                # Ends locks of deferred messages whose time is over.
+                self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
+                self._performer.touched[queue] = None
+        return [self._checks.settled(peer, each, now_ms) for each in work.retirements]
+
     # --- several shards ----------------------------------------------------------------------------------
 
     def _prepare(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
@@ -207,13 +217,13 @@ class Transactions:
             )
         work = work_of({"producer": 1, "number": 1, **fields}, now_ms)
         posts = [(self._checks.targets(post, now_ms), post.batch) for post in work.posts]
-        settled = [self._checks.settled(peer, each) for each in work.retirements]
+        settled = self._settled(peer, work, now_ms)
         check_apart(settled)
         self._checks.check_room(posts)
         self._applying.check([_part(each) for each in settled])
         reserved = [
             ReservedDeliveries(
-                each.consumer.queue.name,
+                each.queue.name,
                 next(self._holders),
                 [(run.sequence, run.end) for run in each.runs],
                 each.retirement.outcome,
@@ -223,10 +233,10 @@ class Transactions:
         prepared = Prepared(id, shard, work.posts, reserved, now_ms)
         self._applying.records.write([prepared.record(fields)], now_ms)
         for each, deliveries in zip(settled, reserved, strict=True):
-            queue, retirement = each.consumer.queue, each.retirement
-            command = commands.Reserve(deliveries.holder, each.consumer.id, retirement.first, retirement.last)
-            self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
-            self._performer.touched[queue] = None
+            first, last = each.retirement.first, each.retirement.last
+            command = commands.Reserve(deliveries.holder, each.consumer.id, first, last)
+            self._performer.perform(each.queue, each.queue.machine.apply(command, now_ms), now_ms)
+            self._performer.touched[each.queue] = None
         self._prepared[id] = prepared
         self._promise(prepared, 1)
         self._when_synced(reply, 0)
@@ -370,9 +380,10 @@ class Transactions:
 
 
 def _part(settled: Settled) -> Part:
-    consumer, retirement, runs = settled
-    command = commands.Settle(consumer.id, retirement.first, retirement.last, retirement.outcome)
-    return Part(consumer.queue, runs, command)
+    queue, consumer, retirement, runs = settled
+    kind = commands.SettleDetached if retirement.key else commands.Settle
+    command = kind(consumer.id, retirement.first, retirement.last, retirement.outcome)
+    return Part(queue, runs, command)
 
 
 def _ending(work: Work, settled: list[Settled], next_sequences: dict[Queue, int]) -> list[Record]:
@@ -382,7 +393,7 @@ def _ending(work: Work, settled: list[Settled], next_sequences: dict[Queue, int]
         records.append(
             Transaction(work.id, TransactionState.COMMITTED, 0, json.dumps({"others": work.others}))
         )
-    queue = next(iter(next_sequences), None) or (settled[0].consumer.queue if settled else None)
+    queue = next(iter(next_sequences), None) or (settled[0].queue if settled else None)
     if queue is not None:
         next_sequence = next_sequences.get(queue, queue.machine.contents.next_sequence)
         records.append(Numbers(queue.id, next_sequence, [(work.producer, work.number, 0)]))

@@ -24,15 +24,17 @@ class Post(NamedTuple):
 
 
 class Retirement(NamedTuple):
-    """Deliveries of one consumer that get an outcome."""
+    """Deliveries of one consumer that get an outcome, or one deferred message that is locked."""
 
     queue: str
     link: int
-    """Number of the consumer's link at the requesting frontend."""
+    """Number of the consumer's link at the requesting frontend; not used with a `key`."""
     first: int
     last: int
-    """The delivery number after the last one."""
+    """The delivery number after the last one; for a deferred message, the sequence after its own."""
     outcome: Outcome
+    key: str = ""
+    """Of the lock under which a client has received the deferred message by its sequence."""
 
 
 class Work(NamedTuple):
@@ -119,8 +121,12 @@ def posts_of(found: Any, blob: memoryview, now_ms: int) -> Iterator[Post]:
         at = base + size
 
 
-def _retirement(queue: str, link: int, first: int, count: int, code: int, detail: Any) -> Retirement:
+def _retirement(
+    queue: str, link: int, first: int, count: int, code: int, detail: Any, key: str = ""
+) -> Retirement:
     if count <= 0:
         raise ValueError(f"{count} deliveries are settled")
+    if not isinstance(key, str):
+        raise TypeError(f"the key of a lock is {key!r:.80}, not a text")
     outcome = outcome_of(OutcomeCode(code), SettleDetail(**detail))
-    return Retirement(queue, link, first, first + count, outcome)
+    return Retirement(queue, link, first, first + count, outcome, key)

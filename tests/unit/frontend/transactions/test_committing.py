@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp.performatives import Accepted
+from lightrail.amqp.performatives import Accepted, Modified
 from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.outcomes import Deferral
 from lightrail.frontend.transactions import committing
 from lightrail.frontend.transactions.committing import Committing
 from lightrail.frontend.transactions.transaction import Attributes, Post, Retirement, Transaction
@@ -198,6 +199,20 @@ def test_a_link_that_ends_while_its_queue_moves_is_a_rollback() -> None:
     assert raised.value.condition == conditions.TRANSACTION_ROLLBACK
     ((_, fields, _),) = rig.asked
     assert fields["settles"] == [["a", 3, 0, 5, 0, {}]]
+
+
+def test_a_deferred_message_is_settled_by_the_key_of_its_lock_at_the_shard_of_its_queue() -> None:
+    rig = Rig()
+    rig.frontend.places = {"a": [0], "b": [1]}
+    transaction = Transaction(b"t")
+    transaction.retire_lock("a", "k", 7, Accepted())
+    transaction.retire_lock("b", "k", 8, Deferral(Modified(undeliverable_here=True)))
+    asyncio.run(rig.committing.commit(transaction))
+    (one, first, _), (other, second, _) = rig.asked
+    assert (one, first["settles"]) == (0, [["a", 0, 7, 1, 0, {}, "k"]])
+    ((*beginning, detail, key),) = second["settles"]
+    assert (other, beginning, key) == (1, ["b", 0, 8, 1, 3], "k")
+    assert detail["deferred"] is True
 
 
 def test_all_shards_but_the_last_prepare_and_the_last_decides() -> None:

@@ -90,3 +90,25 @@ def test_the_first_reason_to_fail_counts() -> None:
     transaction.fail(conditions.TRANSACTION_ROLLBACK, "two")
     assert transaction.failure is not None
     assert transaction.failure.condition == conditions.TRANSACTION_TIMEOUT
+
+
+def test_locks_of_deferred_messages_up_to_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together with ranges of deliveries; what exceeds them is not added."""
+    monkeypatch.setattr(limits, "TRANSACTION_PARTS_MAX", 3)
+    transaction = Transaction(b"t")
+    transaction.retire(retirement(0, 0))
+    transaction.retire_lock("q", "k", 5, Accepted())
+    transaction.retire_lock("q", "k", 6, Accepted())
+    assert not failed(transaction)
+    assert transaction.has_lock("k", 6)
+    assert not transaction.refusal
+    transaction.retire_lock("q", "k", 7, Accepted())
+    assert failed(transaction)
+    assert not transaction.has_lock("k", 7)
+    assert "at most 3 ranges" in transaction.refusal
+
+
+def test_a_discharged_transaction_accepts_no_request() -> None:
+    transaction = Transaction(b"t")
+    transaction.is_ending = True
+    assert transaction.refusal == "the transaction is discharged"

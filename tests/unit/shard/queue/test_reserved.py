@@ -2,6 +2,7 @@
 
 import pytest
 
+from lightrail.model.attempts import DEFERRED, failures
 from lightrail.shard.queue.commands import (
     ACCEPTED,
     FAILED,
@@ -12,22 +13,27 @@ from lightrail.shard.queue.commands import (
     Credit,
     Detach,
     Holder,
+    LockDeferred,
     Lose,
     Open,
     Outcome,
+    OutcomeKind,
     Purge,
     Reserve,
     Restore,
     Resume,
     Settle,
+    SettleDetached,
+    SettleLocked,
     Suspend,
     Tick,
 )
-from lightrail.shard.queue.effects import Removed
+from lightrail.shard.queue.effects import LockAnswer, LockedDeferred, Removed
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Run, batch_of
 from tests.support.shard.checked_queue import GROUPS, Bench
 
+DEFERS = Outcome(OutcomeKind.MODIFIED, defers=True)
 POLICIES = {
     "plain": Policy(),
     "groups": GROUPS,
@@ -140,3 +146,90 @@ def test_what_was_concluded_is_concluded_once() -> None:
     bench.do(Conclude(-1, ACCEPTED))
     assert bench.do(Conclude(-1, ACCEPTED)) == []
     assert bench.do(Conclude(-9, FAILED)) == []
+
+
+def deferred_ones(policy: Policy, count: int = 3) -> Bench:
+    """Messages 0 … count-1 are deferred, and locked under the key `k`; consumer 1 can receive others."""
+    bench = Bench(policy)
+    bench.put(*(f"group=a {number}" for number in range(count)))
+    bench.consumer(1, credit=count)
+    assert len(bench.get(1)) == count
+    bench.do(Settle(1, 0, count, DEFERS))
+    (answer,) = bench.do(LockDeferred(5, "k", list(range(count)), 60_000))
+    assert isinstance(answer, LockedDeferred)
+    assert sum(run.count for run in answer.runs) == count
+    return bench
+
+
+def aside(bench: Bench) -> dict[int, int]:
+    """The failed deliveries of each deferred message that is not locked."""
+    found = bench.machine.contents.aside
+    return {sequence: failures(run.attempts) for run in found for sequence in range(run.sequence, run.end)}
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("outcome", [ACCEPTED, FAILED, DEFERS])
+def test_a_deferred_message_is_reserved_from_its_lock(policy: Policy, outcome: Outcome) -> None:
+    bench = deferred_ones(policy)
+    bench.do(Reserve(-1, 5, 1, 2))
+    assert bench.do(SettleLocked("k", 1, sequence=1)) == [LockAnswer(False, 0)]
+    # The end of the lock is for the other two.
+    bench.now += 100_000
+    bench.do(Tick())
+    assert aside(bench) == {0: 1, 2: 1}
+    assert not bench.machine.contents.locks.by_key
+    gone = [each for each in bench.do(Conclude(-1, outcome)) if isinstance(each, Removed)]
+    assert len(gone) == (outcome is ACCEPTED)
+    there = {} if outcome is ACCEPTED else {1: int(outcome is FAILED)}
+    assert aside(bench) == {0: 1, 2: 1} | there
+    assert not bench.machine.contents.consumers.departed
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_lock_ends_with_its_last_message(policy: Policy) -> None:
+    bench = deferred_ones(policy)
+    bench.do(SettleDetached(5, 0, 1, ACCEPTED), SettleDetached(5, 1, 2, FAILED))
+    assert "k" in bench.machine.contents.locks.by_key
+    bench.do(SettleDetached(5, 2, 3, ACCEPTED))
+    assert not bench.machine.contents.locks.by_key
+    assert aside(bench) == {1: 1}
+    assert bench.do(SettleDetached(5, 2, 3, ACCEPTED)) == []
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("outcome", [ACCEPTED, FAILED])
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_after_a_restart_deferred_messages_are_reserved(
+    policy: Policy, outcome: Outcome, is_copy: bool
+) -> None:
+    """Of messages 0 … 4 all but the last are deferred; 1, 2 and 4 are in a transaction."""
+    bench = Bench(Policy(max_delivery_count=0, dead_letter=False) if is_copy else policy)
+    batch = batch_of([b"group=a %d" % number for number in range(5)], durable=True)
+    runs = [Run(batch, 0, 4, 0, DEFERRED), Run(batch, 4, 5, 4)]
+    restore = Restore(runs, 5, reserved={-1: [(1, 3), (4, 5)]}, joins=not is_copy, is_copy=is_copy)
+    # In a copy deferred messages are ready, which is against a law of queues, until it is opened.
+    bench.machine.apply(restore, bench.now)
+    if is_copy:
+        bench.do(Open(policy))
+    bench.dispatch()
+    assert aside(bench) == {0: 0, 3: 0}
+    (nothing,) = bench.do(LockDeferred(5, "k", [1], 60_000))
+    assert nothing == LockedDeferred([], 0)
+    gone = [each for each in bench.do(Conclude(-1, outcome)) if isinstance(each, Removed)]
+    assert sum(each.last_sequence - each.first_sequence for each in gone) == (3 if outcome is ACCEPTED else 0)
+    assert aside(bench) == {0: 0, 3: 0} | ({} if outcome is ACCEPTED else {1: 1, 2: 1})
+    bench.consumer(1, credit=9)
+    assert bench.get() == ([] if outcome is ACCEPTED else ["group=a 4"])
+
+
+@pytest.mark.parametrize("outcome", [ACCEPTED, FAILED])
+def test_after_a_restart_a_session_waits_for_the_decision(outcome: Outcome) -> None:
+    """Message 1 of its messages 0 … 2 is in a transaction: who accepts it gets the others afterwards."""
+    bench = Bench(GROUPS)
+    batch = batch_of([b"group=a %d" % number for number in range(3)], durable=True)
+    bench.do(Restore([Run(batch, 0, 3, 0)], 3, reserved={-4: [(1, 2)]}))
+    bench.consumer(1, credit=9, session="a")
+    assert bench.get() == []
+    bench.do(Conclude(-4, outcome))
+    back = [] if outcome is ACCEPTED else ["group=a 1"]
+    assert bench.get() == ["group=a 0", *back, "group=a 2"]

@@ -33,7 +33,8 @@ final class Azure {
             Map.entry("websocket", Scenarios::websocket), Map.entry("processor", Scenarios::processor),
             Map.entry("transaction", Scenarios::transaction), Map.entry("deferring", Scenarios::deferring),
             Map.entry("deferred", Scenarios::deferred), Map.entry("duplicates", Scenarios::duplicates),
-            Map.entry("session", Scenarios::session), Map.entry("restart", Scenarios::restart));
+            Map.entry("session", Scenarios::session), Map.entry("restart", Scenarios::restart),
+            Map.entry("settling", Transactions::settling), Map.entry("sessions", Transactions::sessions));
 
     private Azure() {}
 

@@ -145,8 +145,12 @@ def test_a_batch_becomes_messages_that_are_received_and_deleted(sdk: Found) -> N
     assert sdk["batch"] == {"bodies": ["one", "two", "three"], "left": 0}
 
 
-def test_messages_are_completed_abandoned_and_dead_lettered_with_a_reason(sdk: Found) -> None:
+def test_messages_are_completed_abandoned_and_dead_lettered_with_a_reason_and_changed_properties(
+    sdk: Found,
+) -> None:
+    changes = sdk.program != "python"
     assert sdk["settle"] == {
+        "changed": ["once", "once", "yard"] if changes else [],
         "again": ["second", FIRST_COUNT[sdk.program] + 1],
         "dead": ["second", "second", "why", "weil es größer ist", f"{sdk.program}/settle"],
         "left": [0, 0],

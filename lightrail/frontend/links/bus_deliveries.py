@@ -4,10 +4,14 @@ Each message has annotations with its sequence, the time at which it was enqueue
 delivery-tag, of 16 bytes, is the lock token with which the client renews the lock. Sequences are one higher
 than those of the queue, since these clients count from 1. A dead letter has its reason and its description as
 application properties.
+
+What a client changes with an outcome are application properties, too. The queue keeps them as annotations
+whose names begin with `x-opt-property-`, as it keeps all that an outcome adds (messaging 3.4.5).
 """
 
 import secrets
 from array import array
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +26,7 @@ from lightrail.amqp.sections import (
     with_annotations,
     with_application_properties,
     with_properties,
+    without_annotations,
 )
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
@@ -42,7 +47,6 @@ if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.wire.owner import Owner
 
-"""Name of the client for Go in its open; its links have no property of the vendor."""
 TAG_PREFIX_BYTES: Final = 12
 """Precedes the four bytes of the delivery-id: a lock token is a UUID."""
 TTL_MS_MAX: Final = (1 << 32) - 1
@@ -58,6 +62,10 @@ DESCRIPTION: Final = "DeadLetterErrorDescription"
 NOTED_REASON: Final = Symbol("x-opt-deadletter-reason")
 NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
 """Annotations of a dead letter with both."""
+PROPERTY_PREFIX: Final = "x-opt-property-"
+"""Precedes the name of an application property that an outcome has set, in the annotations of its message."""
+_MARK: Final = PROPERTY_PREFIX.encode()
+"""No outcome has changed the properties of a message without these bytes: its annotations are not decoded."""
 REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
 """Names of Service Bus for the conditions of this broker."""
 
@@ -142,10 +150,12 @@ def _translated(event: Outcome) -> Outcome:
     state = event.state
     if isinstance(state, Rejected):
         state = with_reason(state)
-    elif isinstance(state, Modified) and state.undeliverable_here:
-        state = Deferral(state)
-    elif isinstance(state, Modified) and not state.delivery_failed:
-        state = Modified(delivery_failed=True, message_annotations=state.message_annotations)
+    elif isinstance(state, Modified):
+        changes = changed_properties(state.message_annotations)
+        if state.undeliverable_here:
+            state = Deferral(Modified(undeliverable_here=True, message_annotations=changes))
+        else:
+            state = Modified(delivery_failed=True, message_annotations=changes)
     return Outcome(event.link, event.first, event.last, state, event.settled)
 
 
@@ -166,6 +176,8 @@ def annotated(
     `life_ms` is how long it may be in its queue, which bounds its ttl; None for no bound.
     """
     try:
+        if _MARK in message:
+            message = _with_changes(message)
         if is_dead:
             message = _with_reasons(message, notes)
         properties = decode_properties(message)
@@ -180,6 +192,25 @@ def annotated(
         return with_annotations(write_composite(header) + message[survey(message).head_end :], notes)
     except (DecodeError, ValueError):
         return message
+
+
+def changed_properties(changes: Mapping[Any, Any] | None) -> dict[Symbol, Any] | None:
+    """The annotations of an outcome that sets these application properties; None for none."""
+    return {Symbol(f"{PROPERTY_PREFIX}{name}"): value for name, value in (changes or {}).items()} or None
+
+
+def _with_changes(message: bytes) -> bytes:
+    """The message with what outcomes have set as application properties. Raises DecodeError, ValueError."""
+    changes = {name: value for name, value in decode_annotations(message).items() if _is_change(name)}
+    if not changes:
+        return message
+    properties = decode_application_properties(message)
+    properties.update({str(name)[len(PROPERTY_PREFIX) :]: value for name, value in changes.items()})
+    return with_application_properties(without_annotations(message, changes), properties)
+
+
+def _is_change(name: object) -> bool:
+    return isinstance(name, str) and name.startswith(PROPERTY_PREFIX)
 
 
 def message_id_of(message: bytes, notes: dict[Symbol, Any]) -> str:
@@ -206,13 +237,18 @@ def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
 
 
 def with_reason(state: Rejected) -> Rejected:
-    """A rejection whose reason and description become annotations of the dead letter, cut to their bound."""
+    """A rejection whose info becomes annotations of the dead letter.
+
+    These are the reason and the description, cut to their bound, and changed properties.
+    """
     error = state.error
     if error is None or not error.info:
         return state
-    notes: dict[Symbol, Any] = dict(error.info)
+    changes: dict[Any, Any] = dict(error.info)
+    notes: dict[Symbol, Any] = {}
     for key, note in ((REASON, NOTED_REASON), (DESCRIPTION, NOTED_DESCRIPTION)):
-        text = notes.pop(Symbol(key), None)
+        text = changes.pop(key, None)
         if isinstance(text, str):
             notes[note] = str(text)[: limits.BUS_REASON_CHARACTERS]
+    notes.update(changed_properties(changes) or {})
     return Rejected(error=AmqpError(condition=error.condition, description=error.description, info=notes))

@@ -128,9 +128,10 @@ async function settle(scene) {
   await scene.send("first", "second");
   const receiver = scene.receiver();
   await receiver.completeMessage(await next(receiver));
-  await receiver.abandonMessage(await next(receiver));
+  await receiver.abandonMessage(await next(receiver), { tried: "once" });
   const again = await next(receiver);
   await receiver.deadLetterMessage(again, {
+    place: "yard",
     deadLetterReason: "why",
     deadLetterErrorDescription: "weil es größer ist",
   });
@@ -146,6 +147,7 @@ async function settle(scene) {
       dead.deadLetterErrorDescription,
       dead.deadLetterSource,
     ],
+    changed: [again, dead].map((each) => each.applicationProperties?.tried).concat(dead.applicationProperties.place),
     left: [await left(receiver), await left(letters)],
   };
 }

@@ -163,6 +163,8 @@ def settle(scene: Scene) -> dict[str, Any]:
             dead.dead_letter_error_description,
             dead.dead_letter_source,
         ],
+        # This client changes no properties.
+        "changed": [],
         "left": [left(receiver), left(letters)],
     }
 

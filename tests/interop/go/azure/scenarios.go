@@ -57,11 +57,13 @@ func settle(scene *Scene) map[string]any {
 	scene.send(scene.name, "first", "second")
 	receiver := scene.receiver(scene.name)
 	check(receiver.CompleteMessage(scene, scene.next(receiver), nil))
-	check(receiver.AbandonMessage(scene, scene.next(receiver), nil))
+	check(receiver.AbandonMessage(scene, scene.next(receiver), &azservicebus.AbandonMessageOptions{
+		PropertiesToModify: map[string]any{"tried": "once"},
+	}))
 	again := scene.next(receiver)
 	reason, description := "why", "weil es größer ist"
 	check(receiver.DeadLetterMessage(scene, again, &azservicebus.DeadLetterOptions{
-		Reason: &reason, ErrorDescription: &description,
+		Reason: &reason, ErrorDescription: &description, PropertiesToModify: map[string]any{"place": "yard"},
 	}))
 	letters := scene.deadLetters(scene.name)
 	dead := scene.next(letters)
@@ -70,6 +72,9 @@ func settle(scene *Scene) map[string]any {
 		"again": []any{string(again.Body), again.DeliveryCount},
 		"dead": []any{
 			string(dead.Body), dead.MessageID, dead.DeadLetterReason, dead.DeadLetterErrorDescription, dead.DeadLetterSource,
+		},
+		"changed": []any{
+			again.ApplicationProperties["tried"], dead.ApplicationProperties["tried"], dead.ApplicationProperties["place"],
 		},
 		"left": []int{scene.left(receiver), scene.left(letters)},
 	}

@@ -10,6 +10,7 @@ import com.azure.messaging.servicebus.ServiceBusReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusSenderClient;
 import com.azure.messaging.servicebus.ServiceBusSessionReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusTransactionContext;
+import com.azure.messaging.servicebus.models.AbandonOptions;
 import com.azure.messaging.servicebus.models.CompleteOptions;
 import com.azure.messaging.servicebus.models.DeadLetterOptions;
 import com.azure.messaging.servicebus.models.DeferOptions;
@@ -83,9 +84,11 @@ final class Scenarios {
         scene.send("first", "second");
         ServiceBusReceiverClient receiver = scene.receiver();
         receiver.complete(Azure.next(receiver));
-        receiver.abandon(Azure.next(receiver));
+        receiver.abandon(Azure.next(receiver),
+                new AbandonOptions().setPropertiesToModify(Map.of("tried", "once")));
         ServiceBusReceivedMessage again = Azure.next(receiver);
         receiver.deadLetter(again, new DeadLetterOptions()
+                .setPropertiesToModify(Map.of("place", "yard"))
                 .setDeadLetterReason("why").setDeadLetterErrorDescription("weil es größer ist"));
         ServiceBusReceiverClient letters = scene.deadLetters();
         ServiceBusReceivedMessage dead = Azure.next(letters);
@@ -94,6 +97,9 @@ final class Scenarios {
                 "again", List.of(text(again), again.getDeliveryCount()),
                 "dead", Arrays.asList(text(dead), dead.getMessageId(), dead.getDeadLetterReason(),
                         dead.getDeadLetterErrorDescription(), dead.getDeadLetterSource()),
+                "changed", Arrays.asList(again.getApplicationProperties().get("tried"),
+                        dead.getApplicationProperties().get("tried"),
+                        dead.getApplicationProperties().get("place")),
                 "left", List.of(Azure.left(receiver), Azure.left(letters)));
     }
 

@@ -23,6 +23,7 @@ SCENARIOS = (
     "batch",
     "settle",
     "renew",
+    "lost",
     "peek",
     "schedule",
     "topic",
@@ -40,6 +41,12 @@ LANGUAGES = {
 }
 FIRST_COUNT = {"python": 0, "javascript": 0, "go": 1, "java": 0}
 """How the client calls the first delivery of a message."""
+LOCK_LOST = {
+    "python": "MessageLockLostError",
+    "javascript": "MessageLockLost",
+    "go": "locklost",
+    "java": "MESSAGE_LOCK_LOST",
+}
 SECONDS = 100.0
 """In which the scenarios of a language end; they take 3."""
 
@@ -80,6 +87,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with Broker(data, "--allow-anonymous", "true", *tls) as broker:
         for language in LANGUAGES:
             give(data, f"{language}/renew", role="queue", lock_duration=30)
+            give(data, f"{language}/lost", role="queue", lock_duration=1)
             give(data, f"{language}/session", role="queue", groups=True, lock_duration=30)
             give(data, f"{language}/schedule", role="queue", delay=True)
             give(data, f"{language}/duplicates", role="queue", duplicate_window=60)
@@ -158,13 +166,11 @@ def test_messages_are_completed_abandoned_and_dead_lettered_with_a_reason_and_ch
 
 
 def test_a_lock_is_renewed_and_a_lost_one_is_not(sdk: Found) -> None:
-    lost = {
-        "python": "MessageLockLostError",
-        "javascript": "MessageLockLost",
-        "go": "locklost",
-        "java": "MESSAGE_LOCK_LOST",
-    }
-    assert sdk["renew"] == {"renewed": True, "lost": lost[sdk.program]}
+    assert sdk["renew"] == {"renewed": True, "lost": LOCK_LOST[sdk.program]}
+
+
+def test_an_outcome_after_the_end_of_its_lock_is_an_error(sdk: Found) -> None:
+    assert sdk["lost"] == {"again": "one", "lost": LOCK_LOST[sdk.program], "left": 0}
 
 
 def test_peeked_messages_stay(sdk: Found) -> None:

@@ -11,7 +11,6 @@ whose names begin with `x-opt-property-`, as it keeps all that an outcome adds (
 
 import secrets
 from array import array
-from collections.abc import Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +31,8 @@ from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.frontend.links.outcomes import Deferral
+from lightrail.frontend.links.lock_ends import LockEnds
+from lightrail.frontend.links.outcomes import OUTCOMES, PROPERTY_PREFIX, Deferral, changed_properties
 from lightrail.model import limits
 from lightrail.model.names import is_dead_letter
 from lightrail.wire.bodies import ConsumerOpen
@@ -62,8 +62,6 @@ DESCRIPTION: Final = "DeadLetterErrorDescription"
 NOTED_REASON: Final = Symbol("x-opt-deadletter-reason")
 NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
 """Annotations of a dead letter with both."""
-PROPERTY_PREFIX: Final = "x-opt-property-"
-"""Precedes the name of an application property that an outcome has set, in the annotations of its message."""
 _MARK: Final = PROPERTY_PREFIX.encode()
 """No outcome has changed the properties of a message without these bytes: its annotations are not decoded."""
 REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
@@ -73,7 +71,7 @@ REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDe
 class BusConsumerLink(ConsumerLink):
     """One outgoing link (the client receives) bound to a queue."""
 
-    __slots__ = ("_bus_queue", "_is_dead", "_prefix")
+    __slots__ = ("_bus_queue", "_is_dead", "_lock_ends", "_prefix")
 
     def __init__(
         self, connection: LinkContext, link: "Link", owner: "Owner", *, number: int, options: ConsumerOpen
@@ -81,6 +79,7 @@ class BusConsumerLink(ConsumerLink):
         super().__init__(connection, link, owner, number=number, options=options)
         self._bus_queue = options.queue
         self._is_dead = is_dead_letter(options.queue)
+        self._lock_ends = LockEnds()
         self._prefix = secrets.token_bytes(TAG_PREFIX_BYTES)
         link.prefix_tags(self._prefix)
         # To these clients an error in the answer would be an error of the broker.
@@ -100,9 +99,12 @@ class BusConsumerLink(ConsumerLink):
         sequence, expires, enqueued, attempts, message_format, base, _size = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )
+        until_ms = 0
+        if not self._presettled:
+            until_ms = self._locked_until(part)
+            self._lock_ends.add(number, count, until_ms)
         if not message_format:
             blob_at = DELIVER_ENDS + 4 * count
-            until_ms = self._locked_until(part)
             # These clients add the ttl to the time of enqueueing: it is not reduced by the time in the queue.
             life_ms = max(0, expires - enqueued) if expires else None
             messages: list[bytes] = []
@@ -131,8 +133,20 @@ class BusConsumerLink(ConsumerLink):
         return delivered_at(part, self._frontend.now_ms()) + lock_ms
 
     def outcome(self, event: Outcome) -> None:
-        """The client's outcome: a dead letter has its reasons, and undeliverable-here defers."""
-        super().outcome(_translated(event))
+        """The client's outcome: a dead letter has its reasons, and undeliverable-here defers.
+
+        For one that comes when the lock may have ended, the shard is asked: these clients report a lost lock.
+        """
+        event = _translated(event)
+        if not event.settled and not self._presettled and isinstance(event.state, OUTCOMES):
+            doubtful = self._lock_ends.doubtful(self._frontend.now_ms())
+            if event.first < doubtful:
+                last = min(event.last, doubtful - 1)
+                self.settlements.settle_doubtful(event.first, last, event.state)
+                if last == event.last:
+                    return
+                event = Outcome(event.link, doubtful, event.last, event.state, settled=False)
+        super().outcome(event)
 
     def transacted(self, event: Outcome, state: TransactionalState) -> Outcome:
         """See ConsumerLink; these clients commit only after the broker has settled each outcome."""
@@ -151,10 +165,10 @@ def _translated(event: Outcome) -> Outcome:
     if isinstance(state, Rejected):
         state = with_reason(state)
     elif isinstance(state, Modified):
-        changes = changed_properties(state.message_annotations)
         if state.undeliverable_here:
-            state = Deferral(Modified(undeliverable_here=True, message_annotations=changes))
+            state = Deferral(state)
         else:
+            changes = changed_properties(state.message_annotations)
             state = Modified(delivery_failed=True, message_annotations=changes)
     return Outcome(event.link, event.first, event.last, state, event.settled)
 
@@ -192,11 +206,6 @@ def annotated(
         return with_annotations(write_composite(header) + message[survey(message).head_end :], notes)
     except (DecodeError, ValueError):
         return message
-
-
-def changed_properties(changes: Mapping[Any, Any] | None) -> dict[Symbol, Any] | None:
-    """The annotations of an outcome that sets these application properties; None for none."""
-    return {Symbol(f"{PROPERTY_PREFIX}{name}"): value for name, value in (changes or {}).items()} or None
 
 
 def _with_changes(message: bytes) -> bytes:

@@ -13,14 +13,8 @@ from uuid import UUID
 from lightrail.amqp.events import ACCEPTED
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.values import Array, Symbol, Timestamp
-from lightrail.frontend.links.bus_deliveries import (
-    DESCRIPTION,
-    REASON,
-    BusConsumerLink,
-    changed_properties,
-    with_reason,
-)
-from lightrail.frontend.links.outcomes import Deferral, encode_outcome
+from lightrail.frontend.links.bus_deliveries import DESCRIPTION, REASON, BusConsumerLink, with_reason
+from lightrail.frontend.links.outcomes import Deferral, changed_properties, encode_outcome
 from lightrail.frontend.nodes.bus_fields import SEQUENCE_END, Fields, queue_of, tokens_of
 from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.requests import RequestError

@@ -166,6 +166,17 @@ async function renew(scene) {
   };
 }
 
+/** Completes a message whose lock has ended: another receiver has it. */
+async function lost(scene) {
+  await scene.send("one");
+  const [receiver, other] = [0, 1].map(() => scene.receiver({ maxAutoLockRenewalDurationInMs: 0 }));
+  const message = await next(receiver);
+  const again = await next(other);
+  const code = await why(receiver.completeMessage(message));
+  await other.completeMessage(again);
+  return { again: again.body, lost: code, left: await left(receiver) };
+}
+
 /** Peeks from the start, further, and from a number. */
 async function peek(scene) {
   await scene.send("one", "two", "three");
@@ -347,7 +358,7 @@ function print(scenario, found) {
 }
 
 const scenarios = {
-  send, batch, settle, renew, peek, schedule, topic, refused, websocket, deferred, duplicates, session, processor, restart,
+  send, batch, settle, renew, lost, peek, schedule, topic, refused, websocket, deferred, duplicates, session, processor, restart,
 };
 for (const name of names) {
   const scene = new Scene(prefix + name);

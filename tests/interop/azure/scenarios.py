@@ -185,6 +185,17 @@ def renew(scene: Scene) -> dict[str, Any]:
     }
 
 
+def lost(scene: Scene) -> dict[str, Any]:
+    """Completes a message whose lock has ended: another receiver has it."""
+    scene.send("one")
+    receiver, other = scene.receiver(), scene.receiver()
+    (message,) = received(receiver, 1)
+    (again,) = received(other, 1)
+    code = why(lambda: receiver.complete_message(message))
+    other.complete_message(again)
+    return {"again": str(again), "lost": code, "left": left(receiver)}
+
+
 def peek(scene: Scene) -> dict[str, Any]:
     """Peeks from the start, further, and from a number."""
     scene.send("one", "two", "three")
@@ -357,6 +368,7 @@ SCENARIOS: dict[str, Callable[[Scene], dict[str, Any]]] = {
         batch,
         settle,
         renew,
+        lost,
         peek,
         schedule,
         topic,

@@ -92,6 +92,17 @@ func renew(scene *Scene) map[string]any {
 	return map[string]any{"renewed": renewed, "lost": why(receiver.RenewMessageLock(scene, message, nil))}
 }
 
+// Completes a message whose lock has ended: another receiver has it.
+func lost(scene *Scene) map[string]any {
+	scene.send(scene.name, "one")
+	receiver, other := scene.receiver(scene.name), scene.receiver(scene.name)
+	message := scene.next(receiver)
+	again := scene.next(other)
+	code := why(receiver.CompleteMessage(scene, message, nil))
+	check(other.CompleteMessage(scene, again, nil))
+	return map[string]any{"again": string(again.Body), "lost": code, "left": scene.left(receiver)}
+}
+
 // Peeks from the start, further, and from a number.
 func peek(scene *Scene) map[string]any {
 	scene.send(scene.name, "one", "two", "three")

@@ -115,6 +115,23 @@ final class Scenarios {
         return Map.of("renewed", !until.isBefore(before) && until.isAfter(OffsetDateTime.now()), "lost", lost);
     }
 
+    /** Completes a message whose lock has ended: another receiver has it. */
+    static Map<String, Object> lost(Azure.Scene scene) {
+        scene.send("one");
+        ServiceBusReceiverClient receiver = unrenewed(scene);
+        ServiceBusReceiverClient other = unrenewed(scene);
+        ServiceBusReceivedMessage message = Azure.next(receiver);
+        ServiceBusReceivedMessage again = Azure.next(other);
+        String lost = Azure.why(() -> receiver.complete(message));
+        other.complete(again);
+        return Map.of("again", text(again), "lost", lost, "left", Azure.left(receiver));
+    }
+
+    private static ServiceBusReceiverClient unrenewed(Azure.Scene scene) {
+        return scene.opened(scene.builder.receiver().queueName(scene.name)
+                .maxAutoLockRenewDuration(Duration.ZERO).buildClient());
+    }
+
     /** Peeks from the start, further, and from a number. */
     static Map<String, Object> peek(Azure.Scene scene) {
         scene.send("one", "two", "three");

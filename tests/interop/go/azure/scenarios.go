@@ -273,11 +273,14 @@ func session(scene *Scene) map[string]any {
 	_, nothing := scene.client.AcceptNextSessionForQueue(soon, scene.name, nil)
 	listed := must(scene.client.NewListSessionsForQueuePager(scene.name, nil).NextPage(scene)).Sessions
 	state := string(must(first.GetSessionState(scene, nil)))
+	check(first.SetSessionState(scene, nil, nil))
+	cleared := must(first.GetSessionState(scene, nil)) == nil
 	check(first.Close(scene))
 	check(second.Close(scene))
 	return map[string]any{
 		"sessions": []string{first.SessionID(), second.SessionID()}, "bodies": found,
 		"busy":  strings.Contains(busy.Error(), "session-cannot-be-locked"),
 		"state": []any{len(none), state}, "renewed": renewed, "none": why(nothing), "listed": listed,
+		"cleared": cleared,
 	}
 }

@@ -176,7 +176,7 @@ SESSION_ANSWER_MS: Final = 100
 a while, and a client whose own time ends first reports another error."""
 ACCESS_KEYS_MAX: Final = 4
 """Shared access keys of one user: replacing a key needs two; a signature is checked with each."""
-BATCHED_MESSAGES_MAX: Final = 4_096
+BATCHED_MESSAGES_MAX: Final = 16_384
 """Messages in one transfer of format 0x80013700; a longer batch is refused whole."""
 BATCHED_EXPIRY_SPAN_MS: Final = 1_000
 """Messages of such a transfer that expire within this time of each other are stored together, and expire with

@@ -37,7 +37,7 @@ LANGUAGES = {
     "python": SCENARIOS,
     "javascript": (*SCENARIOS, "processor"),
     "go": SCENARIOS,
-    "java": (*SCENARIOS, "processor", "transaction", "deferring"),
+    "java": (*SCENARIOS, "processor", "transaction", "deferring", "rules"),
 }
 FIRST_COUNT = {"python": 0, "javascript": 0, "go": 1, "java": 0}
 """How the client calls the first delivery of a message."""
@@ -94,6 +94,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             give(data, f"{language}/topic", role="router")
             give(data, f"{language}/copies", role="queue")
             subscribe(data, f"{language}/topic", f"{language}/copies", id="mine")
+        give(data, "java/rules", role="router")
+        give(data, "java/ruled", role="queue")
+        subscribe(data, "java/rules", "java/ruled", id="mine")
         yield Guarded(broker, authority)
 
 
@@ -285,3 +288,10 @@ def test_what_is_done_in_a_transaction_takes_effect_with_its_commit(sdk: Found) 
 @pytest.mark.parametrize("program", ["java"], indirect=True)
 def test_a_message_is_deferred_by_the_commit_of_a_transaction(sdk: Found) -> None:
     assert sdk["deferring"] == {"back": "one", "state": "DEFERRED", "again": ["two", 1], "left": 0}
+
+
+@pytest.mark.parametrize("program", ["java"], indirect=True)
+def test_rules_are_added_listed_and_removed_over_amqp(sdk: Found) -> None:
+    red = "red CorrelationRuleFilter: sys.CorrelationId = 'id'sys.Label = 'red'"
+    listed = ["$Default TrueRuleFilter", "dear SqlRuleFilter: price > 100", red]
+    assert sdk["rules"] == {"listed": listed, "left": 2}

@@ -7,9 +7,14 @@ import com.azure.messaging.servicebus.ServiceBusMessageBatch;
 import com.azure.messaging.servicebus.ServiceBusProcessorClient;
 import com.azure.messaging.servicebus.ServiceBusReceivedMessage;
 import com.azure.messaging.servicebus.ServiceBusReceiverClient;
+import com.azure.messaging.servicebus.ServiceBusRuleManagerClient;
 import com.azure.messaging.servicebus.ServiceBusSenderClient;
 import com.azure.messaging.servicebus.ServiceBusSessionReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusTransactionContext;
+import com.azure.messaging.servicebus.administration.models.CorrelationRuleFilter;
+import com.azure.messaging.servicebus.administration.models.CreateRuleOptions;
+import com.azure.messaging.servicebus.administration.models.SqlRuleAction;
+import com.azure.messaging.servicebus.administration.models.SqlRuleFilter;
 import com.azure.messaging.servicebus.models.AbandonOptions;
 import com.azure.messaging.servicebus.models.CompleteOptions;
 import com.azure.messaging.servicebus.models.DeadLetterOptions;
@@ -130,6 +135,20 @@ final class Scenarios {
     private static ServiceBusReceiverClient unrenewed(Azure.Scene scene) {
         return scene.opened(scene.builder.receiver().queueName(scene.name)
                 .maxAutoLockRenewDuration(Duration.ZERO).buildClient());
+    }
+
+    /** Adds, lists and removes rules of a subscription. */
+    static Map<String, Object> rules(Azure.Scene scene) throws Exception {
+        List<String> found = new ArrayList<>();
+        try (ServiceBusRuleManagerClient rules =
+                scene.builder.ruleManager().topicName(scene.name).subscriptionName("mine").buildClient()) {
+            rules.createRule("dear", new CreateRuleOptions(new SqlRuleFilter("price > 100")));
+            rules.createRule("red", new CreateRuleOptions(new CorrelationRuleFilter("id").setLabel("red"))
+                    .setAction(new SqlRuleAction("SET colour = 'red'")));
+            rules.listRules().forEach(rule -> found.add(rule.getName() + " " + rule.getFilter()));
+            rules.deleteRule("dear");
+            return Map.of("listed", found, "left", rules.listRules().stream().count());
+        }
     }
 
     /** Peeks from the start, further, and from a number. */

@@ -277,7 +277,7 @@ def _is_for(resource: str, request: web.Request) -> bool:
 
     The client for JavaScript signs the whole URI of each request, its query included, in lower case.
     """
-    parts = urlsplit(resource)
+    parts = urlsplit(signatures.with_scheme(resource, request.host))
     path = unquote(parts.path).strip("/")
     asked = unquote(request.rel_url.raw_path).strip("/")
     if parts.query:

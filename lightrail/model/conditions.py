@@ -39,6 +39,7 @@ MOVED: Final = "lightrail:moved"
 """Between the broker's own processes only: the queue has another owner or epoch; look it up again."""
 
 SESSION_CANNOT_BE_LOCKED: Final = "com.microsoft:session-cannot-be-locked"
+MESSAGE_LOCK_LOST: Final = "com.microsoft:message-lock-lost"
 SESSION_LOCK_LOST: Final = "com.microsoft:session-lock-lost"
 BUS_TIMEOUT: Final = "com.microsoft:timeout"
 """Of Azure Service Bus: for receivers of sessions, which only its clients have."""

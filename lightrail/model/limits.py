@@ -140,6 +140,13 @@ expires early."""
 BUS_LOCK_SHOWN_MS: Final = 24 * 3_600_000
 """Lock time that clients of Azure Service Bus are shown for a lock that only the end of its link ends: they
 expect a time, and renew before it."""
+LOCK_DOUBT_MS: Final = 1_000
+"""Before the end of a lock from which a frontend asks the shard whether it has ended: their clocks differ,
+and an outcome is on its way for a while."""
+LOCK_ENDS_APART_MS: Final = 250
+"""Locks of one link that end within this time of each other have one end at the frontend, the first."""
+LOCK_ENDS_MAX: Final = 1_024
+"""Ends of locks that a frontend knows for one link; later ones are assumed to be the last of these."""
 DEFERRED_LOCK_MS: Final = 60_000
 """How long a deferred message is locked for who asks for it, where the queue has no lock_duration: no link
 would end the lock of a client that has died."""
@@ -164,9 +171,12 @@ SESSION_WAIT_MS: Final = 60_000
 Service Bus waits for a minute."""
 SESSION_WAIT_MS_MAX: Final = 3_600_000
 """Longest such wait."""
+SESSION_ANSWER_MS: Final = 100
+"""How long before the client's time-out it is answered that there is no session: the answer is on its way for
+a while, and a client whose own time ends first reports another error."""
 ACCESS_KEYS_MAX: Final = 4
 """Shared access keys of one user: replacing a key needs two; a signature is checked with each."""
-BATCHED_MESSAGES_MAX: Final = 4_096
+BATCHED_MESSAGES_MAX: Final = 16_384
 """Messages in one transfer of format 0x80013700; a longer batch is refused whole."""
 BATCHED_EXPIRY_SPAN_MS: Final = 1_000
 """Messages of such a transfer that expire within this time of each other are stored together, and expire with

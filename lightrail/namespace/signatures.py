@@ -39,6 +39,17 @@ def is_signature(token: str) -> bool:
     return token.startswith(PREFIX)
 
 
+def with_scheme(resource: str, host: str) -> str:
+    """The resource as a URI with a scheme, also if it begins with the broker's host.
+
+    Args:
+        host: the host by which the client knows the broker, perhaps with a port; empty if it is not known.
+    """
+    first = resource.partition("/")[0].lower()
+    known = host.lower()
+    return f"sb://{resource}" if first and first in (known, known.rpartition(":")[0]) else resource
+
+
 def unsigned(user: str) -> str:
     """The text of the error for a signature that matches no key of its user."""
     return (

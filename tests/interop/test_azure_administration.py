@@ -381,7 +381,7 @@ def test_the_client_for_javascript_does_the_same(scene: Scene, queue: str) -> No
         "subscriptions": ["first", "second"],
         "rules": [
             ["only", "a = 1", "SET sys.Label = 'x'"],
-            ["equal", {"colour": "red", "number": 1.5}, None],
+            ["equal", {"colour": "red", "number": 1.5, "at": 946684800000}, None],
         ],
         "updatedRule": ["order", None],
         "topic": [f"{queue}/topic", 2],

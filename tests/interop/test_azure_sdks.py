@@ -23,6 +23,7 @@ SCENARIOS = (
     "batch",
     "settle",
     "renew",
+    "lost",
     "peek",
     "schedule",
     "topic",
@@ -36,10 +37,16 @@ LANGUAGES = {
     "python": SCENARIOS,
     "javascript": (*SCENARIOS, "processor"),
     "go": SCENARIOS,
-    "java": (*SCENARIOS, "processor", "transaction", "deferring", "settling", "sessions"),
+    "java": (*SCENARIOS, "processor", "transaction", "deferring", "settling", "sessions", "rules"),
 }
 FIRST_COUNT = {"python": 0, "javascript": 0, "go": 1, "java": 0}
 """How the client calls the first delivery of a message."""
+LOCK_LOST = {
+    "python": "MessageLockLostError",
+    "javascript": "MessageLockLost",
+    "go": "locklost",
+    "java": "MESSAGE_LOCK_LOST",
+}
 SECONDS = 100.0
 """In which the scenarios of a language end; they take 3."""
 
@@ -80,6 +87,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with Broker(data, "--allow-anonymous", "true", *tls) as broker:
         for language in LANGUAGES:
             give(data, f"{language}/renew", role="queue", lock_duration=30)
+            give(data, f"{language}/lost", role="queue", lock_duration=1)
             give(data, f"{language}/session", role="queue", groups=True, lock_duration=30)
             give(data, f"{language}/sessions", role="queue", groups=True, lock_duration=30)
             give(data, f"{language}/schedule", role="queue", delay=True)
@@ -87,6 +95,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             give(data, f"{language}/topic", role="router")
             give(data, f"{language}/copies", role="queue")
             subscribe(data, f"{language}/topic", f"{language}/copies", id="mine")
+        give(data, "java/rules", role="router")
+        give(data, "java/ruled", role="queue")
+        subscribe(data, "java/rules", "java/ruled", id="mine")
         yield Guarded(broker, authority)
 
 
@@ -146,8 +157,12 @@ def test_a_batch_becomes_messages_that_are_received_and_deleted(sdk: Found) -> N
     assert sdk["batch"] == {"bodies": ["one", "two", "three"], "left": 0}
 
 
-def test_messages_are_completed_abandoned_and_dead_lettered_with_a_reason(sdk: Found) -> None:
+def test_messages_are_completed_abandoned_and_dead_lettered_with_a_reason_and_changed_properties(
+    sdk: Found,
+) -> None:
+    changes = sdk.program != "python"
     assert sdk["settle"] == {
+        "changed": ["once", "once", "yard"] if changes else [],
         "again": ["second", FIRST_COUNT[sdk.program] + 1],
         "dead": ["second", "second", "why", "weil es größer ist", f"{sdk.program}/settle"],
         "left": [0, 0],
@@ -155,13 +170,11 @@ def test_messages_are_completed_abandoned_and_dead_lettered_with_a_reason(sdk: F
 
 
 def test_a_lock_is_renewed_and_a_lost_one_is_not(sdk: Found) -> None:
-    lost = {
-        "python": "MessageLockLostError",
-        "javascript": "MessageLockLost",
-        "go": "locklost",
-        "java": "MESSAGE_LOCK_LOST",
-    }
-    assert sdk["renew"] == {"renewed": True, "lost": lost[sdk.program]}
+    assert sdk["renew"] == {"renewed": True, "lost": LOCK_LOST[sdk.program]}
+
+
+def test_an_outcome_after_the_end_of_its_lock_is_an_error(sdk: Found) -> None:
+    assert sdk["lost"] == {"again": "one", "lost": LOCK_LOST[sdk.program], "left": 0}
 
 
 def test_peeked_messages_stay(sdk: Found) -> None:
@@ -242,7 +255,7 @@ def test_sends_and_receives_go_on_over_a_kill_of_the_broker(program: Program, tm
 def test_a_session_is_accepted_by_its_id_and_as_the_next_one_and_has_a_state(sdk: Found) -> None:
     found = dict(sdk["session"])
     # Those for JavaScript and Java list no sessions, and wait for the next one as long as for any call.
-    only_go = {"none": "timeout", "listed": ["b", "a"]} if sdk.program == "go" else {}
+    only_go = {"none": "timeout", "listed": ["b", "a"], "cleared": True} if sdk.program == "go" else {}
     busy: dict[str, object] = {"go": True, "javascript": "SessionCannotBeLocked"}
     busy |= {"java": "SESSION_CANNOT_BE_LOCKED", "python": "SessionCannotBeLockedError"}
     assert found == {
@@ -293,3 +306,9 @@ def test_messages_received_by_their_numbers_are_settled_by_the_commit_of_a_trans
 @pytest.mark.parametrize("program", ["java"], indirect=True)
 def test_a_session_is_settled_and_sent_to_in_a_transaction(sdk: Found) -> None:
     assert sdk["sessions"] == {"sent": "a4", "late": "a2", "again": ["a3", 1], "left": 0}
+
+
+def test_rules_are_added_listed_and_removed_over_amqp(sdk: Found) -> None:
+    red = "red CorrelationRuleFilter: sys.CorrelationId = 'id'sys.Label = 'red'"
+    listed = ["$Default TrueRuleFilter", "dear SqlRuleFilter: price > 100", red]
+    assert sdk["rules"] == {"listed": listed, "left": 2}

@@ -273,8 +273,10 @@ def test_the_state_of_a_session_is_set_replaced_and_removed(client: ServiceBusCl
         assert receiver.session.get_state() is None
         receiver.session.set_state(largest)
         assert receiver.session.get_state() == largest
+        # The client for Go sends none as an empty one.
         receiver.session.set_state(b"")
-        assert receiver.session.get_state() == b""
+        assert receiver.session.get_state() is None
+        receiver.session.set_state(b"x")
         receiver.session.set_state(None)
         assert receiver.session.get_state() is None
     with client.get_queue_receiver(sessions, session_id="a") as receiver:

@@ -4,6 +4,9 @@ Each message has annotations with its sequence, the time at which it was enqueue
 delivery-tag, of 16 bytes, is the lock token with which the client renews the lock. Sequences are one higher
 than those of the queue, since these clients count from 1. A dead letter has its reason and its description as
 application properties.
+
+What a client changes with an outcome are application properties, too. The queue keeps them as annotations
+whose names begin with `x-opt-property-`, as it keeps all that an outcome adds (messaging 3.4.5).
 """
 
 import secrets
@@ -22,12 +25,14 @@ from lightrail.amqp.sections import (
     with_annotations,
     with_application_properties,
     with_properties,
+    without_annotations,
 )
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.frontend.links.outcomes import Deferral
+from lightrail.frontend.links.lock_ends import LockEnds
+from lightrail.frontend.links.outcomes import OUTCOMES, PROPERTY_PREFIX, Deferral, changed_properties
 from lightrail.model import limits
 from lightrail.model.names import is_dead_letter
 from lightrail.wire.bodies import ConsumerOpen
@@ -42,7 +47,6 @@ if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.wire.owner import Owner
 
-"""Name of the client for Go in its open; its links have no property of the vendor."""
 TAG_PREFIX_BYTES: Final = 12
 """Precedes the four bytes of the delivery-id: a lock token is a UUID."""
 TTL_MS_MAX: Final = (1 << 32) - 1
@@ -58,6 +62,8 @@ DESCRIPTION: Final = "DeadLetterErrorDescription"
 NOTED_REASON: Final = Symbol("x-opt-deadletter-reason")
 NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
 """Annotations of a dead letter with both."""
+_MARK: Final = PROPERTY_PREFIX.encode()
+"""No outcome has changed the properties of a message without these bytes: its annotations are not decoded."""
 REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
 """Names of Service Bus for the conditions of this broker."""
 
@@ -65,7 +71,7 @@ REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDe
 class BusConsumerLink(ConsumerLink):
     """One outgoing link (the client receives) bound to a queue."""
 
-    __slots__ = ("_bus_queue", "_is_dead", "_prefix")
+    __slots__ = ("_bus_queue", "_is_dead", "_lock_ends", "_prefix")
 
     def __init__(
         self, connection: LinkContext, link: "Link", owner: "Owner", *, number: int, options: ConsumerOpen
@@ -73,6 +79,7 @@ class BusConsumerLink(ConsumerLink):
         super().__init__(connection, link, owner, number=number, options=options)
         self._bus_queue = options.queue
         self._is_dead = is_dead_letter(options.queue)
+        self._lock_ends = LockEnds()
         self._prefix = secrets.token_bytes(TAG_PREFIX_BYTES)
         link.prefix_tags(self._prefix)
         # To these clients an error in the answer would be an error of the broker.
@@ -92,9 +99,12 @@ class BusConsumerLink(ConsumerLink):
         sequence, expires, enqueued, attempts, message_format, base, _size = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )
+        until_ms = 0
+        if not self._presettled:
+            until_ms = self._locked_until(part)
+            self._lock_ends.add(number, count, until_ms)
         if not message_format:
             blob_at = DELIVER_ENDS + 4 * count
-            until_ms = self._locked_until(part)
             # These clients add the ttl to the time of enqueueing: it is not reduced by the time in the queue.
             life_ms = max(0, expires - enqueued) if expires else None
             messages: list[bytes] = []
@@ -123,8 +133,20 @@ class BusConsumerLink(ConsumerLink):
         return delivered_at(part, self._frontend.now_ms()) + lock_ms
 
     def outcome(self, event: Outcome) -> None:
-        """The client's outcome: a dead letter has its reasons, and undeliverable-here defers."""
-        super().outcome(_translated(event))
+        """The client's outcome: a dead letter has its reasons, and undeliverable-here defers.
+
+        For one that comes when the lock may have ended, the shard is asked: these clients report a lost lock.
+        """
+        event = _translated(event)
+        if not event.settled and not self._presettled and isinstance(event.state, OUTCOMES):
+            doubtful = self._lock_ends.doubtful(self._frontend.now_ms())
+            if event.first < doubtful:
+                last = min(event.last, doubtful - 1)
+                self.settlements.settle_doubtful(event.first, last, event.state)
+                if last == event.last:
+                    return
+                event = Outcome(event.link, doubtful, event.last, event.state, settled=False)
+        super().outcome(event)
 
     def transacted(self, event: Outcome, state: TransactionalState) -> Outcome:
         """See ConsumerLink; these clients commit only after the broker has settled each outcome."""
@@ -142,10 +164,12 @@ def _translated(event: Outcome) -> Outcome:
     state = event.state
     if isinstance(state, Rejected):
         state = with_reason(state)
-    elif isinstance(state, Modified) and state.undeliverable_here:
-        state = Deferral(state)
-    elif isinstance(state, Modified) and not state.delivery_failed:
-        state = Modified(delivery_failed=True, message_annotations=state.message_annotations)
+    elif isinstance(state, Modified):
+        if state.undeliverable_here:
+            state = Deferral(state)
+        else:
+            changes = changed_properties(state.message_annotations)
+            state = Modified(delivery_failed=True, message_annotations=changes)
     return Outcome(event.link, event.first, event.last, state, event.settled)
 
 
@@ -166,6 +190,8 @@ def annotated(
     `life_ms` is how long it may be in its queue, which bounds its ttl; None for no bound.
     """
     try:
+        if _MARK in message:
+            message = _with_changes(message)
         if is_dead:
             message = _with_reasons(message, notes)
         properties = decode_properties(message)
@@ -180,6 +206,20 @@ def annotated(
         return with_annotations(write_composite(header) + message[survey(message).head_end :], notes)
     except (DecodeError, ValueError):
         return message
+
+
+def _with_changes(message: bytes) -> bytes:
+    """The message with what outcomes have set as application properties. Raises DecodeError, ValueError."""
+    changes = {name: value for name, value in decode_annotations(message).items() if _is_change(name)}
+    if not changes:
+        return message
+    properties = decode_application_properties(message)
+    properties.update({str(name)[len(PROPERTY_PREFIX) :]: value for name, value in changes.items()})
+    return with_application_properties(without_annotations(message, changes), properties)
+
+
+def _is_change(name: object) -> bool:
+    return isinstance(name, str) and name.startswith(PROPERTY_PREFIX)
 
 
 def message_id_of(message: bytes, notes: dict[Symbol, Any]) -> str:
@@ -206,13 +246,18 @@ def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
 
 
 def with_reason(state: Rejected) -> Rejected:
-    """A rejection whose reason and description become annotations of the dead letter, cut to their bound."""
+    """A rejection whose info becomes annotations of the dead letter.
+
+    These are the reason and the description, cut to their bound, and changed properties.
+    """
     error = state.error
     if error is None or not error.info:
         return state
-    notes: dict[Symbol, Any] = dict(error.info)
+    changes: dict[Any, Any] = dict(error.info)
+    notes: dict[Symbol, Any] = {}
     for key, note in ((REASON, NOTED_REASON), (DESCRIPTION, NOTED_DESCRIPTION)):
-        text = notes.pop(Symbol(key), None)
+        text = changes.pop(key, None)
         if isinstance(text, str):
             notes[note] = str(text)[: limits.BUS_REASON_CHARACTERS]
+    notes.update(changed_properties(changes) or {})
     return Rejected(error=AmqpError(condition=error.condition, description=error.description, info=notes))

@@ -167,4 +167,6 @@ def _wait_ms(link: "Link") -> int:
     wanted = (properties or {}).get(TIMEOUT)
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
         return limits.SESSION_WAIT_MS
-    return min(int(wanted), limits.SESSION_WAIT_MS_MAX)
+    # The client's own time-out ends at that moment, too, and it should get the answer before.
+    early = min(limits.SESSION_ANSWER_MS, int(wanted) // 10)
+    return min(int(wanted) - early, limits.SESSION_WAIT_MS_MAX)

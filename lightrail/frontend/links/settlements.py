@@ -6,21 +6,32 @@ shard has the outcome on disk: a confirmed delivery is never delivered again.
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.events import Outcome
 from lightrail.amqp.link import SETTLE_SECOND
-from lightrail.amqp.performatives import Modified, Rejected, Released
+from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Released
+from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.outcomes import FAILED, OUTCOMES, Deferral, encode_outcome
 from lightrail.frontend.links.unconfirmed import UNCONFIRMED, Unconfirmed
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import ASKED, COUNT_MASK, Kind, OutcomeCode, frame
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.wire.owner import Owner
+
+
+LOST: Final = Rejected(
+    error=AmqpError(
+        condition=Symbol(conditions.MESSAGE_LOCK_LOST),
+        description="expected a locked message, found that its lock has ended; it is delivered again",
+    )
+)
+"""The answer to an outcome that came after the end of its message's lock."""
 
 
 class Settlements:
@@ -31,6 +42,7 @@ class Settlements:
         "_bytes",
         "_connection",
         "_counts",
+        "_doubtful",
         "_frontend",
         "_link",
         "_number",
@@ -60,6 +72,8 @@ class Settlements:
         """Deliveries below this number are from a shard process that has ended since."""
         self._unconfirmed: Unconfirmed | None = None
         """Created when the client first waits for the broker to settle."""
+        self._doubtful: set[int] = set()
+        """Deliveries of which the shard is asked whether they are locked."""
         self.confirms_plainly = False
         """Whether a confirmed rejected outcome is settled without the error that the client sent."""
         self.count = 0
@@ -207,15 +221,9 @@ class Settlements:
         """
         found = [self._link.unsettled_number(tag) for tag in tags]
         numbers = [number for number in found if number is not None and number >= self._base]
-        options = self._options
         settled: set[int] = set()
-        if numbers and not (options.relay or options.browse):
-            code, detail = encode_outcome(state, options)
-            outcome = {"outcome": code.name.lower(), **(json.loads(detail) if detail else {})}
-            fields = {"link": self._number, "numbers": numbers, **outcome}
-            answer = await self._frontend.ask_shard(options.queue, "settle_deliveries", fields)
-            settled = {each for each, done in zip(numbers, answer.fields["found"], strict=True) if done}
-            self._counts.outcomes[code] += len(settled)
+        if numbers and not (self._options.relay or self._options.browse):
+            settled = await self._settle_numbers(numbers, state)
         if settled and not self.is_closed:
             self._remove(len(settled))
             for number in settled:
@@ -223,6 +231,52 @@ class Settlements:
                 # messages, such as that request.
                 self._link.forget_sent(number, number)
         return [number in settled for number in found]
+
+    def settle_doubtful(self, first: int, last: int, state: object) -> None:
+        """Settles deliveries whose locks may have ended, for a client that waits for the broker to settle.
+
+        Those whose locks have ended are rejected towards the client: their messages are in the queue again.
+        """
+        if first < self._base:
+            self._can_not_confirm()
+            first = self._base
+        numbers = [
+            each
+            for each in range(first, last + 1)
+            if each not in self._doubtful and not (self._unconfirmed and each in self._unconfirmed)
+        ]
+        if numbers:
+            self._doubtful.update(numbers)
+            self._frontend.spawn(self._settle_doubtful(numbers, state))
+
+    async def _settle_doubtful(self, numbers: list[int], state: object) -> None:
+        try:
+            for at in range(0, len(numbers), limits.LOCKS_RENEWED_MAX):
+                part = numbers[at : at + limits.LOCKS_RENEWED_MAX]
+                settled = await self._settle_numbers(part, state)
+                if self.is_closed:
+                    return
+                self._remove(len(part))
+                for number in part:
+                    answer = _confirmed(state, plainly=self.confirms_plainly) if number in settled else LOST
+                    self._link.settle_sent(number, number, answer)
+                self._connection.touch()
+        except (ShardDownError, ShardRefusedError):
+            # The shard may have stored these outcomes.
+            self._can_not_confirm()
+        finally:
+            self._doubtful.difference_update(numbers)
+
+    async def _settle_numbers(self, numbers: list[int], state: object) -> set[int]:
+        """Settles deliveries by a request; returns those that were locked, whose outcomes are on disk now."""
+        options = self._options
+        code, detail = encode_outcome(state, options)
+        outcome = {"outcome": code.name.lower(), **(json.loads(detail) if detail else {})}
+        fields = {"link": self._number, "numbers": numbers, **outcome}
+        answer = await self._frontend.ask_shard(options.queue, "settle_deliveries", fields)
+        settled = {each for each, done in zip(numbers, answer.fields["found"], strict=True) if done}
+        self._counts.outcomes[code] += len(settled)
+        return settled
 
     # --- from the shard --------------------------------------------------------------------------------
 
@@ -253,11 +307,7 @@ class Settlements:
             self._can_not_confirm()
             return
         for first, last, state in found:
-            if self.confirms_plainly and isinstance(state, Rejected):
-                state = Rejected()
-            elif isinstance(state, Deferral):
-                state = state.state
-            self._link.settle_sent(first, last, state)
+            self._link.settle_sent(first, last, _confirmed(state, plainly=self.confirms_plainly))
             self._connection.touch()
 
     def close(self) -> None:
@@ -283,3 +333,10 @@ class Settlements:
         self.count -= count
         self._bytes -= size
         self._connection.unsettled_bytes -= size
+
+
+def _confirmed(state: Any, *, plainly: bool) -> Any:
+    """The state of a settlement that confirms a client's state."""
+    if plainly and isinstance(state, Rejected):
+        return Rejected()
+    return state.state if isinstance(state, Deferral) else state

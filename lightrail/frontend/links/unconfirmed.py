@@ -24,6 +24,9 @@ class Unconfirmed:
     def __len__(self) -> int:
         return len(self._states)
 
+    def __contains__(self, number: int) -> bool:
+        return number in self._states
+
     def add(self, first: int, last: int, state: Any) -> list[Range]:
         """Adds outcomes that the client waits for. Returns the new ones: the first state counts."""
         new = self._others(first, last, state)

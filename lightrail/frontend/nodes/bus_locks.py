@@ -14,7 +14,7 @@ from lightrail.amqp.events import ACCEPTED
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.values import Array, Symbol, Timestamp
 from lightrail.frontend.links.bus_deliveries import DESCRIPTION, REASON, BusConsumerLink, with_reason
-from lightrail.frontend.links.outcomes import Deferral, encode_outcome
+from lightrail.frontend.links.outcomes import Deferral, changed_properties, encode_outcome
 from lightrail.frontend.links.requesting import OpenTransaction
 from lightrail.frontend.nodes.bus_fields import SEQUENCE_END, Fields, queue_of, tokens_of
 from lightrail.frontend.nodes.links import NodeContext
@@ -180,15 +180,15 @@ def _state(body: Fields) -> Any:
 
 
 def _abandoned(_body: Fields, changes: dict[Any, Any]) -> Modified:
-    return Modified(delivery_failed=True, message_annotations=_annotations(changes))
+    return Modified(delivery_failed=True, message_annotations=changed_properties(changes))
 
 
 def _deferred(_body: Fields, changes: dict[Any, Any]) -> Deferral:
-    return Deferral(Modified(undeliverable_here=True, message_annotations=_annotations(changes)))
+    return Deferral(Modified(undeliverable_here=True, message_annotations=changed_properties(changes)))
 
 
 def _dead_lettered(body: Fields, changes: dict[Any, Any]) -> Rejected:
-    notes = _annotations(changes) or {}
+    notes = {Symbol(str(name)): value for name, value in changes.items()}
     for field, key in (("deadletter-reason", REASON), ("deadletter-description", DESCRIPTION)):
         if isinstance(body.get(field), str):
             notes[Symbol(key)] = body[field]
@@ -202,7 +202,3 @@ _STATES: Final[Mapping[str, Callable[[Fields, dict[Any, Any]], Any]]] = {
     "suspended": _dead_lettered,
 }
 """Outcomes by the disposition-status of these clients."""
-
-
-def _annotations(changes: dict[Any, Any]) -> dict[Symbol, Any] | None:
-    return {Symbol(str(key)): value for key, value in changes.items()} or None

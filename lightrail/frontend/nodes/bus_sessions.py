@@ -88,7 +88,8 @@ async def set_state(connection: NodeContext, record: Name, body: Fields) -> Fiel
             400,
             f"session-state has {len(state)} bytes; expected at most {limits.SESSION_STATE_BYTES_MAX}",
         )
-    fields = {"link": link.number, "state": None if state is None else state.hex()}
+    # The client for Go sends nothing as an empty binary.
+    fields = {"link": link.number, "state": state.hex() if state else None}
     await _ask(connection, record, "set_session_state", fields)
     return {}
 

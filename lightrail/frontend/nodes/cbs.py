@@ -70,7 +70,7 @@ class Cbs:
             try:
                 message = _read(payload)
                 kind = message.application.get("token-type")
-                await self._put(connection, "", kind, message.body)
+                await self._put(connection, "", kind, message.body, "", "")
             except _TokenError as error:
                 raise ConditionError(error.condition, str(error)) from None
             return None
@@ -83,10 +83,12 @@ class Cbs:
 
     async def _operate(self, connection: NodeContext, message: Message) -> Message:
         operation = message.application.get("operation")
-        audience = _audience(message.application.get("name"))
+        name = message.application.get("name")
+        audience = _audience(name)
         claimed = _claimed(connection, audience)
         if operation == "put-token":
-            await self._put(connection, audience, message.application.get("type"), message.body, claimed)
+            kind, host = message.application.get("type"), _host(name)
+            await self._put(connection, audience, kind, message.body, claimed, host)
             return _reply(202, "Accepted")
         if operation == "delete-token":
             claims = connection.client.claims
@@ -96,7 +98,7 @@ class Cbs:
         raise _TokenError(501, f"operation is {operation!r:.80}; expected put-token or delete-token")
 
     async def _put(
-        self, connection: NodeContext, audience: str, kind: Any, body: Any, claimed: str = ""
+        self, connection: NodeContext, audience: str, kind: Any, body: Any, claimed: str, host: str
     ) -> None:
         if not isinstance(kind, str) or kind.lower() not in TYPES:
             expected = "jwt or servicebus.windows.net:sastoken"
@@ -115,9 +117,11 @@ class Cbs:
                 "plain_without_tls if something else protects the connection",
             )
         # Some clients send either kind under the type jwt.
-        check = self._signature if signatures.is_signature(str(body)) else self._token
         try:
-            token = await check(str(body), audience, frontend.now_ms())
+            if signatures.is_signature(str(body)):
+                token = await self._signature(str(body), audience, host, frontend.now_ms())
+            else:
+                token = await self._token(str(body), frontend.now_ms())
         except tokens.InvalidTokenError as error:
             raise _TokenError(401, str(error)) from None
         except CoordinatorError as error:
@@ -137,7 +141,7 @@ class Cbs:
             ) from None
         log.info("%s acts as user %a at %a from now on", client.peer, token.user, audience or "all names")
 
-    async def _token(self, text: str, audience: str, now_ms: int) -> tokens.Claims:
+    async def _token(self, text: str, now_ms: int) -> tokens.Claims:
         """The claims of a JSON web token. Raises InvalidTokenError, CoordinatorError."""
         token = tokens.read(self._authenticator.secret, text, now_ms)
         record = await self._authenticator.coordinator.user(token.user)
@@ -145,10 +149,10 @@ class Cbs:
             raise tokens.InvalidTokenError("the token's user no longer exists, or has a new password")
         return token
 
-    async def _signature(self, text: str, audience: str, now_ms: int) -> tokens.Claims:
+    async def _signature(self, text: str, audience: str, host: str, now_ms: int) -> tokens.Claims:
         """The claims of a shared access signature. Raises InvalidTokenError, CoordinatorError."""
         found = signatures.read(text, now_ms)
-        resource = _audience(found.resource)
+        resource = _audience(signatures.with_scheme(found.resource, host))
         # The client for Go signs for its audience in lower case, whatever the case of the name.
         asked = (f"{audience}/", f"{audience.lower()}/")
         if resource and not any(each.startswith(f"{resource}/") for each in asked):
@@ -186,6 +190,12 @@ def _audience(value: Any) -> str:
         return queue_name("/" + path)
     except InvalidNameError as error:
         raise _TokenError(400, f"the audience can't be used: {error}") from None
+
+
+def _host(name: Any) -> str:
+    """The host in a token's audience, with its port; empty for an audience that is no URI."""
+    _, separator, rest = str(name).partition("://")
+    return rest.partition("/")[0] if separator else ""
 
 
 def _claimed(connection: NodeContext, audience: str) -> str:

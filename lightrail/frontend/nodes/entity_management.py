@@ -42,7 +42,7 @@ CONDITIONS: Final = {
     401: conditions.UNAUTHORIZED_ACCESS,
     403: conditions.UNAUTHORIZED_ACCESS,
     404: conditions.NOT_FOUND,
-    410: "com.microsoft:message-lock-lost",
+    410: conditions.MESSAGE_LOCK_LOST,
     501: conditions.NOT_IMPLEMENTED,
     503: "com.microsoft:server-busy",
 }

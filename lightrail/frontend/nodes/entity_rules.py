@@ -41,7 +41,7 @@ async def add(connection: NodeContext, name: str, body: Fields) -> Fields:
     if not isinstance(description, dict):
         raise RequestError(400, f"rule-description is {description!r:.80}; expected a map")
     try:
-        made = _rule(description)
+        made = _rule(description, rule)
     except FilterError as error:
         raise RequestError(400, f"the rule can't be used: {error}") from None
     await add_rule(connection.frontend.service, caller, found.router, found.id, rule, made)
@@ -101,9 +101,13 @@ def _count(body: Fields, key: str, default: int) -> int:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def _rule(description: Fields) -> Rule:
+def _rule(description: Fields, name: str) -> Rule:
     """The rule in a description. Raises FilterError, RequestError."""
     parts = {str(key): value for key, value in description.items() if value is not None}
+    # The client for Java sends the name here as well.
+    named = parts.pop("rule-name", name)
+    if named != name:
+        raise RequestError(400, f"rule-name is {named!r:.80} in rule-description; expected {name!a:.80}")
     unknown = next((key for key in parts if key not in (*_FILTERS, *_ACTIONS)), None)
     filters = [key for key in _FILTERS if key in parts]
     if unknown is not None or len(filters) > 1:

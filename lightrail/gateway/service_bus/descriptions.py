@@ -8,6 +8,7 @@ from lightrail.filters import bus_rules
 from lightrail.filters.bus_rules import CORRELATED, Correlation
 from lightrail.filters.errors import FilterError
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.instants import milliseconds
 from lightrail.gateway.service_bus.entries import (
     SCHEMA,
     children,
@@ -25,6 +26,8 @@ _ELEMENTS: Final[Mapping[str, str]] = {
 }
 """Elements of a CorrelationFilter, by names of fields."""
 _FIELDS: Final = {found: name for name, found in _ELEMENTS.items()}
+_EXACT_MAX: Final = (1 << 53) - 1
+"""Up to here every whole number is a double."""
 _LEVEL: Final = "20"
 """CompatibilityLevel of expressions, which clients send and expect."""
 _SQL_PARTS: Final = frozenset(("SqlExpression", "CompatibilityLevel", "Parameters", "RequiresPreprocessing"))
@@ -142,17 +145,20 @@ def _value(found: Xml.Element, key: str) -> Any:
                 return int(text)
             case "double" | "float" | "decimal":
                 number = float(text)
-                return int(number) if number.is_integer() and abs(number) < 1 << 53 else number
+                return int(number) if number.is_integer() and abs(number) <= _EXACT_MAX else number
             case "boolean":
                 return {"true": True, "false": False, "1": True, "0": False}[text.strip().lower()]
+            case "dateTime":
+                # As filters read the timestamps of messages.
+                return milliseconds(text.strip())
     except (ValueError, KeyError):
         raise ProblemError(
             400, f"the property {key[:80]!a} is {text[:80]!a}; expected a value of type {kind}"
         ) from None
     raise ProblemError(
         400,
-        f"the property {key[:80]!a} has the type {kind[:80]!a}; expected string, int, long, double or "
-        "boolean",
+        f"the property {key[:80]!a} has the type {kind[:80]!a}; expected string, int, long, double, "
+        "boolean or dateTime",
     )
 
 
@@ -193,8 +199,8 @@ def _pair(key: str, value: Any) -> Xml.Element:
     if isinstance(value, bool):
         kind, text = "boolean", text.lower()
     elif isinstance(value, int):
-        # Some clients can't read the type long.
-        kind = "int" if abs(value) < 1 << 31 else "long"
+        # The client for JavaScript can't read the type long.
+        kind = "int" if abs(value) < 1 << 31 else "double" if abs(value) <= _EXACT_MAX else "long"
     elif isinstance(value, float):
         kind = "double"
     made = element(_PAIR)

@@ -75,6 +75,10 @@ _CONSTANT: Final[Mapping[str, str]] = {
 }
 """Properties without a counterpart: the values that they always have, which are Service Bus's defaults."""
 
+_EITHER: Final = frozenset({"SupportOrdering", "EnableBatchedOperations"})
+"""Properties that may be false as well: their subject is done in any case, and shown as true. The client
+for Java sends false for the order of a topic where the application sets nothing."""
+
 
 class Server(NamedTuple):
     """Values of the server, beside the policy, that properties are computed from."""
@@ -162,6 +166,8 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
             raise ProblemError(400, f"the property {name[:80]!a} is not known here; there are {known}")
         value = "" if name == "AuthorizationRules" and not len(found) else _text(found)
         if _is_same(name, value, present[name]) or name in (_DETECTION, _WINDOW):
+            continue
+        if name in _EITHER and value.lower() in ("false", "0"):
             continue
         counterpart = _COUNTERPARTS.get(name) if policy.role is Role.QUEUE or name in _OF_TOPICS else None
         if counterpart is None:

@@ -44,7 +44,7 @@ const subscription = await client.getSubscription(topic, "first");
 const [only] = await all(client.listRules(topic, "first"));
 found.subscription = [subscription.subscriptionName, subscription.topicName, only.name];
 found.subscriptions = (await all(client.listSubscriptions(topic))).map((each) => each.subscriptionName);
-await client.createRule(topic, "first", "equal", { applicationProperties: { colour: "red", number: 1.5 } });
+await client.createRule(topic, "first", "equal", { applicationProperties: { colour: "red", number: 1.5, at: new Date(946684800000) } });
 found.rules = (await all(client.listRules(topic, "first"))).map((each) => [
   each.name,
   each.filter.sqlExpression ?? each.filter.applicationProperties,

@@ -128,9 +128,10 @@ async function settle(scene) {
   await scene.send("first", "second");
   const receiver = scene.receiver();
   await receiver.completeMessage(await next(receiver));
-  await receiver.abandonMessage(await next(receiver));
+  await receiver.abandonMessage(await next(receiver), { tried: "once" });
   const again = await next(receiver);
   await receiver.deadLetterMessage(again, {
+    place: "yard",
     deadLetterReason: "why",
     deadLetterErrorDescription: "weil es größer ist",
   });
@@ -146,6 +147,7 @@ async function settle(scene) {
       dead.deadLetterErrorDescription,
       dead.deadLetterSource,
     ],
+    changed: [again, dead].map((each) => each.applicationProperties?.tried).concat(dead.applicationProperties.place),
     left: [await left(receiver), await left(letters)],
   };
 }
@@ -162,6 +164,17 @@ async function renew(scene) {
     renewed: until >= before && until > new Date(),
     lost: await why(receiver.renewMessageLock(message)),
   };
+}
+
+/** Completes a message whose lock has ended: another receiver has it. */
+async function lost(scene) {
+  await scene.send("one");
+  const [receiver, other] = [0, 1].map(() => scene.receiver({ maxAutoLockRenewalDurationInMs: 0 }));
+  const message = await next(receiver);
+  const again = await next(other);
+  const code = await why(receiver.completeMessage(message));
+  await other.completeMessage(again);
+  return { again: again.body, lost: code, left: await left(receiver) };
 }
 
 /** Peeks from the start, further, and from a number. */
@@ -345,7 +358,7 @@ function print(scenario, found) {
 }
 
 const scenarios = {
-  send, batch, settle, renew, peek, schedule, topic, refused, websocket, deferred, duplicates, session, processor, restart,
+  send, batch, settle, renew, lost, peek, schedule, topic, refused, websocket, deferred, duplicates, session, processor, restart,
 };
 for (const name of names) {
   const scene = new Scene(prefix + name);

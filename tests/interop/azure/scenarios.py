@@ -163,6 +163,8 @@ def settle(scene: Scene) -> dict[str, Any]:
             dead.dead_letter_error_description,
             dead.dead_letter_source,
         ],
+        # This client changes no properties.
+        "changed": [],
         "left": [left(receiver), left(letters)],
     }
 
@@ -181,6 +183,17 @@ def renew(scene: Scene) -> dict[str, Any]:
         "renewed": until >= before and until > datetime.now(UTC),
         "lost": why(lambda: receiver.renew_message_lock(message)),
     }
+
+
+def lost(scene: Scene) -> dict[str, Any]:
+    """Completes a message whose lock has ended: another receiver has it."""
+    scene.send("one")
+    receiver, other = scene.receiver(), scene.receiver()
+    (message,) = received(receiver, 1)
+    (again,) = received(other, 1)
+    code = why(lambda: receiver.complete_message(message))
+    other.complete_message(again)
+    return {"again": str(again), "lost": code, "left": left(receiver)}
 
 
 def peek(scene: Scene) -> dict[str, Any]:
@@ -355,6 +368,7 @@ SCENARIOS: dict[str, Callable[[Scene], dict[str, Any]]] = {
         batch,
         settle,
         renew,
+        lost,
         peek,
         schedule,
         topic,

@@ -1,5 +1,6 @@
 """BusConsumerLink: what clients of Azure Service Bus read in deliveries, and what their outcomes become."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -33,10 +34,10 @@ from lightrail.frontend.links.bus_deliveries import (
     annotations_of,
 )
 from lightrail.frontend.links.outcomes import Deferral
-from lightrail.model import limits
+from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
-from lightrail.wire.bodies import ConsumerOpen, SettleDetail
+from lightrail.wire.bodies import Answer, ConsumerOpen, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
 from tests.unit.amqp.peer import data
@@ -158,6 +159,27 @@ def test_a_reason_is_kept_with_the_dead_letter_and_is_no_longer_than_its_bound()
     properties = decode_application_properties(found)
     assert len(properties["DeadLetterReason"]) == limits.BUS_REASON_CHARACTERS
     assert properties["DeadLetterErrorDescription"] == "größer"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        Modified(message_annotations={Symbol("colour"): "red", Symbol("x-opt-note"): 1}),
+        Modified(undeliverable_here=True, message_annotations={Symbol("colour"): "red"}),
+        Rejected(error=AmqpError(condition=Symbol("x"), info={Symbol("colour"): "red"})),
+    ],
+)
+def test_what_an_outcome_changes_is_an_application_property_from_then_on(state: Any) -> None:
+    rig = Rig()
+    (said,) = rig.outcome(state)
+    message = with_application_properties(MESSAGE, {"colour": "blue", "size": 2})
+    kept = with_annotations(message, _notes(SettleDetail.decode(said.body)))
+    found = annotated(kept, annotations_of(0, 1), is_dead=False)
+    assert decode_application_properties(found) == {"colour": "red", "size": 2}
+    assert not any(str(name).startswith("x-opt-property-") for name in decode_annotations(found))
+    # Other clients see the message as it was sent, and the change as an annotation.
+    assert decode_application_properties(kept)["colour"] == "blue"
+    assert decode_annotations(kept)["x-opt-property-colour"] == "red"
 
 
 def _notes(detail: SettleDetail) -> dict[Symbol, Any]:
@@ -322,3 +344,49 @@ def test_a_deferral_in_a_transaction_is_answered_at_once_and_is_the_transactions
     assert (found.state, found.settled) == (Deferral(state), True)
     assert rig.link.settled_sent == [(0, 0, TransactionalState(txn_id=b"1", outcome=state))]
     assert rig.shard.take(Kind.SETTLE) == []
+
+
+def test_only_the_shard_knows_whether_a_message_is_locked_when_its_lock_may_have_ended() -> None:
+    """Of three messages the second has another receiver when the outcomes come."""
+
+    async def test() -> None:
+        rig = Rig(lock_duration=30)
+        frontend = rig.connection.frontend
+        frontend.time_ms = 1 << 20  # The slice has the last 16 bits of when it was delivered: 0.
+        work: list[Any] = []
+        frontend.spawn = work.append  # type: ignore[attr-defined]
+
+        async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
+            assert (queue, op, fields["outcome"]) == ("q", "settle_deliveries", "accepted")
+            return Answer({"found": [each != 1 for each in fields["numbers"]]}, memoryview(b""))
+
+        frontend.ask_shard = ask  # type: ignore[attr-defined]
+        rig.link.rcv_settle_mode = 1
+        rig.delivered(MESSAGE, MESSAGE, MESSAGE)
+        rig.shard.take()
+
+        def accept(first: int, last: int, settled: bool = False) -> None:
+            rig.consumer.outcome(Outcome(rig.link, first, last, ACCEPTED, settled))  # type: ignore[arg-type]
+
+        frontend.time_ms += 28_000
+        accept(0, 0)
+        assert (len(work), len(rig.shard.take(Kind.SETTLE))) == (0, 1)
+        frontend.time_ms += 2_000
+        rig.consumer.settled(0, 1, True)
+        accept(1, 2)
+        accept(1, 1)  # The client repeats it: there is one answer.
+        assert rig.shard.take(Kind.SETTLE) == []
+        for each in work:
+            await each
+        (_, first), (second, lost), (third, last) = [(at, state) for at, _, state in rig.link.settled_sent]
+        assert (first, last, second, third) == (ACCEPTED, ACCEPTED, 1, 2)
+        assert lost.error.condition == conditions.MESSAGE_LOCK_LOST
+
+    asyncio.run(test())
+
+
+def test_a_client_that_waits_for_no_answer_asks_nothing() -> None:
+    rig = Rig(lock_duration=30)
+    rig.delivered(MESSAGE)
+    rig.connection.frontend.time_ms += 60_000
+    assert [each.count for each in rig.outcome(ACCEPTED, settled=True)] == [1]

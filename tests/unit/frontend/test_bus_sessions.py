@@ -112,7 +112,8 @@ def test_messages_are_locked_as_long_as_the_session() -> None:
     ("properties", "wait_ms"),
     [
         (None, limits.SESSION_WAIT_MS),
-        ({Symbol("com.microsoft:timeout"): UInt(500)}, 500),
+        ({Symbol("com.microsoft:timeout"): UInt(500)}, 450),
+        ({Symbol("com.microsoft:timeout"): UInt(5_000)}, 5_000 - limits.SESSION_ANSWER_MS),
         ({Symbol("com.microsoft:timeout"): "x"}, limits.SESSION_WAIT_MS),
         ({Symbol("com.microsoft:timeout"): UInt(1 << 31)}, limits.SESSION_WAIT_MS_MAX),
     ],

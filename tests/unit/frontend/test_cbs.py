@@ -162,7 +162,11 @@ def test_an_audience_is_a_name_or_the_path_of_a_uri(audience: str, name: str) ->
         ("amqp://Broker/a/Orders", 202),
         ("amqp://broker/a/orders", 202),  # as the client for Go signs for a/Orders
         ("amqp://broker/a", 202),
+        ("BROKER", 202),  # as a connection string with a signature has it
+        ("broker/a", 202),
         ("amqp://broker/a/ORDERS", 401),
+        ("other", 401),
+        ("broker/b", 401),
         ("amqp://broker/A", 401),
         ("amqp://broker/a/order", 401),
     ],

@@ -89,6 +89,7 @@ ARGUMENT = "com.microsoft:argument-error"
     [
         (ADD, rule("$Default"), 409, "com.microsoft:entity-already-exists", "already"),
         (REMOVE, {"rule-name": "none"}, 404, "amqp:not-found", "no rule 'none'"),
+        (ADD, {"rule-name": "a", "rule-description": {"rule-name": "b"}}, 400, ARGUMENT, "expected 'a'"),
         (ADD, {"rule-name": "", "rule-description": {}}, 400, ARGUMENT, "the name of a rule"),
         (REMOVE, {}, 400, ARGUMENT, "the name of a rule"),
         (ADD, {"rule-name": "a"}, 400, ARGUMENT, "rule-description is None"),

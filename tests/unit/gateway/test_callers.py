@@ -158,6 +158,26 @@ def test_a_signature_is_for_its_path_and_below(resource: str, path: str, status:
     scene(check)
 
 
+@pytest.mark.parametrize(
+    ("resource", "status"),
+    [
+        ("broker", 200),
+        ("Broker:8443", 200),
+        ("broker/a", 200),
+        ("broker/b", 401),
+        ("other", 401),
+        (":8443", 401),
+    ],
+)
+def test_a_resource_may_begin_with_the_host_of_the_request(resource: str, status: int) -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        headers = {"Authorization": signed(await signing(coordinator), resource), "Host": "broker:8443"}
+        asked = make_mocked_request("GET", "/a/b", headers, transport=Transport())
+        assert await status_of(callers, asked) == status
+
+    scene(check)
+
+
 def test_a_signature_of_no_key_is_refused() -> None:
     async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
         key = await signing(coordinator)

@@ -26,7 +26,7 @@ type Scene struct {
 type scenario func(*Scene) map[string]any
 
 var scenarios = map[string]scenario{
-	"send": send, "batch": batch, "settle": settle, "renew": renew, "peek": peek, "schedule": schedule,
+	"send": send, "batch": batch, "settle": settle, "renew": renew, "lost": lost, "peek": peek, "schedule": schedule,
 	"topic": topic, "refused": refused, "websocket": overWebSocket, "deferred": deferred, "duplicates": duplicates,
 	"session": session, "restart": restart,
 }

@@ -57,11 +57,13 @@ func settle(scene *Scene) map[string]any {
 	scene.send(scene.name, "first", "second")
 	receiver := scene.receiver(scene.name)
 	check(receiver.CompleteMessage(scene, scene.next(receiver), nil))
-	check(receiver.AbandonMessage(scene, scene.next(receiver), nil))
+	check(receiver.AbandonMessage(scene, scene.next(receiver), &azservicebus.AbandonMessageOptions{
+		PropertiesToModify: map[string]any{"tried": "once"},
+	}))
 	again := scene.next(receiver)
 	reason, description := "why", "weil es größer ist"
 	check(receiver.DeadLetterMessage(scene, again, &azservicebus.DeadLetterOptions{
-		Reason: &reason, ErrorDescription: &description,
+		Reason: &reason, ErrorDescription: &description, PropertiesToModify: map[string]any{"place": "yard"},
 	}))
 	letters := scene.deadLetters(scene.name)
 	dead := scene.next(letters)
@@ -70,6 +72,9 @@ func settle(scene *Scene) map[string]any {
 		"again": []any{string(again.Body), again.DeliveryCount},
 		"dead": []any{
 			string(dead.Body), dead.MessageID, dead.DeadLetterReason, dead.DeadLetterErrorDescription, dead.DeadLetterSource,
+		},
+		"changed": []any{
+			again.ApplicationProperties["tried"], dead.ApplicationProperties["tried"], dead.ApplicationProperties["place"],
 		},
 		"left": []int{scene.left(receiver), scene.left(letters)},
 	}
@@ -85,6 +90,17 @@ func renew(scene *Scene) map[string]any {
 	renewed := !message.LockedUntil.Before(before) && message.LockedUntil.After(time.Now())
 	check(receiver.CompleteMessage(scene, message, nil))
 	return map[string]any{"renewed": renewed, "lost": why(receiver.RenewMessageLock(scene, message, nil))}
+}
+
+// Completes a message whose lock has ended: another receiver has it.
+func lost(scene *Scene) map[string]any {
+	scene.send(scene.name, "one")
+	receiver, other := scene.receiver(scene.name), scene.receiver(scene.name)
+	message := scene.next(receiver)
+	again := scene.next(other)
+	code := why(receiver.CompleteMessage(scene, message, nil))
+	check(other.CompleteMessage(scene, again, nil))
+	return map[string]any{"again": string(again.Body), "lost": code, "left": scene.left(receiver)}
 }
 
 // Peeks from the start, further, and from a number.
@@ -257,11 +273,14 @@ func session(scene *Scene) map[string]any {
 	_, nothing := scene.client.AcceptNextSessionForQueue(soon, scene.name, nil)
 	listed := must(scene.client.NewListSessionsForQueuePager(scene.name, nil).NextPage(scene)).Sessions
 	state := string(must(first.GetSessionState(scene, nil)))
+	check(first.SetSessionState(scene, nil, nil))
+	cleared := must(first.GetSessionState(scene, nil)) == nil
 	check(first.Close(scene))
 	check(second.Close(scene))
 	return map[string]any{
 		"sessions": []string{first.SessionID(), second.SessionID()}, "bodies": found,
 		"busy":  strings.Contains(busy.Error(), "session-cannot-be-locked"),
 		"state": []any{len(none), state}, "renewed": renewed, "none": why(nothing), "listed": listed,
+		"cleared": cleared,
 	}
 }

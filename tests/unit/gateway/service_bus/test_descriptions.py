@@ -109,7 +109,8 @@ def test_parameters_of_an_expression_are_replaced_by_their_constants(
         (with_pairs(PAIR.format("string", "a"), PAIR.format("string", "b")), "stands twice in Properties"),
         (with_pairs(PAIR.format("int", "a")), "a value of type int"),
         (with_pairs(PAIR.format("boolean", "a")), "a value of type boolean"),
-        (with_pairs(PAIR.format("dateTime", "2030-01-01")), "expected string, int"),
+        (with_pairs(PAIR.format("duration", "PT1S")), "expected string, int"),
+        (with_pairs(PAIR.format("dateTime", "soon")), "expected a value of type dateTime"),
         ('<Action i:type="Else"/>', "expected SqlRuleAction"),
         ('<Action i:type="SqlRuleAction"><SqlExpression>SET</SqlExpression></Action>', "SET field"),
         (

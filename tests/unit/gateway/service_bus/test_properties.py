@@ -89,8 +89,8 @@ def test_a_window_counts_with_detection_alone() -> None:
     [
         ("EnablePartitioning", "true"),
         ("EnableExpress", "true"),
-        ("EnableBatchedOperations", "false"),
-        ("SupportOrdering", "false"),
+        ("EnableBatchedOperations", "perhaps"),
+        ("SupportOrdering", "perhaps"),
         ("Status", "Disabled"),
         ("AutoDeleteOnIdle", "PT5M"),
         ("ForwardTo", "elsewhere"),
@@ -112,6 +112,14 @@ def test_what_has_no_counterpart_is_refused_by_its_name(name: str, value: str) -
     with pytest.raises(ProblemError, match=name) as refused:
         queue({name: value})
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("name", ["SupportOrdering", "EnableBatchedOperations"])
+def test_what_is_done_in_any_case_may_be_left_out(name: str) -> None:
+    assert queue({name: "false"}) == NEW_QUEUE.given
+    shown = topic_properties(NEW_TOPIC, SERVER)
+    assert changed(NEW_TOPIC, {name: element(name, "false")}, shown) == NEW_TOPIC
+    assert shown[name] == "true"
 
 
 def test_a_window_that_cannot_be_is_refused_by_its_name() -> None:

@@ -28,6 +28,7 @@ final class Azure {
     private static final Map<String, Scenario> SCENARIOS = Map.ofEntries(
             Map.entry("send", Scenarios::send), Map.entry("batch", Scenarios::batch),
             Map.entry("settle", Scenarios::settle), Map.entry("renew", Scenarios::renew),
+            Map.entry("lost", Scenarios::lost), Map.entry("rules", Scenarios::rules),
             Map.entry("peek", Scenarios::peek), Map.entry("schedule", Scenarios::schedule),
             Map.entry("topic", Scenarios::topic), Map.entry("refused", Scenarios::refused),
             Map.entry("websocket", Scenarios::websocket), Map.entry("processor", Scenarios::processor),

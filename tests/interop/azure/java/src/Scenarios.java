@@ -7,9 +7,15 @@ import com.azure.messaging.servicebus.ServiceBusMessageBatch;
 import com.azure.messaging.servicebus.ServiceBusProcessorClient;
 import com.azure.messaging.servicebus.ServiceBusReceivedMessage;
 import com.azure.messaging.servicebus.ServiceBusReceiverClient;
+import com.azure.messaging.servicebus.ServiceBusRuleManagerClient;
 import com.azure.messaging.servicebus.ServiceBusSenderClient;
 import com.azure.messaging.servicebus.ServiceBusSessionReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusTransactionContext;
+import com.azure.messaging.servicebus.administration.models.CorrelationRuleFilter;
+import com.azure.messaging.servicebus.administration.models.CreateRuleOptions;
+import com.azure.messaging.servicebus.administration.models.SqlRuleAction;
+import com.azure.messaging.servicebus.administration.models.SqlRuleFilter;
+import com.azure.messaging.servicebus.models.AbandonOptions;
 import com.azure.messaging.servicebus.models.CompleteOptions;
 import com.azure.messaging.servicebus.models.DeadLetterOptions;
 import com.azure.messaging.servicebus.models.DeferOptions;
@@ -83,9 +89,11 @@ final class Scenarios {
         scene.send("first", "second");
         ServiceBusReceiverClient receiver = scene.receiver();
         receiver.complete(Azure.next(receiver));
-        receiver.abandon(Azure.next(receiver));
+        receiver.abandon(Azure.next(receiver),
+                new AbandonOptions().setPropertiesToModify(Map.of("tried", "once")));
         ServiceBusReceivedMessage again = Azure.next(receiver);
         receiver.deadLetter(again, new DeadLetterOptions()
+                .setPropertiesToModify(Map.of("place", "yard"))
                 .setDeadLetterReason("why").setDeadLetterErrorDescription("weil es größer ist"));
         ServiceBusReceiverClient letters = scene.deadLetters();
         ServiceBusReceivedMessage dead = Azure.next(letters);
@@ -94,6 +102,9 @@ final class Scenarios {
                 "again", List.of(text(again), again.getDeliveryCount()),
                 "dead", Arrays.asList(text(dead), dead.getMessageId(), dead.getDeadLetterReason(),
                         dead.getDeadLetterErrorDescription(), dead.getDeadLetterSource()),
+                "changed", Arrays.asList(again.getApplicationProperties().get("tried"),
+                        dead.getApplicationProperties().get("tried"),
+                        dead.getApplicationProperties().get("place")),
                 "left", List.of(Azure.left(receiver), Azure.left(letters)));
     }
 
@@ -107,6 +118,37 @@ final class Scenarios {
         receiver.complete(message);
         String lost = Azure.why(() -> receiver.renewMessageLock(message));
         return Map.of("renewed", !until.isBefore(before) && until.isAfter(OffsetDateTime.now()), "lost", lost);
+    }
+
+    /** Completes a message whose lock has ended: another receiver has it. */
+    static Map<String, Object> lost(Azure.Scene scene) {
+        scene.send("one");
+        ServiceBusReceiverClient receiver = unrenewed(scene);
+        ServiceBusReceiverClient other = unrenewed(scene);
+        ServiceBusReceivedMessage message = Azure.next(receiver);
+        ServiceBusReceivedMessage again = Azure.next(other);
+        String lost = Azure.why(() -> receiver.complete(message));
+        other.complete(again);
+        return Map.of("again", text(again), "lost", lost, "left", Azure.left(receiver));
+    }
+
+    private static ServiceBusReceiverClient unrenewed(Azure.Scene scene) {
+        return scene.opened(scene.builder.receiver().queueName(scene.name)
+                .maxAutoLockRenewDuration(Duration.ZERO).buildClient());
+    }
+
+    /** Adds, lists and removes rules of a subscription. */
+    static Map<String, Object> rules(Azure.Scene scene) throws Exception {
+        List<String> found = new ArrayList<>();
+        try (ServiceBusRuleManagerClient rules =
+                scene.builder.ruleManager().topicName(scene.name).subscriptionName("mine").buildClient()) {
+            rules.createRule("dear", new CreateRuleOptions(new SqlRuleFilter("price > 100")));
+            rules.createRule("red", new CreateRuleOptions(new CorrelationRuleFilter("id").setLabel("red"))
+                    .setAction(new SqlRuleAction("SET colour = 'red'")));
+            rules.listRules().forEach(rule -> found.add(rule.getName() + " " + rule.getFilter()));
+            rules.deleteRule("dear");
+            return Map.of("listed", found, "left", rules.listRules().stream().count());
+        }
     }
 
     /** Peeks from the start, further, and from a number. */

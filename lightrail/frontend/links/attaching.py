@@ -28,6 +28,7 @@ from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.bus_clients import is_bus_link
 from lightrail.frontend.links.bus_deliveries import BusConsumerLink
 from lightrail.frontend.links.bus_sessions import request_session, session_link
+from lightrail.frontend.links.bus_topics import router_link
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.delaying import DELAYED_DELIVERY, DelayingProducer, may_delay
 from lightrail.frontend.links.deliveries import ConsumerLink
@@ -36,7 +37,6 @@ from lightrail.frontend.links.jms import NODES, another_node, node_of, node_of_m
 from lightrail.frontend.links.relays import RelayLink
 from lightrail.frontend.links.resumable import ResumableLink
 from lightrail.frontend.links.resumable_consumer import ResumableConsumer
-from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.terminus import (
     client_link_of,
     consumer_options,
@@ -285,13 +285,7 @@ async def _to_router(attach: Attach) -> None:
         await subscribing.subscribe(attach)
         return
     _bound_size(attach)
-    router = RouterLink(
-        attach.connection,
-        attach.link,
-        number=attach.number,
-        router=attach.record.name,
-        label=label_of(attach.link),
-    )
+    router = router_link(attach, label_of(attach.link))
     attach.bind(router)
     router.start()
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 
 from lightrail.filters.looks import Looks
-from lightrail.gateway.errors import refused, unknown
+from lightrail.gateway.errors import ProblemError, refused, unknown
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
@@ -12,6 +12,7 @@ from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.router_plan import Group, Plan, Routed, Walk
 from lightrail.namespace.routing import UNROUTABLE, Routing
+from lightrail.namespace.statuses import STATUS_OF
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.lanes import QUEUE_MISSING, Attributes, Lane, Load
 from lightrail.wire.requests import ShardDownError
@@ -19,6 +20,14 @@ from lightrail.wire.shards import ShardPeer
 
 Carried = set[tuple[bytes, str]]
 """(encoded message, queue) of each stored message."""
+
+
+class UnroutableError(ProblemError):
+    """No subscription matches a message, and the router's policy rejects such messages."""
+
+    def __init__(self, router: str) -> None:
+        condition = conditions.NOT_FOUND
+        super().__init__(STATUS_OF[condition], UNROUTABLE.format(router=router), condition=condition)
 
 
 class RouterSender:
@@ -37,13 +46,16 @@ class RouterSender:
         """Completed when a name or subscription changes."""
         directory.listen(self._changed)
 
-    async def send(self, record: Name, message: Outgoing) -> None:
+    async def send(self, record: Name, message: Outgoing, carried: Carried | None = None) -> None:
         """Sends a message to a router; returns once every queue that the router chooses has stored it.
+
+        Args:
+            carried: of earlier attempts to send this message; it gets what this attempt stores.
 
         Raises ProblemError: no queue is chosen and the policy rejects such messages, a queue refused the
         message, or a shard did not answer in time. Raises ShardDownError.
         """
-        carried: Carried = set()
+        carried = set() if carried is None else carried
         until = self._loop.time() + limits.REQUEST_MS / 1000
         pause_ms = limits.OWNER_RETRY_MS
         is_repeated = False
@@ -54,7 +66,7 @@ class RouterSender:
             groups, unroutable = await self.walked(plan.begin([message.message], self.looks))
             if unroutable and not carried:
                 if plan.policy["unroutable"] == "reject":
-                    raise refused(conditions.NOT_FOUND, UNROUTABLE.format(router=record.name))
+                    raise UnroutableError(record.name)
                 return
             refusal = await self._spread(record.name, groups, message, carried)
             if refusal is None:

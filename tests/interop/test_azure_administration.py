@@ -304,7 +304,44 @@ def test_rules(client: ServiceBusAdministrationClient, scene: Scene, queue: str)
     client.update_rule(topic, "some", red)
     changed = client.get_rule(topic, "some", "red").filter
     assert isinstance(changed, SqlRuleFilter)
-    assert changed.sql_expression == "colour = 'red' AND price < 7"
+    assert changed.sql_expression == "colour = @colour AND price < @most"
+    assert changed.parameters == {"@colour": "red", "@most": 7}
+
+
+def test_a_filter_is_updated_by_keyword_with_the_parameters_that_the_rule_has(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    """The client sends the values of the former parameters with the new filter."""
+    client.create_topic(queue)
+    client.create_subscription(queue, "some")
+    client.create_rule(
+        queue,
+        "some",
+        "dear",
+        filter=SqlRuleFilter("price > @least", parameters={"@least": 100}),
+        action=SqlRuleAction("SET colour = @colour", parameters={"@colour": "red"}),
+    )
+    client.delete_rule(queue, "some", "$Default")
+    rule = client.get_rule(queue, "some", "dear")
+    assert isinstance(rule.action, SqlRuleAction)
+    assert (rule.action.sql_expression, rule.action.parameters) == (
+        "SET user.colour = @colour",
+        {"@colour": "red"},
+    )
+    client.update_rule(
+        queue, "some", rule, filter=SqlRuleFilter("price >= @least", parameters={"@least": 100})
+    )
+    changed = client.get_rule(queue, "some", "dear").filter
+    assert isinstance(changed, SqlRuleFilter)
+    assert (changed.sql_expression, changed.parameters) == ("price >= @least", {"@least": 100})
+    with client_for(scene.broker, scene.key) as messages:
+        with messages.get_topic_sender(queue) as sender:
+            sender.send_messages(
+                [ServiceBusMessage(str(n), application_properties={"price": n}) for n in (99, 100)]
+            )
+        with messages.get_subscription_receiver(queue, "some") as receiver:
+            (found,) = received(receiver, 1)
+            assert (str(found), found.application_properties[b"colour"]) == ("100", b"red")
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from tests.interop.azure_scene import client_for, key_of, received
+from tests.interop.test_proton_security import admin
 from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.moves import move
-from tests.support.namespace import change, drop, give, named, subscribe
+from tests.support.namespace import change, drop, give, named, permit, subscribe
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(seconds=1.5)
@@ -133,6 +134,11 @@ def test_a_message_that_the_topic_rejects_when_due_is_a_dead_letter_with_the_rea
         assert dead.dead_letter_error_description == (
             f"nobody subscribes to {queue}, or no filter lets this message pass"
         )
+    add(guarded, queue, "mine")
+    permit(guarded.data, "anonymous", queue, "send", "listen")
+    admin(guarded.data, "--url", f"http://{guarded.http}", "dlq", "redrive", f"{queue}/$scheduled")
+    with client.get_subscription_receiver(queue, "mine") as receiver:
+        assert texts(received(receiver, 1)) == ["x"]
 
 
 def test_what_one_subscription_refuses_is_stored_once_in_the_others(

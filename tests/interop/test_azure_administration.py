@@ -237,6 +237,31 @@ def test_a_topic_and_its_subscriptions(
     assert scene.policies(queue) == {}
 
 
+def test_the_time_to_live_of_a_topic_bounds_those_of_messages_and_subscriptions(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    hour, minute = timedelta(hours=1), timedelta(minutes=1)
+    made = client.create_topic(queue, default_message_time_to_live=hour)
+    assert made.default_message_time_to_live == hour
+    assert scene.policies(queue)[queue] == {"role": "router", "unroutable": "drop", "max_age": 3600}
+    client.create_subscription(queue, "long", default_message_time_to_live="P10D")
+    client.create_subscription(queue, "short", default_message_time_to_live="PT10M")
+    with client_for(scene.broker, scene.key) as messages:
+        with messages.get_topic_sender(queue) as sender:
+            sender.send_messages([ServiceBusMessage("none"), ServiceBusMessage("own", time_to_live=minute)])
+        for id, life in (("long", hour), ("short", 10 * minute)):
+            with messages.get_subscription_receiver(queue, id) as receiver:
+                lives = {str(each): each.time_to_live for each in received(receiver, 2)}
+                assert abs(lives["none"] - life) < timedelta(seconds=1)
+                assert abs(lives["own"] - minute) < timedelta(seconds=1)
+    made.default_message_time_to_live = "P10675199DT2H48M5.4775807S"
+    client.update_topic(made)
+    assert client.get_topic(queue).default_message_time_to_live > timedelta(days=10_000_000)
+    assert scene.policies(queue)[queue] == {"role": "router", "unroutable": "drop"}
+    client.update_topic(client.get_topic(queue), default_message_time_to_live=minute)
+    assert client.get_topic(queue).default_message_time_to_live == minute
+
+
 def test_subscriptions_to_other_queues_are_shown_as_well(
     client: ServiceBusAdministrationClient, scene: Scene, queue: str
 ) -> None:

@@ -119,7 +119,7 @@ class RouterLink(IncomingLink):
         plan = routers.routing.plan(self.router, now_ms)
         if plan is not self._plan:
             self._plan = plan
-            ways.plan_changed()
+            ways.plan_changed({} if plan is None else plan.ages_ms)
         if plan is None:
             self._end_with(batch)
             return True
@@ -345,6 +345,7 @@ class RouterLink(IncomingLink):
         for group in groups:
             for queue in group.queues:
                 await self._frontend.find(queue)
+        self._ways.ages_ms = plan.ages_ms
         for queues, indices, payloads in left_over(groups, positions, carried):
             for way in self._ways.find(queues, []):
                 way.send(batch, indices, payloads, is_repeated=True)

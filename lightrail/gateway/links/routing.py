@@ -1,7 +1,7 @@
 """Router sender: HTTP messages to routers, by the same plans as in frontends, with one lane per shard."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from lightrail.filters.looks import Looks
 from lightrail.gateway.errors import ProblemError, refused, unknown
@@ -10,7 +10,7 @@ from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
-from lightrail.namespace.router_plan import Group, Plan, Routed, Walk
+from lightrail.namespace.router_plan import Group, Plan, Routed, Walk, earlier_expiry
 from lightrail.namespace.routing import UNROUTABLE, Routing
 from lightrail.namespace.statuses import STATUS_OF
 from lightrail.wire.bodies import Refusal
@@ -57,6 +57,7 @@ class RouterSender:
         """
         carried = set() if carried is None else carried
         until = self._loop.time() + limits.REQUEST_MS / 1000
+        came_ms = self._shards.now_ms()
         pause_ms = limits.OWNER_RETRY_MS
         is_repeated = False
         while True:
@@ -68,7 +69,8 @@ class RouterSender:
                 if plan.policy["unroutable"] == "reject":
                     raise UnroutableError(record.name)
                 return
-            refusal = await self._spread(record.name, groups, message, carried)
+            latest = {queue: came_ms + age_ms for queue, age_ms in plan.ages_ms.items()}
+            refusal = await self._spread(record.name, groups, message, carried, latest)
             if refusal is None:
                 return
             if refusal.condition == conditions.MOVED:
@@ -131,24 +133,37 @@ class RouterSender:
             await asyncio.wait([self._change], timeout=left)
 
     async def _spread(
-        self, router: str, groups: Iterable[Group], message: Outgoing, carried: Carried
+        self,
+        router: str,
+        groups: Iterable[Group],
+        message: Outgoing,
+        carried: Carried,
+        latest: Mapping[str, int],
     ) -> Refusal | None:
-        """Sends the message to queues that have not stored it; returns the first refusal, or None."""
+        """Sends the message to queues that have not stored it; returns the first refusal, or None.
+
+        Args:
+            latest: time of the latest expiry by queue, in milliseconds since the epoch, where there is one.
+        """
         attributes = Attributes(message.durable, message.priority, message.expires_at_ms, 0)
         sent: list[tuple[bytes, Load]] = []
         for group in groups:
             for payload in group.payloads:
-                by_shard: dict[int, tuple[ShardPeer, set[str]]] = {}
+                by_shard: dict[tuple[int, int | None], tuple[ShardPeer, set[str]]] = {}
                 for queue in group.queues:
                     if (payload, queue) not in carried:
                         shard, _ = await self._shards.find(queue)
                         peer = self._shards.shard_connections.peer(shard)
                         if peer is None:
                             raise ShardDownError(f"{queue} is on shard {shard}, which is not registered")
-                        by_shard.setdefault(peer.shard, (peer, set()))[1].add(queue)
-                for peer, queues in by_shard.values():
+                        by_shard.setdefault((peer.shard, latest.get(queue)), (peer, set()))[1].add(queue)
+                for (_, latest_ms), (peer, queues) in by_shard.items():
                     load = Load(self._loop.create_future(), frozenset(queues), (0,))
-                    self._lane(peer).send(load, [payload], attributes)
+                    aged = attributes
+                    if latest_ms is not None:
+                        expires = earlier_expiry(attributes.expires_at_ms, latest_ms)
+                        aged = attributes._replace(expires_at_ms=expires)
+                    self._lane(peer).send(load, [payload], aged)
                     sent.append((payload, load))
         if not sent:
             return None

@@ -248,6 +248,9 @@ ON_AZURE: Final[Mapping[str, Mapping[str, Proof]]] = {
     "locks that are renewed": _azures("a_lock_is_renewed_and_a_lost_one_is_not"),
     "peeking": _azures("peeked_messages_stay"),
     "scheduling and cancelling": _azures("messages_are_scheduled_and_cancelled"),
+    "scheduling in a topic": dict.fromkeys(
+        AZURES[:2], _azure_at("sdks", "messages_are_scheduled_in_a_topic_and_cancelled")
+    ),
     "deferred messages": _azures("a_deferred_message_is_received_by_its_number_and_once"),
     "duplicate detection": _azures("of_messages_with_one_id_the_first_is_stored"),
     "sessions by their id": _azures(SESSION),

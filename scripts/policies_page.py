@@ -70,6 +70,7 @@ SECTIONS = (
     ("Queues, routers and connection points", frozenset({Role.QUEUE, Role.ROUTER, Role.CONNECTION_POINT})),
     ("Metadata", frozenset({Role.METADATA})),
     ("Queues", frozenset({Role.QUEUE})),
+    ("Queues and routers", frozenset({Role.QUEUE, Role.ROUTER})),
     ("Routers", frozenset({Role.ROUTER})),
 )
 

@@ -1,6 +1,7 @@
 """Actions of subscriptions: they set or remove fields of a message, and keep all other bytes.
 
     {"set": {"subject": "copied", "application-properties.hops": 1}, "remove": ["reply-to"]}
+    {"set": {"subject": {"parameter": "@to"}}, "parameters": {"@to": "copied"}}
 
 An action may change `subject`, `reply-to`, `to`, `content-type`, `correlation-id` and `group-id` of the
 properties, application properties, and message annotations whose names begin with `x-opt-`.
@@ -20,6 +21,7 @@ from lightrail.amqp.encoder import (
 )
 from lightrail.amqp.values import ULong, unexpected
 from lightrail.filters.errors import FilterError, shown
+from lightrail.filters.parameters import check_parameters, value_of
 from lightrail.filters.path import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, PROPERTIES, Path, parse_path
 from lightrail.filters.sections import LISTS, MALFORMED, MAPS, open_items, open_section, section_end
 from lightrail.model import limits
@@ -153,9 +155,10 @@ def compile_action(spec: Mapping[str, Any]) -> Action:
     """Compile the JSON of an action. Raises FilterError with the expected and found values."""
     if not isinstance(spec, Mapping):
         raise FilterError("an object with set or remove", shown(spec))
-    unknown = next((key for key in spec if key not in ("set", "remove")), None)
+    unknown = next((key for key in spec if key not in ("set", "remove", "parameters")), None)
     if unknown is not None:
-        raise FilterError("no other keys than set and remove", shown(unknown))
+        raise FilterError("no other keys than set, remove and parameters", shown(unknown))
+    parameters = check_parameters(spec["parameters"]) if "parameters" in spec else {}
     values = spec.get("set", {})
     removed = spec.get("remove", [])
     if not isinstance(values, Mapping):
@@ -170,7 +173,11 @@ def compile_action(spec: Mapping[str, Any]) -> Action:
         path = _changeable(text, "set")
         if _field(path) in changes.get(path.section, {}):
             raise FilterError("each field once", shown(text), part="set")
-        _change(changes, path, _encoded(path, value))
+        try:
+            constant = value_of(value, parameters)
+        except FilterError as error:
+            raise error.within(f"set.{path.text}") from None
+        _change(changes, path, _encoded(path, constant))
     for text in removed:
         path = _changeable(text, "remove")
         if _field(path) in changes.get(path.section, {}):

@@ -1,12 +1,15 @@
 """Rules as Azure Service Bus writes them, and the filters and actions that are their counterparts here.
 
     SqlFilter           price > 100                 {"sql": "price > 100"}
+      with parameters   price > @p, @p: 100         {"sql": "price > @p", "parameters": {"@p": 100}}
     CorrelationFilter   Label a, colour red         {"properties": {"subject": "a",
                                                                     "application-properties.colour": "red"}}
     TrueFilter                                      no filter
     FalseFilter                                     {"sql": "1=0"}
     SqlRuleAction       SET sys.Label='x'; REMOVE y  {"set": {"subject": "x"},
                                                       "remove": ["application-properties.y"]}
+      with parameters   SET sys.Label=@p, @p: 'x'   {"set": {"subject": {"parameter": "@p"}},
+                                                     "parameters": {"@p": "x"}}
 
 A filter without a counterpart in Service Bus, such as a subject pattern, is shown as a SqlFilter whose
 expression is its JSON, and is read from that JSON again. Actions set constants.
@@ -22,6 +25,7 @@ from lightrail.filters.errors import FilterError, shown
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.identifiers import resolve
 from lightrail.filters.lexer import Token, tokens_of
+from lightrail.filters.parameters import check_parameters, literal, with_constants
 from lightrail.filters.path import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, entry, parse_path
 
 TRUE: Final = "1=1"
@@ -49,33 +53,9 @@ _SYSTEM_NAMES: Final[Mapping[str, str]] = {
 """Fields that an action may change, as an expression writes them."""
 _BY_PATH: Final = {path: name for name, path in CORRELATED.items()}
 _WORD: Final = re.compile(r"[^\W\d]\w*\Z")
-_PARAMETER: Final = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]]*\])|@[^\W\d]\w*""")
-"""A parameter of an expression, or (group 1) a text or a quoted name, in which there is none."""
+_PARAMETER: Final = re.compile(r"=\s*(@[^\W\d]\w*)\s*\Z")
+"""The end of a statement that sets a field to a parameter."""
 _STATEMENT: Final = re.compile(r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]]*\]|[^;'"\[])+""")
-
-
-def with_constants(expression: str, parameters: Mapping[str, Any]) -> str:
-    """An expression whose parameters are replaced by their constants.
-
-    Args:
-        parameters: texts, numbers and booleans by name, with the @.
-
-    Raises:
-        FilterError: a parameter of the expression has no constant, or a constant has another type.
-    """
-
-    def constant(found: re.Match[str]) -> str:
-        name = found.group()
-        if found.group(1) is not None:
-            return name
-        if name not in parameters:
-            raise FilterError("a constant for every parameter", f"none for {shown(name)}", found.start() + 1)
-        value = parameters[name]
-        if not isinstance(value, str | bool | int | float):
-            raise FilterError("a text, a number or a boolean", shown(value), part=name)
-        return _literal(value)
-
-    return _PARAMETER.sub(constant, expression)
 
 
 class Correlation(NamedTuple):
@@ -85,13 +65,19 @@ class Correlation(NamedTuple):
     properties: dict[str, Any]
 
 
-def sql_filter(expression: str) -> dict[str, Any] | None:
-    """The filter of an expression; None for one that matches every message. Raises FilterError."""
+def sql_filter(expression: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """The filter of an expression; None for one that matches every message. Raises FilterError.
+
+    Args:
+        parameters: texts, numbers and booleans by name, with the @.
+    """
     text = expression.strip()
     if "".join(text.split()) == TRUE:
         return None
-    spec: Any = {"sql": expression}
+    spec: Any = {"sql": expression} | _kept(parameters)
     if text.startswith("{"):
+        if parameters:
+            raise FilterError("no parameters beside a filter as JSON, which has its own", shown(text))
         try:
             spec = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -128,6 +114,8 @@ def expression_of(spec: Mapping[str, Any] | None) -> str | Correlation:
         return TRUE
     if spec.keys() <= {"sql", "selector"} and len(spec) == 1:
         return str(next(iter(spec.values())))
+    if spec.keys() == {"sql", "parameters"}:
+        return str(spec["sql"])
     if spec.keys() == {"properties"}:
         found = _correlation(spec["properties"])
         if found is not None:
@@ -135,25 +123,40 @@ def expression_of(spec: Mapping[str, Any] | None) -> str | Correlation:
     return json.dumps(spec)
 
 
-def sql_action(expression: str) -> dict[str, Any] | None:
-    """The action of statements SET field = constant and REMOVE field; None for none. Raises FilterError."""
+def parameters_of(spec: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The parameters of an expression or action that is shown as Service Bus writes it; empty for none."""
+    if spec is None or ("sql" in spec and spec.keys() != {"sql", "parameters"}):
+        # The parameters of a filter that is shown as JSON are in this JSON.
+        return {}
+    found: Mapping[str, Any] = spec.get("parameters", {})
+    return found
+
+
+def sql_action(expression: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """The action of statements SET field = constant and REMOVE field; None for none. Raises FilterError.
+
+    Args:
+        parameters: see `sql_filter`; a constant may be a parameter.
+    """
     values: dict[str, Any] = {}
     removed: list[str] = []
     for statement in _statements(expression):
-        tokens = tokens_of(statement)
+        tokens = tokens_of(with_constants(statement, parameters) if parameters else statement)
         word = tokens[0].value[1].upper() if tokens[0].kind == "identifier" else ""
         if word == "SET" and len(tokens) > 4:
             path = _field(tokens[1])
             if tokens[2].kind != "=":
                 raise FilterError("= behind the field", shown(tokens[2].text), tokens[2].position)
-            values[path] = _constant(tokens[3:-1])
+            named = _PARAMETER.search(statement) if parameters else None
+            constant = _constant(tokens[3:-1])
+            values[path] = {"parameter": named.group(1)} if named else constant
         elif word == "REMOVE" and len(tokens) == 3:
             removed.append(_field(tokens[1]))
         else:
             raise FilterError("SET field = constant, or REMOVE field", shown(statement.strip()))
     if not values and not removed:
         return None
-    spec = ({"set": values} if values else {}) | ({"remove": removed} if removed else {})
+    spec = ({"set": values} if values else {}) | ({"remove": removed} if removed else {}) | _kept(parameters)
     compile_action(spec)
     return spec
 
@@ -162,7 +165,7 @@ def statements_of(spec: Mapping[str, Any] | None) -> str:
     """An action as Service Bus writes it; empty for none."""
     if spec is None:
         return ""
-    sets = [f"SET {_written(path)} = {_literal(value)}" for path, value in spec.get("set", {}).items()]
+    sets = [f"SET {_written(path)} = {_shown(value)}" for path, value in spec.get("set", {}).items()]
     return "; ".join([*sets, *(f"REMOVE {_written(path)}" for path in spec.get("remove", ()))])
 
 
@@ -229,13 +232,17 @@ def _written(text: str) -> str:
     return f"{scope}.[{path.name}]" if "]" not in path.name else f'{scope}."{quoted}"'
 
 
-def _literal(value: Any) -> str:
-    if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
-    if isinstance(value, str):
-        quoted = value.replace("'", "''")
-        return f"'{quoted}'"
-    return repr(value)
+def _kept(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The entry of a filter or action with these parameters, whose values are those of JSON."""
+    if not parameters:
+        return {}
+    checked = check_parameters(parameters)
+    return {"parameters": {str(name): _plain(value) for name, value in checked.items()}}
+
+
+def _shown(value: Any) -> str:
+    """A value of an action: a parameter or a literal."""
+    return str(value["parameter"]) if isinstance(value, Mapping) else literal(value)
 
 
 def _plain(value: Any) -> Any:

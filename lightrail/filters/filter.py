@@ -3,6 +3,7 @@
     {"subject": "orders.*.created"}                      words of the subject, `*` one, `#` any number
     {"properties": {"priority": 4, "application-properties.colour": "red"}}    all of them equal
     {"sql": "colour = 'red' AND weight > 10"}            an expression (docs/filters.md)
+    {"sql": "weight > @least", "parameters": {"@least": 10}}    with constants for its parameters
     {"selector": "JMSType = 'order'"}                    the same language under its JMS name
     {"all": [...]}, {"any": [...]}, {"not": {...}}       filters of filters
 
@@ -16,12 +17,13 @@ from typing import Any, Final
 from lightrail.filters.errors import FilterError, shown
 from lightrail.filters.like import Like, share
 from lightrail.filters.message import MessageView
+from lightrail.filters.parameters import check_parameters, with_constants
 from lightrail.filters.path import SUBJECT, Path, parse_path
 from lightrail.filters.sql import Equality, Test, compile_expression
 from lightrail.filters.subject import check_pattern, compile_pattern, has_wildcard
 from lightrail.model import limits
 
-KEYS: Final = ("subject", "properties", "sql", "selector", "all", "any", "not")
+KEYS: Final = ("subject", "properties", "sql", "parameters", "selector", "all", "any", "not")
 
 
 class Filter:
@@ -99,10 +101,15 @@ class _Compiler:
         if depth > limits.FILTER_DEPTH_MAX:
             raise FilterError(f"at most {limits.FILTER_DEPTH_MAX} filters inside one another", "more")
         parts: list[Filter] = []
+        if "parameters" in spec and "sql" not in spec:
+            raise FilterError("sql beside parameters", "no sql")
+        parameters = check_parameters(spec["parameters"]) if "parameters" in spec else None
         for key, value in spec.items():
+            if key == "parameters":
+                continue
             self._count(1)
             try:
-                parts.append(self._part(key, value, depth))
+                parts.append(self._part(key, value, depth, parameters))
             except FilterError as error:
                 raise error.within(key) from None
         return parts[0] if len(parts) == 1 else _joined(_specs(parts), parts)
@@ -118,7 +125,7 @@ class _Compiler:
             most = limits.FILTER_WEIGHT_MAX
             raise FilterError(f"at most {most} operators, literals and fields in all of a filter", "more")
 
-    def _part(self, key: str, value: Any, depth: int) -> Filter:
+    def _part(self, key: str, value: Any, depth: int, parameters: Mapping[str, Any] | None) -> Filter:
         if key == "subject":
             pattern = subject_filter(_text(value))
             self._weigh(pattern.weight)
@@ -126,12 +133,17 @@ class _Compiler:
         if key == "properties":
             return self._properties(value)
         if key in ("sql", "selector"):
-            expression = compile_expression(_text(value))
+            part = {key: value}
+            text = _text(value)
+            if key == "sql" and parameters is not None:
+                text = with_constants(text, parameters)
+                part["parameters"] = dict(parameters)
+            expression = compile_expression(text)
             self._weigh(expression.weight)
             self.likes += expression.likes
             test, paths = expression.test, expression.paths
             return Filter(
-                {key: value},
+                part,
                 test,
                 paths,
                 expression.equality,

@@ -719,6 +719,8 @@ After a crash up to this number of undelivered messages may count as delivered."
 # --- filters and actions -------------------------------------------------------------------------------
 FILTER_EXPRESSION_BYTES: Final = 8 * 1024
 """Bytes of one SQL expression, JMS selector or subject pattern; Service Bus takes 1,024 characters."""
+FILTER_PARAMETERS_BYTES: Final = 8 * 1024
+"""Bytes of the parameters of a filter or an action as JSON."""
 FILTER_DEPTH_MAX: Final = 32
 """Expressions inside one another: parentheses, NOT, chains of arithmetic; also all, any and not in JSON."""
 FILTER_NODES_MAX: Final = 1_000

@@ -4,9 +4,10 @@ A name is UTF-8 text such as ``myapp/orders/q1``: segments between slashes, none
 ``..``, without control characters, at most QUEUE_NAME_BYTES_MAX bytes (a closing ``/$dlq`` is not counted).
 Percent-encoding is decoded once. Segments that begin with ``!`` or ``$`` are reserved; clients may use
 ``NAME/$dlq``, the dead-letter queue of NAME; ``ROUTER/$subscriptions/KEY``, the queue of a subscription that
-a receiver made by attaching to a router; and ``$temporary/KEY``, a queue or router that the broker named (a
-dynamic node). Names are compared byte by byte: case matters, and nothing is normalised. New names are written
-in Unicode's composed form (NFC), so that two names that look alike are not two queues (ADR 27).
+a receiver made by attaching to a router; ``ROUTER/$scheduled``, the queue of a router's scheduled messages;
+and ``$temporary/KEY``, a queue or router that the broker named (a dynamic node). Names are compared byte by
+byte: case matters, and nothing is normalised. New names are written in Unicode's composed form (NFC), so that
+two names that look alike are not two queues (ADR 27).
 """
 
 import unicodedata
@@ -20,6 +21,7 @@ DEAD_LETTER_SEGMENT: Final = "$dlq"
 DEAD_LETTER_ALIAS: Final = "$deadletterqueue"
 """How clients of Azure Service Bus write it in addresses, with letters of either case."""
 SUBSCRIPTIONS_SEGMENT: Final = "$subscriptions"
+SCHEDULED_SEGMENT: Final = "$scheduled"
 TEMPORARY_SEGMENT: Final = "$temporary"
 SENDERS_KEY: Final = "senders"
 SYSTEM_MARKS: Final = ("!", "$")
@@ -73,6 +75,8 @@ def check(name: str) -> None:
     subscription: list[str] = []
     if len(plain) > 2 and plain[-2] == SUBSCRIPTIONS_SEGMENT:
         plain, subscription = plain[:-2], plain[-1:]
+    elif len(plain) > 1 and plain[-1] == SCHEDULED_SEGMENT:
+        plain = plain[:-1]
     if len(plain) == 2 and plain[0] == TEMPORARY_SEGMENT:
         plain = plain[1:]
     plain += subscription
@@ -80,8 +84,8 @@ def check(name: str) -> None:
     if system is not None:
         raise InvalidNameError(
             f"the segment {_shown(system)} of the name {_shown(name)} is the system's: '!' and '$' begin no "
-            f"other segment than a closing {DEAD_LETTER_SEGMENT}, ROUTER/{SUBSCRIPTIONS_SEGMENT}/KEY and "
-            f"{TEMPORARY_SEGMENT}/KEY"
+            f"other segment than a closing {DEAD_LETTER_SEGMENT}, ROUTER/{SUBSCRIPTIONS_SEGMENT}/KEY, "
+            f"ROUTER/{SCHEDULED_SEGMENT} and {TEMPORARY_SEGMENT}/KEY"
         )
 
 
@@ -118,6 +122,17 @@ def senders_name(router: str) -> str:
 def router_of(queue: str) -> str:
     """The router that the queue of a subscription is at."""
     return queue.rpartition(f"/{SUBSCRIPTIONS_SEGMENT}/")[0]
+
+
+def scheduled_name(router: str) -> str:
+    """The queue in which the scheduled messages of a router wait."""
+    return f"{router}/{SCHEDULED_SEGMENT}"
+
+
+def scheduled_router(queue: str) -> str | None:
+    """The router whose scheduled messages a queue has; None for any other queue."""
+    router = queue.removesuffix(f"/{SCHEDULED_SEGMENT}")
+    return None if router == queue else router
 
 
 def temporary_name(key: str) -> str:

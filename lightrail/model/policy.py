@@ -93,6 +93,7 @@ class Field(NamedTuple):
 
 _ALL: Final = frozenset(Role)
 _HOLDERS: Final = frozenset({Role.QUEUE, Role.ROUTER, Role.CONNECTION_POINT})
+_KEEPERS: Final = frozenset({Role.QUEUE, Role.ROUTER})
 _QUEUE: Final = frozenset({Role.QUEUE})
 _ROUTER: Final = frozenset({Role.ROUTER})
 _METADATA: Final = frozenset({Role.METADATA})
@@ -167,7 +168,13 @@ FIELDS: Final[tuple[Field, ...]] = (
         ("default", "always", "never"),
         "which messages are on disk before they are accepted: durable ones, all, none",
     ),
-    _seconds("max_age", _QUEUE, "age at which a message expires, if its own ttl is not shorter", 0.001),
+    _seconds(
+        "max_age",
+        _KEEPERS,
+        "age at which a message expires, if its own ttl is not shorter; at a router: in the queues behind "
+        "it, counted from when it routes the message",
+        0.001,
+    ),
     _count(
         "max_delivery_count",
         _QUEUE,

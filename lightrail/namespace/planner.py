@@ -65,6 +65,8 @@ class Planner:
         self._nodes: dict[str, Node | None] = {}
         self._open: set[str] = set()
         self._no_local: dict[str, str] = {}
+        self._targets: dict[str, list[str]] = {}
+        """By router: the queues and routers to which it sends messages."""
 
     def plan(self, router: str, choose: Choose) -> Plan:
         problem = ""
@@ -84,7 +86,31 @@ class Planner:
             choose=choose,
             problem=problem,
             no_local=self._no_local,
+            ages_ms=self._ages(router),
         )
+
+    def _ages(self, router: str) -> dict[str, int]:
+        """The age at which messages expire in each queue behind a router; queues without one are missing.
+
+        It is the least of the routers on a path, and with several paths to a queue the greatest of these.
+        """
+        ages = {name: self._directory.get(name).policy.milliseconds("max_age") for name in self._targets}
+        if not any(ages.values()):
+            return {}
+        behind: dict[str, dict[str, int | None]] = {}
+
+        def walk(name: str) -> dict[str, int | None]:
+            if name not in behind:
+                found: dict[str, int | None] = {}
+                for target in self._targets[name]:
+                    inner = walk(target) if target in self._targets else {target: None}
+                    for queue, age in inner.items():
+                        least = _least(ages[name], age)
+                        found[queue] = _greatest(found[queue], least) if queue in found else least
+                behind[name] = found
+            return behind[name]
+
+        return {queue: age for queue, age in walk(router).items() if age is not None}
 
     def _node(self, router: str) -> Node | None:
         """The node of a router; None if no queue can be reached from it."""
@@ -95,6 +121,7 @@ class Planner:
         chooses = self._directory.get(router).policy["distribution"] == "one"
         entries: list[tuple[Key, Filter | None]] = []
         paths = 0
+        targets = self._targets[router] = []
         for subscription in self._directory.subscriptions(router):
             if self._is_over(subscription):
                 continue
@@ -110,6 +137,7 @@ class Planner:
                     compiled.problem,
                 )
                 continue
+            targets.append(target if isinstance(target, str) else subscription.target)
             if subscription.no_local and isinstance(target, str):
                 self._no_local[target] = subscription.no_local
             # Each rule is a separate edge: the queue receives one message for each different content.
@@ -159,6 +187,17 @@ class Planner:
         if self._until_ms is None or expires < self._until_ms:
             self._until_ms = expires
         return False
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    """The lesser of two ages; None is no bound."""
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
+
+
+def _greatest(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)
 
 
 def _both(outer: Filter | None, inner: Filter | None) -> Filter | None:

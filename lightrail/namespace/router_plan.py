@@ -16,6 +16,11 @@ _LIGHT: Final = 30
 Queues = frozenset[str]
 
 
+def earlier_expiry(expires_at_ms: int, latest_ms: int) -> int:
+    """The earlier of an expiry (0 for none) and a time, in milliseconds since the epoch."""
+    return min(expires_at_ms, latest_ms) if expires_at_ms else latest_ms
+
+
 class Group:
     """Messages of one batch for the same queues: their indices in the batch, and their bytes."""
 
@@ -68,6 +73,7 @@ class Plan:
         "_known",
         "_node",
         "_sets",
+        "ages_ms",
         "names",
         "no_local",
         "policy",
@@ -85,7 +91,10 @@ class Plan:
         choose: Choose,
         problem: str = "",
         no_local: Mapping[str, str] | None = None,
+        ages_ms: Mapping[str, int] | None = None,
     ) -> None:
+        self.ages_ms: Mapping[str, int] = ages_ms or {}
+        """Age at which messages expire, by queue; queues without one are missing."""
         self.no_local = no_local or {}
         """Container-ids whose messages a subscription does not accept, by its queue."""
         self.policy = policy

@@ -329,6 +329,7 @@ class Service:
             # The queues of its subscriptions are deleted as well.
             leaving += self.directory.below(f"{name}/{spelling.SUBSCRIPTIONS_SEGMENT}")
             leaving += entity_paths.own_queues(self.directory, name)
+            leaving += self.directory.below(spelling.scheduled_name(name))
         gone = {each.name for each in leaving} | {spelling.dead_letter_name(each.name) for each in leaving}
         writes = [Write(NAMES + each.name, None) for each in leaving[1:]]
         writes += [

@@ -237,6 +237,33 @@ def test_a_topic_and_its_subscriptions(
     assert scene.policies(queue) == {}
 
 
+def test_the_time_to_live_of_a_topic_bounds_those_of_messages_and_subscriptions(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    hour, minute = timedelta(hours=1), timedelta(minutes=1)
+    made = client.create_topic(queue, default_message_time_to_live=hour)
+    assert made.default_message_time_to_live == hour
+    assert scene.policies(queue)[queue] == {"role": "router", "unroutable": "drop", "max_age": 3600}
+    client.create_subscription(queue, "long", default_message_time_to_live="P10D")
+    client.create_subscription(queue, "short", default_message_time_to_live="PT10M")
+    with client_for(scene.broker, scene.key) as messages:
+        with messages.get_topic_sender(queue) as sender:
+            sender.send_messages([ServiceBusMessage("none"), ServiceBusMessage("own", time_to_live=minute)])
+        for id, life in (("long", hour), ("short", 10 * minute)):
+            with messages.get_subscription_receiver(queue, id) as receiver:
+                lives = {str(each): each.time_to_live for each in received(receiver, 2)}
+                assert abs(lives["none"] - life) < timedelta(seconds=1)
+                assert abs(lives["own"] - minute) < timedelta(seconds=1)
+    made.default_message_time_to_live = "P10675199DT2H48M5.4775807S"
+    client.update_topic(made)
+    longest = client.get_topic(queue).default_message_time_to_live
+    assert isinstance(longest, timedelta)
+    assert longest > timedelta(days=10_000_000)
+    assert scene.policies(queue)[queue] == {"role": "router", "unroutable": "drop"}
+    client.update_topic(client.get_topic(queue), default_message_time_to_live=minute)
+    assert client.get_topic(queue).default_message_time_to_live == minute
+
+
 def test_subscriptions_to_other_queues_are_shown_as_well(
     client: ServiceBusAdministrationClient, scene: Scene, queue: str
 ) -> None:
@@ -304,7 +331,44 @@ def test_rules(client: ServiceBusAdministrationClient, scene: Scene, queue: str)
     client.update_rule(topic, "some", red)
     changed = client.get_rule(topic, "some", "red").filter
     assert isinstance(changed, SqlRuleFilter)
-    assert changed.sql_expression == "colour = 'red' AND price < 7"
+    assert changed.sql_expression == "colour = @colour AND price < @most"
+    assert changed.parameters == {"@colour": "red", "@most": 7}
+
+
+def test_a_filter_is_updated_by_keyword_with_the_parameters_that_the_rule_has(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    """The client sends the values of the former parameters with the new filter."""
+    client.create_topic(queue)
+    client.create_subscription(queue, "some")
+    client.create_rule(
+        queue,
+        "some",
+        "dear",
+        filter=SqlRuleFilter("price > @least", parameters={"@least": 100}),
+        action=SqlRuleAction("SET colour = @colour", parameters={"@colour": "red"}),
+    )
+    client.delete_rule(queue, "some", "$Default")
+    rule = client.get_rule(queue, "some", "dear")
+    assert isinstance(rule.action, SqlRuleAction)
+    assert (rule.action.sql_expression, rule.action.parameters) == (
+        "SET user.colour = @colour",
+        {"@colour": "red"},
+    )
+    client.update_rule(
+        queue, "some", rule, filter=SqlRuleFilter("price >= @least", parameters={"@least": 100})
+    )
+    changed = client.get_rule(queue, "some", "dear").filter
+    assert isinstance(changed, SqlRuleFilter)
+    assert (changed.sql_expression, changed.parameters) == ("price >= @least", {"@least": 100})
+    with client_for(scene.broker, scene.key) as messages:
+        with messages.get_topic_sender(queue) as sender:
+            sender.send_messages(
+                [ServiceBusMessage(str(n), application_properties={"price": n}) for n in (99, 100)]
+            )
+        with messages.get_subscription_receiver(queue, "some") as receiver:
+            (found,) = received(receiver, 1)
+            assert (str(found), found.application_properties[b"colour"]) == ("100", b"red")
 
 
 @pytest.mark.parametrize(

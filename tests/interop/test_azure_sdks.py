@@ -34,8 +34,8 @@ SCENARIOS = (
     "session",
 )
 LANGUAGES = {
-    "python": SCENARIOS,
-    "javascript": (*SCENARIOS, "processor"),
+    "python": (*SCENARIOS, "topic_schedule"),
+    "javascript": (*SCENARIOS, "topic_schedule", "processor"),
     "go": SCENARIOS,
     "java": (*SCENARIOS, "processor", "transaction", "deferring", "settling", "sessions", "rules"),
 }
@@ -95,6 +95,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             give(data, f"{language}/topic", role="router")
             give(data, f"{language}/copies", role="queue")
             subscribe(data, f"{language}/topic", f"{language}/copies", id="mine")
+            give(data, f"{language}/topic_schedule", role="router")
+            give(data, f"{language}/due", role="queue")
+            subscribe(data, f"{language}/topic_schedule", f"{language}/due", id="mine")
         give(data, "java/rules", role="router")
         give(data, "java/ruled", role="queue")
         subscribe(data, "java/rules", "java/ruled", id="mine")
@@ -195,6 +198,16 @@ def test_messages_are_scheduled_and_cancelled(sdk: Found) -> None:
 
 def test_a_subscription_gets_what_a_topic_is_sent_and_has_dead_letters(sdk: Found) -> None:
     assert sdk["topic"] == {"body": "for all", "dead": "for all"}
+
+
+@pytest.mark.parametrize("program", ["python", "javascript"], indirect=True)
+def test_messages_are_scheduled_in_a_topic_and_cancelled(sdk: Found) -> None:
+    assert sdk["topic_schedule"] == {
+        "numbers": [1, 2],
+        "twice": True,
+        "came": ["three", "two"],
+        "early": False,
+    }
 
 
 def test_who_may_not_send_is_refused(sdk: Found) -> None:

@@ -78,6 +78,19 @@ def of_routed_messages_that_are_not_durable_those_stay_whose_queue_keeps_all(nam
     }
 
 
+@survives("max_age")
+def routed_messages_keep_the_time_at_which_they_expire(names: Names) -> Iterator[None]:
+    router, queue = names.router(max_age=3600), names.queue()
+    names.subscribe(router, queue)
+    names.send(router, "before")
+    (before,) = names.peek(queue)
+    yield
+    names.send(router, "after")
+    found = {each["body"]["text"]: each["expires_at"] for each in names.peek(queue)}
+    assert found["before"] == before["expires_at"]
+    assert found["after"] > found["before"]
+
+
 @survives("distribution", "max_delivery_count", "dead_letter")
 def the_failures_of_one_queue_are_not_those_of_another(names: Names) -> Iterator[None]:
     router = names.router()

@@ -1,14 +1,20 @@
 """Routers: who gets a message, how many may subscribe, what nobody gets, how long senders wait."""
 
+import asyncio
 import itertools
 import threading
 import time
+from collections.abc import Mapping
 
+import pytest
 from proton import Message
 from proton.utils import BlockingConnection
 
-from tests.policies.driver import Names, outcome
+from lightrail.client import connect
+from tests.policies.driver import Names, outcome, seconds
 from tests.policies.laws import checks
+from tests.support.batches import message as batched
+from tests.support.batches import post
 from tests.support.hook import Answer, Got, Hook
 from tests.support.http_client import Http
 
@@ -141,3 +147,82 @@ def test_without_retries_one_failure_is_the_end(names: Names) -> None:
         names.send(router, "bad")
         assert names.dead(f"{router}/$subscriptions/{made.json()['id']}").body == b"bad"
         assert len(hook.got) == 1
+
+
+def lives(names: Names, queue: str) -> dict[str, float | None]:
+    """How long the messages of a queue may be in it, in seconds by body."""
+    return {
+        each["body"]["text"]: None
+        if each["expires_at"] is None
+        else seconds(each["expires_at"]) - seconds(each["enqueued_at"])
+        for each in names.peek(queue)
+    }
+
+
+def near(expected: Mapping[str, float | None]) -> dict[str, object]:
+    """Some milliseconds may pass between the process that routes and the shard."""
+    return {body: life if life is None else pytest.approx(life, abs=1) for body, life in expected.items()}
+
+
+@checks("max_age")
+def test_messages_expire_at_the_age_of_a_router_in_all_queues_behind_it(
+    names: Names, amqp: BlockingConnection
+) -> None:
+    router = names.router(max_age=100)
+    plain, short = names.queue("plain"), names.queue("short", max_age=50)
+    inner, behind = names.router("inner", max_age=25), names.queue("behind")
+    for target in (plain, short, inner):
+        names.subscribe(router, target)
+    names.subscribe(inner, behind)
+    sender = amqp.create_sender(router)
+    for message in (
+        Message(body="amqp"),
+        Message(body="own", ttl=10),
+        Message(body="longer", ttl=3600),
+    ):
+        assert outcome(amqp, sender, message) == "accepted"
+    names.send(router, "http")
+    names.send(router, "http own", TimeToLive=10)
+    numbered = [batched("numbered"), batched("numbered own", ttl_ms=10_000)]
+    assert [post(names.http, router, "p", 0, numbered).status for _ in range(2)] == [200, 200]
+    for queue, life in ((plain, 100), (short, 50), (behind, 25)):
+        found = lives(names, queue)
+        assert found == near(
+            {body: 10 if "own" in body else life for body in found} | {"longer": life, "numbered": life}
+        )
+        assert len(names.peek(queue)) == 7
+
+
+@checks("max_age")
+def test_a_changed_age_of_a_router_is_that_of_later_messages(names: Names) -> None:
+    router, queue = names.router(max_age=0.4), names.queue()
+    names.subscribe(router, queue)
+    names.send(router, "old")
+    names.until_figure(queue, "expired", 1)
+    assert names.dead(queue).properties["Annotations"]["x-opt-dead-letter-reason"] == "expired"
+    names.put(router, "router", max_age=100)
+    names.send(router, "aged")
+    names.put(router, "router")
+    names.send(router, "ageless")
+    assert lives(names, queue) == near({"aged": 100, "ageless": None})
+
+
+@checks("max_age")
+def test_messages_of_a_transaction_expire_at_the_age_of_a_router(names: Names) -> None:
+    router = names.router(max_age=100)
+    plain, inner, behind = names.queue("plain"), names.router("inner", max_age=25), names.queue("behind")
+    names.subscribe(router, plain)
+    names.subscribe(router, inner)
+    names.subscribe(inner, behind)
+
+    async def send() -> None:
+        async with (
+            connect(names.broker.amqp) as connection,
+            connection.sender(router) as sender,
+            connection.transaction() as transaction,
+        ):
+            await transaction.send(sender, "x")
+
+    asyncio.run(send())
+    assert lives(names, plain) == near({"x": 100})
+    assert lives(names, behind) == near({"x": 25})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.attach import Attach
+from lightrail.frontend.links.bus_topics import router_link
 from lightrail.frontend.links.context import LinkContext, LinkFrontend
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.terminus import label_of
@@ -135,9 +136,7 @@ async def open_sender(attach: Attach) -> None:
     senders = names.senders_name(topic.name)
     router: RouterLink
     if frontend.directory.find(senders) is None:
-        router = RouterLink(
-            attach.connection, link, number=attach.number, router=topic.name, label=label_of(link)
-        )
+        router = router_link(attach, label_of(link))
     else:
         owner = await frontend.place(senders)
         if frontend.directory.get(topic.name).created != topic.created:

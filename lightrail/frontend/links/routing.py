@@ -119,7 +119,7 @@ class RouterLink(IncomingLink):
         plan = routers.routing.plan(self.router, now_ms)
         if plan is not self._plan:
             self._plan = plan
-            ways.plan_changed()
+            ways.plan_changed({} if plan is None else plan.ages_ms)
         if plan is None:
             self._end_with(batch)
             return True
@@ -128,14 +128,8 @@ class RouterLink(IncomingLink):
             return True
         if plan.is_empty and self._may_wait(batch, plan, now_ms):
             return False
-        routed = None if batch.walk is not None else plan.at_once(batch.payloads, routers.looks)
-        if routed is None:
-            routed = self._walked(batch, plan)
-            if routed is None:
-                return False
-        elif routers.looks.is_used:
-            routers.begin_turn()
-        return self._distribute(batch, plan, routed)
+        routed = self._routed(batch, plan)
+        return routed is not None and self._distribute(batch, plan, routed)
 
     def _distribute(self, batch: RoutedBatch, plan: Plan, routed: Routed) -> bool:
         """Sends the groups of a batch; returns False if the shard of a queue has to be looked up."""
@@ -160,10 +154,16 @@ class RouterLink(IncomingLink):
             self._finish([batch])
         return True
 
-    def _walked(self, batch: RoutedBatch, plan: Plan) -> Routed | None:
-        """The queues of each message by the plan's filters; None if the looks of this turn are used up."""
+    def _routed(self, batch: RoutedBatch, plan: Plan) -> Routed | None:
+        """The queues of each message by the plan; None if the looks of this turn are used up."""
         routers = self._routers
         walk = batch.walk
+        if walk is None:
+            routed = plan.at_once(batch.payloads, routers.looks)
+            if routed is not None:
+                if routers.looks.is_used:
+                    routers.begin_turn()
+                return routed
         if walk is None or walk.plan is not plan:
             walk = batch.walk = plan.begin(batch.payloads, routers.looks)
         routers.begin_turn()
@@ -345,6 +345,7 @@ class RouterLink(IncomingLink):
         for group in groups:
             for queue in group.queues:
                 await self._frontend.find(queue)
+        self._ways.ages_ms = plan.ages_ms
         for queues, indices, payloads in left_over(groups, positions, carried):
             for way in self._ways.find(queues, []):
                 way.send(batch, indices, payloads, is_repeated=True)

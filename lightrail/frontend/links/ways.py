@@ -1,12 +1,13 @@
 """The ways of one sending link of a router: its lane to each shard, and the lanes of each set of queues."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from lightrail.frontend.links.context import LinkFrontend
 from lightrail.frontend.links.routed import RoutedBatch
 from lightrail.model import limits
+from lightrail.namespace.router_plan import earlier_expiry
 from lightrail.wire.lanes import Lane, Load
 from lightrail.wire.shards import ShardPeer
 
@@ -18,6 +19,8 @@ class Way(NamedTuple):
     queues: frozenset[str]
     most: int
     """Most messages in one load: the shard decodes each, once for each queue that requires it."""
+    age_ms: int | None
+    """Age at which messages expire in these queues, by the policies of routers; None for no bound."""
 
     def send(
         self,
@@ -28,12 +31,16 @@ class Way(NamedTuple):
         is_repeated: bool = False,
     ) -> None:
         """Sends messages of a batch, given by index and by content."""
-        lane, queues, most = self
+        lane, queues, most, age_ms = self
+        attributes = batch.attributes
+        if age_ms is not None:
+            expires = earlier_expiry(attributes.expires_at_ms, batch.came_ms + age_ms)
+            attributes = attributes._replace(expires_at_ms=expires)
         for start in range(0, len(indices), most):
             load = Load(batch, queues, indices[start : start + most], is_repeated)
             batch.loads.append(load)
             batch.outstanding += 1
-            lane.send(load, payloads[start : start + most], batch.attributes)
+            lane.send(load, payloads[start : start + most], attributes)
 
 
 class Ways:
@@ -43,13 +50,24 @@ class Ways:
         open_lane: opens the link's lane to a shard.
     """
 
-    __slots__ = ("_frontend", "_lanes", "_open_lane", "known", "leaving", "moved", "shard_connections")
+    __slots__ = (
+        "_frontend",
+        "_lanes",
+        "_open_lane",
+        "ages_ms",
+        "known",
+        "leaving",
+        "moved",
+        "shard_connections",
+    )
 
     def __init__(self, frontend: LinkFrontend, open_lane: Callable[[ShardPeer], Lane]) -> None:
         self._frontend = frontend
         self._open_lane = open_lane
         self._lanes: dict[int, Lane] = {}
         """By shard."""
+        self.ages_ms: Mapping[str, int] = {}
+        """Ages by queue of the current plan."""
         self.known: dict[frozenset[str], list[Way]] = {}
         """Ways by sets of queues of the current plan."""
         self.shard_connections = frontend.shard_connections
@@ -66,7 +84,8 @@ class Ways:
 
     def find(self, queues: frozenset[str], unknown: list[str]) -> list[Way]:
         """The ways to these queues; queues whose shard is not known here are added to `unknown`."""
-        by_shard: dict[int, tuple[Lane, list[str]]] = {}
+        ages_ms = self.ages_ms
+        by_shard: dict[tuple[int, int | None], tuple[Lane, list[str]]] = {}
         complete = True
         for queue in queues:
             peer = self._frontend.placed(queue)
@@ -74,22 +93,23 @@ class Ways:
                 unknown.append(queue)
                 complete = False
                 continue
-            by_shard.setdefault(peer.shard, (self._lane(peer), []))[1].append(queue)
+            key = peer.shard, ages_ms.get(queue)
+            by_shard.setdefault(key, (self._lane(peer), []))[1].append(queue)
         most = limits.ROUTE_TARGETS_MAX
         found = [
-            self._way(lane, names[start : start + most])
-            for lane, names in by_shard.values()
+            self._way(lane, names[start : start + most], age_ms)
+            for (_, age_ms), (lane, names) in by_shard.items()
             for start in range(0, len(names), most)
         ]
         if complete:
             self.known[queues] = found
         return found
 
-    def _way(self, lane: Lane, queues: list[str]) -> Way:
+    def _way(self, lane: Lane, queues: list[str], age_ms: int | None) -> Way:
         directory = self._frontend.directory
         looking = sum(directory.get(queue).policy.examines for queue in queues)
         most = max(1, limits.ROUTED_LOOKS_AT_ONCE // looking) if looking else sys.maxsize
-        return Way(lane, frozenset(queues), most)
+        return Way(lane, frozenset(queues), most, age_ms)
 
     def _lane(self, peer: ShardPeer) -> Lane:
         lane = self._lanes.get(peer.shard)
@@ -97,8 +117,9 @@ class Ways:
             lane = self._lanes[peer.shard] = self._open_lane(peer)
         return lane
 
-    def plan_changed(self) -> None:
-        """Drops the ways, since a new plan has different sets of queues."""
+    def plan_changed(self, ages_ms: Mapping[str, int]) -> None:
+        """Drops the ways, since a new plan has different sets of queues, and perhaps other ages of them."""
+        self.ages_ms = ages_ms
         self.known.clear()
         for lane in self._lanes.values():
             lane.forget_sets()

@@ -26,11 +26,13 @@ from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.frontend.nodes.requests import RequestError, error_of, reply
 from lightrail.model import conditions, limits
-from lightrail.model.names import InvalidNameError, is_dead_letter, queue_name
+from lightrail.model.names import InvalidNameError, is_dead_letter, queue_name, scheduled_name
+from lightrail.model.policy import Role
 from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_name
 from lightrail.namespace.errors import TakenError
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, demand_look
+from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import UNKNOWN_SEQUENCE
 
@@ -157,10 +159,14 @@ class EntityManagement:
         return {"messages": messages} if messages else None
 
     async def _schedule(self, connection: NodeContext, record: Name, body: Fields) -> Fields:
-        """Stores messages that are delivered at their time, and answers with their sequences."""
+        """Stores messages that are delivered at their time, and answers with their sequences.
+
+        Those of a router wait in a queue of their own, and are routed when they are due.
+        """
         demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
-        queue_of(record)
-        if not record.policy["delay"]:
+        is_router = record.role is Role.ROUTER
+        if not is_router and not record.policy["delay"]:
+            queue_of(record)
             raise RequestError(
                 501, f"{record.name} delays no messages; a manager sets its policy's field delay to true"
             )
@@ -170,10 +176,14 @@ class EntityManagement:
                 400,
                 f"expected messages, a list of 1 to {limits.MANAGEMENT_PAGE_MAX} maps with a message each",
             )
-        messages = [_scheduled(each, connection.frontend.now_ms()) for each in given]
+        messages = [_scheduled(each, connection.frontend.now_ms(), record) for each in given]
         sequences: list[Long] = []
         try:
-            posting = await Posting.open(connection, record.name, sequences=True)
+            if is_router:
+                queue = await scheduled_queue(connection.frontend.service, record.name)
+                posting = await Posting.open_at(connection.frontend, queue.name, sequences=True)
+            else:
+                posting = await Posting.open(connection, record.name, sequences=True)
             try:
                 for message, durable, priority, expires_at_ms in messages:
                     await posting.post(
@@ -196,7 +206,13 @@ class EntityManagement:
         sequences = sequences_of(body)
         wanted = len(set(sequences))
         fields = {"sequences": sequences}
-        answer = await connection.frontend.ask_shard(queue_of(record), "cancel", fields)
+        if record.role is Role.ROUTER:
+            queue = scheduled_name(record.name)
+            if connection.frontend.directory.get(queue).role is not Role.QUEUE:
+                raise RequestError(404, f"no message is scheduled in {record.name}")
+        else:
+            queue = queue_of(record)
+        answer = await connection.frontend.ask_shard(queue, "cancel", fields)
         if answer.fields.get("cancelled", 0) < wanted:
             raise RequestError(
                 404,
@@ -250,8 +266,11 @@ def _parse(payload: bytes) -> tuple[str, Fields]:
     return str(operation).removeprefix(PREFIX), {str(key): value for key, value in body.items()}
 
 
-def _scheduled(value: Any, now_ms: int) -> tuple[bytes, bool, int, int]:
-    """A message to schedule with its durability, its priority and its expiry. Raises RequestError."""
+def _scheduled(value: Any, now_ms: int, record: Name) -> tuple[bytes, bool, int, int]:
+    """A message to schedule with its durability, its priority and its expiry. Raises RequestError.
+
+    The ttl of a message for a router begins when it is due.
+    """
     message = value.get("message") if isinstance(value, dict) else None
     if not isinstance(message, bytes):
         raise RequestError(400, "expected each of messages to be a map with an encoded message as message")
@@ -259,5 +278,14 @@ def _scheduled(value: Any, now_ms: int) -> tuple[bytes, bool, int, int]:
         _, priority, ttl, expiry = attributes(message)
     except DecodeError as error:
         raise RequestError(400, f"a message can't be read: {error}") from None
+    if record.role is Role.ROUTER:
+        most = record.policy["max_message_bytes"]
+        if most is not None and len(message) > most:
+            raise RequestError(
+                413,
+                f"a message has {len(message)} bytes; {record.name} accepts at most {most}",
+                conditions.MESSAGE_SIZE_EXCEEDED,
+            )
+        return message, True, priority, 0
     ends = [end for end in (None if ttl is None else now_ms + ttl, expiry) if end is not None]
     return message, True, priority, max(1, min(ends)) if ends else 0

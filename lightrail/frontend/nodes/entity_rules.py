@@ -118,24 +118,28 @@ def _rule(description: Fields, name: str) -> Rule:
     action = parts.get("sql-rule-action")
     return {
         "filter": _filter(filters[0], parts[filters[0]]) if filters else None,
-        "action": None if action is None else bus_rules.sql_action(_expression(action)),
+        "action": None if action is None else bus_rules.sql_action(*_expression(action)),
     }
 
 
 def _filter(kind: str, value: Any) -> Fields | None:
     match kind:
         case "sql-filter":
-            return bus_rules.sql_filter(_expression(value))
+            return bus_rules.sql_filter(*_expression(value))
         case "correlation-filter":
             return _correlation(value)
     return bus_rules.sql_filter(bus_rules.FALSE) if kind == "false-filter" else None
 
 
-def _expression(value: Any) -> str:
+def _expression(value: Any) -> tuple[str, Fields]:
+    """An expression with its parameters. Raises RequestError."""
     text = value.get("expression") if isinstance(value, dict) else None
     if not isinstance(text, str):
         raise RequestError(400, f"expected a map with expression, a text, found {value!r:.80}")
-    return str(text)
+    parameters = value.get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise RequestError(400, f"parameters is {parameters!r:.80}; expected a map")
+    return str(text), parameters
 
 
 def _correlation(value: Any) -> Fields:

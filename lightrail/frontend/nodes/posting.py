@@ -74,8 +74,13 @@ class Posting(Producer):
             raise PostingError(error.condition, error.description) from None
         if record.role is not Role.QUEUE:
             raise PostingError(conditions.NOT_FOUND, f"{queue} has role {record.role}; expected a queue")
-        owner = await frontend.place(record.name)
-        posting = cls(frontend, owner, record.name, sequences=sequences)
+        return await cls.open_at(frontend, record.name, sequences=sequences)
+
+    @classmethod
+    async def open_at(cls, frontend: LinkFrontend, queue: str, *, sequences: bool = False) -> Self:
+        """Opens a queue for messages whose sender was checked before."""
+        owner = await frontend.place(queue)
+        posting = cls(frontend, owner, queue, sequences=sequences)
         owner.open_producer(posting)
         return posting
 

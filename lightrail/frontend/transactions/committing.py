@@ -9,7 +9,8 @@ import contextlib
 import json
 import secrets
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import InvalidPolicyError, Role
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Right
+from lightrail.namespace.router_plan import Group, earlier_expiry
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
@@ -241,7 +243,9 @@ class Committing:
             if plan.policy["unroutable"] == "reject":
                 raise ConditionError(conditions.TRANSACTION_ROLLBACK, UNROUTABLE.format(router=router))
         frontend.counts.messages_routed += sum(len(group.indices) * len(group.queues) for group in groups)
-        return [(group.queues, post, group.payloads) for group in groups]
+        if not plan.ages_ms:
+            return [(group.queues, post, group.payloads) for group in groups]
+        return _aged(groups, post, plan.ages_ms, frontend.now_ms())
 
     async def _parts(self, transaction: Transaction) -> dict[int, Request]:
         """The parts of the transaction by the shards of its queues. Raises ConditionError."""
@@ -263,6 +267,22 @@ class Committing:
             shard: _request(batches.get(shard, []), retirements.get(shard, []), locks.get(shard, []))
             for shard in batches.keys() | retirements.keys() | locks.keys()
         }
+
+
+def _aged(groups: Iterable[Group], post: Post, ages_ms: Mapping[str, int], now_ms: int) -> list[Batch]:
+    """The messages for queues in which they expire at an age, by this age."""
+    found: list[Batch] = []
+    for group in groups:
+        by_age: dict[int | None, set[str]] = {}
+        for queue in group.queues:
+            by_age.setdefault(ages_ms.get(queue), set()).add(queue)
+        for age_ms, queues in by_age.items():
+            part = post
+            if age_ms is not None:
+                expires = earlier_expiry(post.attributes.expires_at_ms, now_ms + age_ms)
+                part = replace(post, attributes=post.attributes._replace(expires_at_ms=expires))
+            found.append((frozenset(queues), part, group.payloads))
+    return found
 
 
 def _request(batches: list[Batch], retirements: list[Retirement], locks: list[LockRetirement]) -> Request:

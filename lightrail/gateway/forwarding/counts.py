@@ -20,6 +20,9 @@ class ForwardingCounts:
         "pushes_dead_lettered",
         "pushes_failed",
         "pushes_under_way",
+        "scheduled_refused",
+        "scheduled_routed",
+        "schedulers",
         "subscriptions_gone",
         "transferred",
         "transfers_ended",
@@ -35,6 +38,9 @@ class ForwardingCounts:
         self.forwarders = 0
         self.forwarded = 0
         self.forwards_refused = 0
+        self.schedulers = 0
+        self.scheduled_routed = 0
+        self.scheduled_refused = 0
         self.pushers = 0
         self.pushes_under_way = 0
         self.pushes_accepted = 0
@@ -72,6 +78,15 @@ FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "lightrail_dead_letters_refused",
         "Attempts to forward a dead letter that the target refused.",
         "forwards_refused",
+    ),
+    gauge("lightrail_schedulers", "Routers whose scheduled messages are routed when due.", "schedulers"),
+    counter(
+        "lightrail_scheduled_routed", "Scheduled messages that were routed when due.", "scheduled_routed"
+    ),
+    counter(
+        "lightrail_scheduled_refused",
+        "Attempts to route a scheduled message that a queue or the router refused.",
+        "scheduled_refused",
     ),
     gauge("lightrail_pushers", "Subscriptions that are pushed to a URL.", "pushers"),
     gauge("lightrail_pushes_under_way", "Push requests that wait for their answer.", "pushes_under_way"),

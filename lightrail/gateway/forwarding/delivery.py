@@ -45,6 +45,19 @@ def moved(delivery: Delivery) -> Outgoing:
     )
 
 
+def due(delivery: Delivery, now_ms: int) -> Outgoing:
+    """A scheduled message as it is sent when it is due: its ttl starts now.
+
+    Clients that write a ttl also write an absolute-expiry-time, counted from the creation of the message: it
+    is used only without a ttl.
+    """
+    durable, priority, ttl_ms, expiry_ms = _attributes(delivery)
+    expires_at_ms = (
+        now_ms + ttl_ms if ttl_ms is not None else max(1, expiry_ms) if expiry_ms is not None else 0
+    )
+    return Outgoing(delivery.message, durable, priority, expires_at_ms, delivery.message_format)
+
+
 def redriven(delivery: Delivery, now_ms: int) -> Outgoing:
     """A dead letter for another attempt at its queue.
 

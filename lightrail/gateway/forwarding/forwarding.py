@@ -1,4 +1,4 @@
-"""All forwarding of one gateway: transfers, dead letters sent to another name, pushes to URLs."""
+"""All forwarding of one gateway: transfers, dead letters for other names, scheduled messages, pushes."""
 
 import logging
 
@@ -6,6 +6,7 @@ from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.dead_letters import DeadLetterForwarders
 from lightrail.gateway.forwarding.endpoint import HttpEndpoints
 from lightrail.gateway.forwarding.pushes import Pushers
+from lightrail.gateway.forwarding.scheduled import ScheduledForwarders
 from lightrail.gateway.forwarding.sender_sink import SenderSink
 from lightrail.gateway.forwarding.source import Links
 from lightrail.gateway.forwarding.transfers import Transfers
@@ -28,6 +29,7 @@ class Forwarding:
         self._endpoints = HttpEndpoints(destinations)
         self.transfers = Transfers(service.directory, links, sink, self.counts)
         self._dead_letters = DeadLetterForwarders(service.directory, links, sink, self.counts)
+        self._scheduled = ScheduledForwarders(service.directory, links, sink, self.counts)
         self._pushers = Pushers(service, links, self._endpoints, self.counts)
 
     def start(self) -> None:
@@ -42,16 +44,19 @@ class Forwarding:
                     problem,
                 )
         self._dead_letters.start()
+        self._scheduled.start()
         self._pushers.start()
 
     def changed(self, changes: Changes) -> None:
         """Follows names, policies and subscriptions that changed."""
         self._dead_letters.changed(changes.names)
+        self._scheduled.changed(changes.names)
         self._pushers.changed(changes.routers | changes.names.keys())
 
     async def close(self) -> None:
         """Stops all forwarding; unsettled messages return to their queues."""
         self.transfers.close()
         self._dead_letters.close()
+        self._scheduled.close()
         self._pushers.close()
         await self._endpoints.close()

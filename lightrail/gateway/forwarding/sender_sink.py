@@ -7,6 +7,7 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.gateway.links.outgoing import Outgoing
+from lightrail.gateway.links.routing import Carried, UnroutableError
 from lightrail.gateway.links.sending import Sender
 from lightrail.model import conditions
 from lightrail.model.policy import Role
@@ -39,11 +40,26 @@ class SenderSink:
         results = await self._sender.send_many(record, messages)
         return [_problem(each) if isinstance(each, BaseException) else None for each in results]
 
+    async def route(self, router: str, message: Outgoing, carried: Carried) -> NotSentError | None:
+        """See `Sink`."""
+        record = self._service.directory.get(router)
+        if record.role is not Role.ROUTER:
+            return NotSentError(conditions.NOT_FOUND, f"{router} has role {record.role}; expected a router")
+        try:
+            await self._sender.send(record, message, carried)
+        except (ProblemError, ShardDownError, CoordinatorError) as error:
+            return _problem(error)
+        return None
+
 
 def _problem(error: BaseException) -> NotSentError:
     match error:
+        case UnroutableError():
+            return NotSentError(conditions.NOT_FOUND, error.detail, is_final=True)
         case ProblemError():
-            return NotSentError(str(error.members.get("condition", UNKNOWN)), error.detail)
+            condition = str(error.members.get("condition", UNKNOWN))
+            is_final = condition == conditions.MESSAGE_SIZE_EXCEEDED
+            return NotSentError(condition, error.detail, is_final=is_final)
         case ShardDownError() | CoordinatorError():
             return NotSentError(UNKNOWN, str(error))
     raise error

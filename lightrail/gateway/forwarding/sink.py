@@ -4,13 +4,18 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lightrail.gateway.links.outgoing import Outgoing
+from lightrail.gateway.links.routing import Carried
 
 
 class NotSentError(Exception):
-    """A message is not stored, or it is unknown whether it is: an AMQP error condition and a description."""
+    """A message is not stored, or it is unknown whether it is: an AMQP error condition and a description.
 
-    def __init__(self, condition: str, description: str) -> None:
+    `is_final`: another attempt would have the same result, for as long as policies and subscriptions stay.
+    """
+
+    def __init__(self, condition: str, description: str, *, is_final: bool = False) -> None:
         super().__init__(f"{condition}: {description}" if description else condition)
+        self.is_final = is_final
         self.condition = condition
         self.description = description
 
@@ -23,4 +28,8 @@ class Sink(Protocol):
 
         requires, or was refused: for each message None, or why it is not stored. Raises no NotSentError.
         """
+        ...
+
+    async def route(self, router: str, message: Outgoing, carried: Carried) -> NotSentError | None:
+        """Sends a message to a router, to those of its queues that are not in `carried`, and adds them."""
         ...

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lightrail.gateway.errors import AGAIN, ProblemError, problem_of, refused
 from lightrail.gateway.links.numbered import Batch, Message, NumberedProducer, Stored
@@ -39,9 +39,9 @@ class BatchSender:
             return await self._through(record, batch)
         raise ProblemError(501, f"batches can't be sent to a {record.role}; expected a queue or a router")
 
-    async def _to_queue(self, record: Name, batch: Batch) -> Stored:
+    async def _to_queue(self, record: Name, batch: Batch, age_ms: int | None = None) -> Stored:
         owner = await self._shards.route(record.name)
-        producer = NumberedProducer(owner, self._shards.next_link(), batch, self._loop)
+        producer = NumberedProducer(owner, self._shards.next_link(), batch, self._loop, age_ms=age_ms)
         wait_ms = limits.REQUEST_MS + (record.policy.milliseconds("enqueue_timeout") or 0)
         return await producer.send(self._shards.now_ms(), wait_ms)
 
@@ -51,7 +51,7 @@ class BatchSender:
         So each queue detects a repeated batch, even if it moved or other queues were subscribed meanwhile.
         """
         self._check_sizes(record, batch.messages)
-        by_queue = await self._shares(record, batch)
+        by_queue, ages_ms = await self._shares(record, batch)
         records = {queue: self._directory.get(queue) for queue in by_queue}
         for queue, messages in by_queue.items():
             self._check_sizes(records[queue], messages)
@@ -59,7 +59,8 @@ class BatchSender:
 
         async def store(queue: str) -> Stored:
             async with turn:
-                return await self._to_queue(records[queue], batch._replace(messages=by_queue[queue]))
+                share = batch._replace(messages=by_queue[queue])
+                return await self._to_queue(records[queue], share, ages_ms.get(queue))
 
         results = await asyncio.gather(*map(store, by_queue), return_exceptions=True)
         problems = []
@@ -72,8 +73,11 @@ class BatchSender:
             raise self._failed(record.name, len(results), problems)
         return Stored(sum(each.messages for each in results if isinstance(each, Stored)))
 
-    async def _shares(self, record: Name, batch: Batch) -> dict[str, list[Message]]:
-        """Messages by queue, in order; the same batch has the same shares while the routing is unchanged."""
+    async def _shares(self, record: Name, batch: Batch) -> tuple[dict[str, list[Message]], Mapping[str, int]]:
+        """Messages by queue, in order, and the ages at which they expire there, where there is one.
+
+        The same batch has the same shares while the routing is unchanged.
+        """
         plan = await self._sender.routers.plan(record, self._routing)
         if plan.problem:
             raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
@@ -101,7 +105,7 @@ class BatchSender:
             ]
             for queue in sorted(group.queues):
                 by_queue.setdefault(queue, []).extend(found)
-        return by_queue
+        return by_queue, plan.ages_ms
 
     def _check_sizes(self, record: Name, messages: Sequence[Message]) -> None:
         """Raises ProblemError for a message that is too large; then nothing of the batch is stored."""

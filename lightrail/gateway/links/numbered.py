@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
 from lightrail.model import conditions
+from lightrail.namespace.router_plan import earlier_expiry
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import IDENTITY, UNKNOWN_SEQUENCE, Kind, enqueue, frame
 from lightrail.wire.links import Producer
@@ -72,12 +73,22 @@ class NumberedProducer(Producer):
 
     Args:
         number: of the link; unique in the lifetime of this process.
+        age_ms: at which messages expire at the latest, by the policies of routers; None for no bound.
     """
 
-    __slots__ = ("_answer", "_batch", "_loop", "_new", "_owner", "_refusal", "_settled", "_window")
+    __slots__ = ("_age_ms", "_answer", "_batch", "_loop", "_new", "_owner", "_refusal", "_settled", "_window")
 
-    def __init__(self, owner: Owner, number: int, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        number: int,
+        batch: Batch,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        age_ms: int | None = None,
+    ) -> None:
         self.number = number
+        self._age_ms = age_ms
         self._owner = owner
         self._batch = batch
         self._loop = loop
@@ -113,6 +124,9 @@ class NumberedProducer(Producer):
             expires_at_ms = now_ms + ttl_ms if ttl_ms is not None else 0
             if expires is not None:
                 expires_at_ms = max(1, min(expires_at_ms, expires) if expires_at_ms else expires)
+            # The frames stay the same whatever the age, so that a repeated batch has the same frames.
+            if self._age_ms is not None:
+                expires_at_ms = earlier_expiry(expires_at_ms, now_ms + self._age_ms)
             part = enqueue(
                 self.number,
                 self._owner.epoch,

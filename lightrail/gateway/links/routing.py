@@ -1,17 +1,18 @@
 """Router sender: HTTP messages to routers, by the same plans as in frontends, with one lane per shard."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from lightrail.filters.looks import Looks
-from lightrail.gateway.errors import refused, unknown
+from lightrail.gateway.errors import ProblemError, refused, unknown
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
-from lightrail.namespace.router_plan import Group, Plan, Routed, Walk
+from lightrail.namespace.router_plan import Group, Plan, Routed, Walk, earlier_expiry
 from lightrail.namespace.routing import UNROUTABLE, Routing
+from lightrail.namespace.statuses import STATUS_OF
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.lanes import QUEUE_MISSING, Attributes, Lane, Load
 from lightrail.wire.requests import ShardDownError
@@ -19,6 +20,14 @@ from lightrail.wire.shards import ShardPeer
 
 Carried = set[tuple[bytes, str]]
 """(encoded message, queue) of each stored message."""
+
+
+class UnroutableError(ProblemError):
+    """No subscription matches a message, and the router's policy rejects such messages."""
+
+    def __init__(self, router: str) -> None:
+        condition = conditions.NOT_FOUND
+        super().__init__(STATUS_OF[condition], UNROUTABLE.format(router=router), condition=condition)
 
 
 class RouterSender:
@@ -37,14 +46,18 @@ class RouterSender:
         """Completed when a name or subscription changes."""
         directory.listen(self._changed)
 
-    async def send(self, record: Name, message: Outgoing) -> None:
+    async def send(self, record: Name, message: Outgoing, carried: Carried | None = None) -> None:
         """Sends a message to a router; returns once every queue that the router chooses has stored it.
+
+        Args:
+            carried: of earlier attempts to send this message; it gets what this attempt stores.
 
         Raises ProblemError: no queue is chosen and the policy rejects such messages, a queue refused the
         message, or a shard did not answer in time. Raises ShardDownError.
         """
-        carried: Carried = set()
+        carried = set() if carried is None else carried
         until = self._loop.time() + limits.REQUEST_MS / 1000
+        came_ms = self._shards.now_ms()
         pause_ms = limits.OWNER_RETRY_MS
         is_repeated = False
         while True:
@@ -54,9 +67,10 @@ class RouterSender:
             groups, unroutable = await self.walked(plan.begin([message.message], self.looks))
             if unroutable and not carried:
                 if plan.policy["unroutable"] == "reject":
-                    raise refused(conditions.NOT_FOUND, UNROUTABLE.format(router=record.name))
+                    raise UnroutableError(record.name)
                 return
-            refusal = await self._spread(record.name, groups, message, carried)
+            latest = {queue: came_ms + age_ms for queue, age_ms in plan.ages_ms.items()}
+            refusal = await self._spread(record.name, groups, message, carried, latest)
             if refusal is None:
                 return
             if refusal.condition == conditions.MOVED:
@@ -119,24 +133,37 @@ class RouterSender:
             await asyncio.wait([self._change], timeout=left)
 
     async def _spread(
-        self, router: str, groups: Iterable[Group], message: Outgoing, carried: Carried
+        self,
+        router: str,
+        groups: Iterable[Group],
+        message: Outgoing,
+        carried: Carried,
+        latest: Mapping[str, int],
     ) -> Refusal | None:
-        """Sends the message to queues that have not stored it; returns the first refusal, or None."""
+        """Sends the message to queues that have not stored it; returns the first refusal, or None.
+
+        Args:
+            latest: time of the latest expiry by queue, in milliseconds since the epoch, where there is one.
+        """
         attributes = Attributes(message.durable, message.priority, message.expires_at_ms, 0)
         sent: list[tuple[bytes, Load]] = []
         for group in groups:
             for payload in group.payloads:
-                by_shard: dict[int, tuple[ShardPeer, set[str]]] = {}
+                by_shard: dict[tuple[int, int | None], tuple[ShardPeer, set[str]]] = {}
                 for queue in group.queues:
                     if (payload, queue) not in carried:
                         shard, _ = await self._shards.find(queue)
                         peer = self._shards.shard_connections.peer(shard)
                         if peer is None:
                             raise ShardDownError(f"{queue} is on shard {shard}, which is not registered")
-                        by_shard.setdefault(peer.shard, (peer, set()))[1].add(queue)
-                for peer, queues in by_shard.values():
+                        by_shard.setdefault((peer.shard, latest.get(queue)), (peer, set()))[1].add(queue)
+                for (_, latest_ms), (peer, queues) in by_shard.items():
                     load = Load(self._loop.create_future(), frozenset(queues), (0,))
-                    self._lane(peer).send(load, [payload], attributes)
+                    aged = attributes
+                    if latest_ms is not None:
+                        expires = earlier_expiry(attributes.expires_at_ms, latest_ms)
+                        aged = attributes._replace(expires_at_ms=expires)
+                    self._lane(peer).send(load, [payload], aged)
                     sent.append((payload, load))
         if not sent:
             return None

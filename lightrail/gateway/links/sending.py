@@ -8,7 +8,7 @@ from typing import Self
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.gateway.links.producer import QueueProducer, Stored
-from lightrail.gateway.links.routing import RouterSender
+from lightrail.gateway.links.routing import Carried, RouterSender
 from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
@@ -32,8 +32,11 @@ class Sender:
         """Memory for the body of one request; nothing is reserved yet."""
         return Room(self)
 
-    async def send(self, record: Name, message: Outgoing) -> Stored:
+    async def send(self, record: Name, message: Outgoing, carried: Carried | None = None) -> Stored:
         """Stores a message at a name; returns once it is stored as the policy requires.
+
+        Args:
+            carried: see RouterSender.send.
 
         Raises:
             ProblemError: refused (full, too large), or not answered in time: it may or may not be stored.
@@ -48,7 +51,7 @@ class Sender:
                 f"the message has {len(message.message)} bytes; {record.name} accepts at most {most}",
             )
         if record.role is Role.ROUTER:
-            await self.routers.send(record, message)
+            await self.routers.send(record, message, carried)
             return None
         producer = self._producers.get(record.name)
         if producer is None or not producer.knows(record) or self._shards.looks_up(record.name):

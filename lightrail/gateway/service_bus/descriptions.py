@@ -74,7 +74,7 @@ def _filter(found: Xml.Element) -> dict[str, Any] | None:
         case "FalseFilter":
             return bus_rules.sql_filter(bus_rules.FALSE)
         case "SqlFilter":
-            return bus_rules.sql_filter(_expression(found))
+            return bus_rules.sql_filter(*_expression(found))
         case "CorrelationFilter":
             return _correlation(found)
     raise ProblemError(
@@ -92,19 +92,18 @@ def _action(found: Xml.Element) -> dict[str, Any] | None:
         raise ProblemError(
             400, f"the action has the type {kind[:80]!a}; expected SqlRuleAction or EmptyRuleAction"
         )
-    return bus_rules.sql_action(_expression(found))
+    return bus_rules.sql_action(*_expression(found))
 
 
-def _expression(found: Xml.Element) -> str:
+def _expression(found: Xml.Element) -> tuple[str, dict[str, Any]]:
+    """An expression with its parameters. Raises ProblemError."""
     parts = children(found)
     unknown = next((name for name in parts if name not in _SQL_PARTS), None)
     if unknown is not None or "SqlExpression" not in parts:
         shown = "none" if unknown is None else f"{unknown[:80]!a}"
         raise ProblemError(400, f"expected a SqlExpression in {local(found)}, found {shown}")
     expression = plain_text(parts["SqlExpression"])
-    if "Parameters" not in parts:
-        return expression
-    return bus_rules.with_constants(expression, _pairs(parts["Parameters"], "Parameters"))
+    return expression, _pairs(parts["Parameters"], "Parameters") if "Parameters" in parts else {}
 
 
 def _correlation(found: Xml.Element) -> dict[str, Any]:
@@ -173,24 +172,30 @@ def _filter_element(spec: Mapping[str, Any] | None) -> Xml.Element:
             element(tag, found.fields[name]) for name, tag in _ELEMENTS.items() if name in found.fields
         )
         if found.properties:
-            pairs = element("Properties")
-            pairs.extend(_pair(key, value) for key, value in found.properties.items())
-            made.append(pairs)
+            made.append(_pairs_element("Properties", found.properties))
         return made
     kinds = {bus_rules.TRUE: "TrueFilter", bus_rules.FALSE: "FalseFilter"}
-    return _sql("Filter", kinds.get(found, "SqlFilter"), found)
+    return _sql("Filter", kinds.get(found, "SqlFilter"), found, bus_rules.parameters_of(spec))
 
 
 def _action_element(spec: Mapping[str, Any] | None) -> Xml.Element:
     if spec is None:
         return element("Action", **{"i:type": "EmptyRuleAction"})
-    return _sql("Action", "SqlRuleAction", bus_rules.statements_of(spec))
+    return _sql("Action", "SqlRuleAction", bus_rules.statements_of(spec), bus_rules.parameters_of(spec))
 
 
-def _sql(tag: str, kind: str, expression: str) -> Xml.Element:
+def _sql(tag: str, kind: str, expression: str, parameters: Mapping[str, Any]) -> Xml.Element:
     made = element(tag, **{"i:type": kind})
     made.append(element("SqlExpression", expression))
     made.append(element("CompatibilityLevel", _LEVEL))
+    if parameters:
+        made.append(_pairs_element("Parameters", parameters))
+    return made
+
+
+def _pairs_element(tag: str, values: Mapping[str, Any]) -> Xml.Element:
+    made = element(tag)
+    made.extend(_pair(key, value) for key, value in values.items())
     return made
 
 

@@ -114,7 +114,7 @@ def topic_properties(policy: Policy, server: Server) -> Shown:
     """The properties of a topic that a client may send, as texts."""
     constant = {key: value for key, value in _CONSTANT.items() if key != "ForwardTo"}
     return {
-        "DefaultMessageTimeToLive": FOREVER,
+        "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         "MaxSizeInMegabytes": "1024",
         **_duplicates(policy),
         "FilteringMessagesBeforePublishing": "false",
@@ -286,7 +286,7 @@ _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
     "ForwardDeadLetteredMessagesTo": _Counterpart("dead_letter", _name),
     "MaxMessageSizeInKilobytes": _Counterpart("max_message_bytes", lambda text: _whole(text) * KIB),
 }
-_OF_TOPICS: Final = frozenset(("UserMetadata", "MaxMessageSizeInKilobytes"))
+_OF_TOPICS: Final = frozenset(("DefaultMessageTimeToLive", "UserMetadata", "MaxMessageSizeInKilobytes"))
 _DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", "AutoDeleteOnIdle"))
 _WHY: Final[Mapping[str, str]] = {
     "AuthorizationRules": "keys belong to users; make them with lightrail-admin key make",

@@ -219,6 +219,24 @@ async function topic(scene) {
   return { body: message.body, dead: (await next(letters)).body };
 }
 
+/** Schedules in a topic, and cancels; a message that is sent with a time comes at it. */
+async function topic_schedule(scene) {
+  const sender = scene.sender();
+  const receiver = scene.client.createReceiver(scene.name, "mine");
+  const soon = new Date(Date.now() + 1000);
+  const numbers = await sender.scheduleMessages([{ body: "one" }, { body: "two" }], soon);
+  await sender.cancelScheduledMessages([numbers[0]]);
+  const twice = await failure(sender.cancelScheduledMessages([numbers[0]]));
+  await sender.sendMessages({ body: "three", scheduledEnqueueTimeUtc: soon });
+  const came = [await next(receiver), await next(receiver)];
+  return {
+    numbers: numbers.map(Number),
+    twice: twice.message.includes("not scheduled"),
+    came: came.map((message) => message.body).sort(),
+    early: new Date() < soon,
+  };
+}
+
 /** A user who may only receive sends; a key that is none. */
 async function refused(scene) {
   const sending = async (text) => {
@@ -358,7 +376,8 @@ function print(scenario, found) {
 }
 
 const scenarios = {
-  send, batch, settle, renew, lost, peek, schedule, topic, refused, websocket, deferred, duplicates, session, processor, restart,
+  send, batch, settle, renew, lost, peek, schedule, topic, topic_schedule, refused, websocket, deferred, duplicates, session,
+  processor, restart,
 };
 for (const name of names) {
   const scene = new Scene(prefix + name);

@@ -247,6 +247,28 @@ def topic(scene: Scene) -> dict[str, Any]:
     return {"body": str(message), "dead": str(dead)}
 
 
+def topic_schedule(scene: Scene) -> dict[str, Any]:
+    """Schedules in a topic, and cancels; a message that is sent with a time comes at it."""
+    sender = scene.opened.enter_context(scene.client.get_topic_sender(scene.name))
+    receiver = scene.opened.enter_context(scene.client.get_subscription_receiver(scene.name, "mine"))
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    numbers = sender.schedule_messages([ServiceBusMessage(text) for text in ("one", "two")], soon)
+    sender.cancel_scheduled_messages(numbers[:1])
+    twice = ""
+    try:
+        sender.cancel_scheduled_messages(numbers[:1])
+    except ServiceBusError as error:
+        twice = str(error)
+    sender.send_messages(ServiceBusMessage("three", scheduled_enqueue_time_utc=soon))
+    came = received(receiver, 2)
+    return {
+        "numbers": numbers,
+        "twice": "not scheduled" in twice,
+        "came": sorted(map(str, came)),
+        "early": datetime.now(UTC) < soon,
+    }
+
+
 def refused(scene: Scene) -> dict[str, Any]:
     """A user who may only receive sends; a key that is none."""
 
@@ -372,6 +394,7 @@ SCENARIOS: dict[str, Callable[[Scene], dict[str, Any]]] = {
         peek,
         schedule,
         topic,
+        topic_schedule,
         refused,
         websocket,
         deferred,

@@ -137,7 +137,15 @@ def test_an_entry_is_changed_in_its_place() -> None:
     [
         (5, "expected an object with set or remove, found 5"),
         ({}, "expected 1 to 64 fields to set or remove, found 0"),
-        ({"put": {}}, "expected no other keys than set and remove, found 'put'"),
+        ({"put": {}}, "expected no other keys than set, remove and parameters, found 'put'"),
+        ({"set": {"subject": {"parameter": "@a"}}}, "with a name of parameters"),
+        ({"set": {"subject": {"other": "@a"}}, "parameters": {"@a": "b"}}, "with a name of parameters"),
+        ({"set": {"subject": {"parameter": ["@a"]}}, "parameters": {"@a": "b"}}, "with a name of parameters"),
+        (
+            {"set": {"subject": {"parameter": "@a"}}, "parameters": {"@a": 1}},
+            "set.subject: expected a string",
+        ),
+        ({"set": {"subject": "a"}, "parameters": {}}, "parameters: expected an object"),
         ({"set": []}, "set: expected an object of paths and values, found []"),
         ({"remove": "subject"}, "remove: expected a list of paths, found 'subject'"),
         ({"set": {"priority": 5}}, "set: expected one of subject, reply-to, to, content-type"),

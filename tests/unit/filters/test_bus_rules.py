@@ -6,19 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightrail.filters.action import compile_action
 from lightrail.filters.bus_rules import (
     CORRELATED,
     Correlation,
     correlation_filter,
     expression_of,
+    parameters_of,
     sql_action,
     sql_filter,
     statements_of,
-    with_constants,
 )
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.message import MessageView
+from lightrail.filters.parameters import with_constants
+from lightrail.model import limits
 from tests.unit.amqp.peer import data
 
 
@@ -139,6 +142,74 @@ def test_a_parameter_is_its_constant(value: Any) -> None:
     assert sql_action(with_constants("SET a = @p1", {"@p1": value})) == {
         "set": {"application-properties.a": value}
     }
+
+
+@given(VALUES)
+def test_a_filter_and_an_action_with_parameters_are_written_as_they_were(value: Any) -> None:
+    parameters = {"@p1": value, "@unused": 7}
+    filter = sql_filter("a = @p1", parameters)
+    assert filter == {"sql": "a = @p1", "parameters": parameters}
+    assert (expression_of(filter), parameters_of(filter)) == ("a = @p1", parameters)
+    action = sql_action("SET a = @p1; SET b = 2; REMOVE c", parameters)
+    assert action is not None
+    assert statements_of(action) == "SET user.a = @p1; SET user.b = 2; REMOVE user.c"
+    assert parameters_of(action) == parameters
+    assert sql_action(statements_of(action), parameters_of(action)) == action
+    # What it matches and makes is the same as with constants.
+    text = with_constants("a = @p1", parameters)
+    made = compile_action(action).apply(data(b""))
+    assert made == compile_action(
+        sql_action(with_constants("SET a = @p1; SET b = 2", parameters)) or {}
+    ).apply(data(b""))
+    matches = [compile_filter(each).matches(MessageView(made)) for each in (filter, {"sql": text})]
+    assert matches[0] == matches[1]
+
+
+def test_a_parameter_may_be_a_part_of_an_expression_and_not_of_an_action() -> None:
+    filter = compile_filter(
+        sql_filter("price - @less > 3 AND colour IN (@colour)", {"@less": 1, "@colour": "red"})
+    )
+    made = compile_action(sql_action("SET price = 5; SET colour = 'red'") or {}).apply(data(b""))
+    assert filter.matches(MessageView(made))
+    assert sql_action("SET a = -@p", {"@p": 5}) == {
+        "set": {"application-properties.a": -5},
+        "parameters": {"@p": 5},
+    }
+    with pytest.raises(FilterError, match="a constant"):
+        sql_action("SET a = b = @p", {"@p": 5})
+
+
+def test_a_filter_as_json_has_its_own_parameters() -> None:
+    spec = {"subject": "a.*", "sql": "a = @p", "parameters": {"@p": 1}}
+    text = expression_of(spec)
+    assert isinstance(text, str)
+    assert parameters_of(spec) == {}
+    assert sql_filter(text) == spec
+    with pytest.raises(FilterError, match="no parameters beside a filter as JSON"):
+        sql_filter(text, {"@p": 2})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"": 1}, "the name of a parameter"),
+        ({1: 1}, "the name of a parameter"),
+        ({"@a": float("inf")}, "a text, a number or a boolean"),
+        ({"@a": [1]}, "parameters.@a: expected a text, a number or a boolean"),
+        ({"@a": "x" * limits.FILTER_PARAMETERS_BYTES}, "at most 8192 bytes of JSON"),
+    ],
+)
+def test_parameters_that_cannot_be_used_are_refused(parameters: dict[Any, Any], text: str) -> None:
+    with pytest.raises(FilterError, match=text):
+        sql_filter("b = 1", parameters)
+    with pytest.raises(FilterError, match=text):
+        sql_action("REMOVE b", parameters)
+
+
+def test_constants_make_no_expression_longer_than_others() -> None:
+    parameters = {"@a": "x" * 4000}
+    with pytest.raises(FilterError, match="at most 8192 bytes with its constants"):
+        sql_filter(" OR ".join(["b = @a"] * 3), parameters)
 
 
 def test_texts_and_quoted_names_have_no_parameters() -> None:

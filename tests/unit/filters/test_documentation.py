@@ -52,6 +52,7 @@ def test_the_page_names_every_field(name: str) -> None:
     "limit",
     [
         limits.FILTER_EXPRESSION_BYTES,
+        limits.FILTER_PARAMETERS_BYTES,
         limits.FILTER_NODES_MAX,
         limits.FILTER_DEPTH_MAX,
         limits.FILTER_PATH_BYTES,

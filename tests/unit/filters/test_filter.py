@@ -84,11 +84,17 @@ def test_filters_that_do_not_match(spec: Any) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("x", "expected an object with subject, properties, sql, selector, all, any or not, found 'x'"),
+        ("x", "expected an object with subject, properties, sql, parameters, selector, all, any or not"),
+        ({"parameters": {"@a": 1}}, "expected sql beside parameters, found no sql"),
+        ({"selector": "a = @a", "parameters": {"@a": 1}}, "expected sql beside parameters, found no sql"),
+        ({"sql": "a = 1", "parameters": {}}, "parameters: expected an object of one or more names"),
+        ({"sql": "a = 1", "parameters": {"@a": None}}, "parameters.@a: expected a text, a number or"),
+        ({"sql": "b = @a", "parameters": {"@b": 1}}, "sql: expected a constant for every parameter"),
         ({}, "expected an object with at least one of subject"),
         (
             {"colour": 1},
-            "expected no other keys than subject, properties, sql, selector, all, any or not, found 'colour'",
+            "expected no other keys than subject, properties, sql, parameters, selector, all, any or not, "
+            "found 'colour'",
         ),
         ({"subject": 1}, "subject: expected a string, found 1"),
         ({"subject": "a*"}, "subject: expected '*' and '#' as whole words"),

@@ -1,15 +1,18 @@
 """NAME/$management: what it refuses, and with which status and condition."""
 
 import uuid
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from lightrail.amqp.values import Array, Long
+from lightrail.amqp.sections import with_annotations
+from lightrail.amqp.values import Array, Long, Symbol, Timestamp
 from lightrail.frontend.nodes.entity_management import EntityManagement, is_entity_management
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.wire.bodies import Answer
 from tests.support.amqp.frontend_scene import Scene, play
 from tests.support.amqp.requests import Requester
@@ -144,3 +147,60 @@ def test_the_node_is_below_a_name() -> None:
     assert not is_entity_management("$management")
     assert not is_entity_management("/$management")
     assert not EntityManagement("q/$management").silent(b"")
+
+
+def scheduled(body: bytes, due_ms: int) -> bytes:
+    """An encoded message for this time."""
+    annotations = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(due_ms)}
+    return with_annotations(data(body), annotations)
+
+
+def of_topic(check: Callable[[Scene, Requester], Awaitable[None]], **policy: Any) -> None:
+    """Runs a check with the management node of a router."""
+
+    async def test(scene: Scene) -> None:
+        await scene.frontend.service.give(ANYBODY, "t", Policy.parse({"role": "router", **policy}))
+        await check(scene, await Requester.attach(scene.client(), "t/$management"))
+
+    play(test)
+
+
+def test_nothing_is_cancelled_at_a_router_without_scheduled_messages() -> None:
+    async def check(_scene: Scene, requester: Requester) -> None:
+        answer = await requester.ask({"sequence-numbers": Array([Long(1)], 0x81)}, operation=CANCEL)
+        found = answer.application
+        assert (found["statusCode"], found["errorCondition"]) == (404, "amqp:not-found")
+        assert "no message is scheduled in t" in found["statusDescription"]
+
+    of_topic(check)
+
+
+def test_what_is_cancelled_at_a_router_waits_in_its_queue_of_scheduled_messages() -> None:
+    async def check(scene: Scene, requester: Requester) -> None:
+        await scheduled_queue(scene.frontend.service, "t")
+        asked: list[Any] = []
+
+        async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
+            asked.append((queue, op, fields))
+            return Answer({"cancelled": 2}, memoryview(b""))
+
+        scene.frontend.ask_shard = ask  # type: ignore[method-assign]
+        numbers = Array([Long(1), Long(3)], 0x81)
+        answer = await requester.ask({"sequence-numbers": numbers}, operation=CANCEL)
+        assert answer.application["statusCode"] == 200
+        assert asked == [("t/$scheduled", "cancel", {"sequences": [0, 2]})]
+
+    of_topic(check)
+
+
+def test_a_message_that_is_too_large_for_a_router_is_not_scheduled() -> None:
+    async def check(scene: Scene, requester: Requester) -> None:
+        body = {"messages": [{"message": scheduled(b"x" * 100, 1 << 50)}]}
+        found = (await requester.ask(body, operation=SCHEDULE)).application
+        condition = "amqp:link:message-size-exceeded"
+        assert (found["statusCode"], found["errorCondition"]) == (413, condition)
+        assert "t accepts at most 100" in found["statusDescription"]
+        scene.frontend.directory.refresh()
+        assert scene.frontend.directory.find("t/$scheduled") is None
+
+    of_topic(check, max_message_bytes=100)

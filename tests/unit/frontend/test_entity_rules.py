@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp.messages import Message
-from lightrail.amqp.values import Described, ULong
+from lightrail.amqp.values import Described, Int, ULong
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
@@ -50,6 +50,11 @@ def test_rules_are_added_listed_and_removed() -> None:
         correlation = {"label": "a", "to": None, "properties": {"n": 1}}
         for body in (
             rule("sql", sql_filter={"expression": "a = 1"}, sql_rule_action={"expression": "SET b = 2"}),
+            rule(
+                "with",
+                sql_filter={"expression": "a = @a", "parameters": {"@a": Int(1)}},
+                sql_rule_action={"expression": "SET b = @b", "parameters": {"@b": "c"}},
+            ),
             rule("equal", correlation_filter=correlation),
             rule("all", true_filter={}),
             rule("none", false_filter={}),
@@ -61,6 +66,13 @@ def test_rules_are_added_listed_and_removed() -> None:
         equal = {"properties": {"subject": "a", "application-properties.n": 1}}
         assert stored(scene) == {
             "sql": {"filter": {"sql": "a = 1"}, "action": {"set": {"application-properties.b": 2}}},
+            "with": {
+                "filter": {"sql": "a = @a", "parameters": {"@a": 1}},
+                "action": {
+                    "set": {"application-properties.b": {"parameter": "@b"}},
+                    "parameters": {"@b": "c"},
+                },
+            },
             "equal": {"filter": equal, "action": None},
             "all": {"filter": None, "action": None},
             "none": {"filter": {"sql": "1=0"}, "action": None},
@@ -71,12 +83,14 @@ def test_rules_are_added_listed_and_removed() -> None:
         shown = {each.value[2]: each.value[:2] for each in found}
         action = Described(ULong(0x13700000006), ["SET user.b = 2"])
         assert shown["sql"] == [Described(ULong(0x1370000006), ["a = 1"]), action]
+        action = Described(ULong(0x13700000006), ["SET user.b = @b"])
+        assert shown["with"] == [Described(ULong(0x1370000006), ["a = @a"]), action]
         fields = [None, None, None, None, "a", None, None, None, {"n": 1}]
         assert shown["equal"] == [Described(ULong(0x1370000009), fields), EMPTY]
         assert shown["all"] == shown["without"] == [Described(ULong(0x1370000007), []), EMPTY]
         assert shown["none"] == [Described(ULong(0x1370000008), []), EMPTY]
         page = listed(await requester.ask({"top": 2, "skip": 1}, operation=LIST))
-        assert [each.value[2] for each in page] == ["equal", "all"]
+        assert [each.value[2] for each in page] == ["with", "equal"]
 
     play(test)
 
@@ -99,6 +113,21 @@ ARGUMENT = "com.microsoft:argument-error"
         (ADD, rule("a", sql_filter="x"), 400, ARGUMENT, "a map with expression"),
         (ADD, rule("a", sql_filter={"expression": "a ="}), 400, ARGUMENT, "can't be used"),
         (ADD, rule("a", sql_rule_action={"expression": "SET a = b"}), 400, ARGUMENT, "a constant"),
+        (ADD, rule("a", sql_filter={"expression": "a = @b"}), 400, ARGUMENT, "can't be used"),
+        (
+            ADD,
+            rule("a", sql_filter={"expression": "a = @b", "parameters": {"@c": 1}}),
+            400,
+            ARGUMENT,
+            "a constant for every parameter",
+        ),
+        (
+            ADD,
+            rule("a", sql_filter={"expression": "a = @b", "parameters": "x"}),
+            400,
+            ARGUMENT,
+            "expected a map",
+        ),
         (ADD, rule("a", correlation_filter="x"), 400, ARGUMENT, "expected a map"),
         (ADD, rule("a", correlation_filter={"properties": 1}), 400, ARGUMENT, "expected a map"),
         (ADD, rule("a", correlation_filter={}), 400, ARGUMENT, "at least one field"),

@@ -9,6 +9,7 @@ from proton import Message
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import Modified, Rejected
+from lightrail.amqp.sections import Header, encode_header
 from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.model import conditions, limits
@@ -16,7 +17,7 @@ from lightrail.model.placement import Placement
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import Refusal, Targets
-from lightrail.wire.frames import DURABLE, ENQUEUE_ENDS, Kind
+from lightrail.wire.frames import DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER_SIZE, Kind
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend, FakeLink, FakeShard, Said
 from tests.support.routers import Graph
 
@@ -567,3 +568,57 @@ def test_messages_of_a_shard_that_is_away_for_too_long_are_given_back() -> None:
         assert Kind.ROUTE not in [said.kind for said in rig.frontend.shards[0].said]
 
     run(check)
+
+
+def expiries(rig: Rig, shard: int = 0) -> dict[str, int]:
+    """The expiry of the frames that left, by queue."""
+    found = {}
+    for said in rig.frontend.shards[shard].take():
+        if said.kind == Kind.TARGETS:
+            rig.meaning[shard][said.number] = Targets.decode(said.body).queues
+        elif said.kind == Kind.ROUTE:
+            for queue in rig.meaning[shard][said.epoch]:
+                found[queue] = ENQUEUE_COLUMNS.unpack_from(said.part, HEADER_SIZE)[0]
+    return found
+
+
+def head(ttl_ms: int) -> bytes:
+    return encode_header(Header(ttl=ttl_ms))
+
+
+def test_messages_expire_at_the_age_of_a_router_unless_their_own_ttl_is_shorter() -> None:
+    async def check(rig: Rig) -> None:
+        now_ms = rig.graph.now_ms
+        await fan_out(rig, "a", "far")
+        await rig.graph.router("short", max_age=2)
+        await rig.graph.queue("b")
+        await rig.graph.subscribe("r", "short")
+        await rig.graph.subscribe("short", "b")
+        await rig.send(b"1")
+        assert expiries(rig) == {"a": now_ms + 5_000, "b": now_ms + 2_000}
+        assert expiries(rig, 1) == {"far": now_ms + 5_000}
+        await rig.send(head(3_000) + b"2", head=head(3_000))
+        assert expiries(rig) == {"a": now_ms + 3_000, "b": now_ms + 2_000}
+        await rig.send(head(9_000) + b"3", head=head(9_000))
+        assert expiries(rig) == {"a": now_ms + 5_000, "b": now_ms + 2_000}
+        await rig.graph.service.change(ANYBODY, "r", Policy.parse({"role": "router"}))
+        await rig.send(b"4")
+        assert expiries(rig) == {"a": 0, "b": now_ms + 2_000}
+
+    run(check, max_age=5)
+
+
+def test_what_is_sent_again_after_a_move_keeps_its_age() -> None:
+    async def check(rig: Rig) -> None:
+        now_ms = rig.graph.now_ms
+        await fan_out(rig, "a")
+        await rig.send(b"1")
+        assert expiries(rig) == {"a": now_ms + 5_000}
+        rig.frontend.shard_connections.placements["a"] = (1, 2)
+        rig.graph.now_ms += 1_000
+        await rig.refuse(1, Refusal(conditions.MOVED))
+        for _ in range(3):
+            await rig.settle()
+        assert expiries(rig, 1) == {"a": now_ms + 5_000}
+
+    run(check, max_age=5)

@@ -11,7 +11,9 @@ from proton import Message
 from lightrail.cluster.coordinator import Write
 from lightrail.filters.looks import Looks
 from lightrail.model import limits
+from lightrail.model.policy import Policy
 from lightrail.namespace.records import Subscription
+from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.router_plan import Plan
 from lightrail.namespace.routing import Routing
 from tests.support.routers import Graph
@@ -409,5 +411,31 @@ def test_a_filter_is_compiled_once_as_long_as_its_subscription_stays() -> None:
         await scene.unsubscribe(second)
         scene.directory.refresh()
         assert not scene.routing._compiled
+
+    run(check)
+
+
+def test_a_plan_has_the_age_of_each_queue_behind_routers_with_one() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("plain")
+        await scene.router("r")
+        await scene.router("short", max_age=5)
+        await scene.queue("a", "b", "c")
+        await scene.subscribe("r", "a")
+        await scene.subscribe("r", "short")
+        await scene.subscribe("short", "b")
+        await scene.subscribe("plain", "c")
+        assert scene.plan("plain").ages_ms == {}
+        assert scene.plan().ages_ms == {"b": 5_000}
+        # Of the routers on one path the least age counts, and of several paths the greatest.
+        r = await scene.service.change(ANYBODY, "r", Policy.parse({"role": "router", "max_age": 7}))
+        assert scene.plan().ages_ms == {"a": 7_000, "b": 5_000}
+        await scene.subscribe("r", "b")
+        assert scene.plan().ages_ms == {"a": 7_000, "b": 7_000}
+        await scene.service.change(ANYBODY, "short", Policy.parse({"role": "router", "max_age": 9}))
+        assert scene.plan("short").ages_ms == {"b": 9_000}
+        assert scene.plan().ages_ms == {"a": 7_000, "b": 7_000}
+        await scene.service.change(ANYBODY, "r", Policy.parse({"role": "router"}), r.revision)
+        assert scene.plan().ages_ms == {}
 
     run(check)

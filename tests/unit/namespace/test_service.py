@@ -22,6 +22,7 @@ from lightrail.namespace.errors import (
 )
 from lightrail.namespace.records import NAMES, Name, Right
 from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError, demand
+from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.namespace.service import Service, policy_from
 
 
@@ -342,12 +343,39 @@ def test_a_subscription_that_can_not_be_used_is_refused_with_the_reason(
     run(check)
 
 
+def test_a_router_has_one_queue_of_scheduled_messages() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        made = await scheduled_queue(scene.one, "r")
+        assert (made.name, made.role, made.policy["delay"]) == ("r/$scheduled", Role.QUEUE, True)
+        assert await scene.coordinator.placement("r/$scheduled") is not None
+        scene.two.directory.refresh()
+        assert (await scheduled_queue(scene.two, "r")).revision == made.revision
+        await scene.one.change(ANYBODY, "r/$scheduled", policy())
+        with pytest.raises(ServiceError, match="expected a queue whose policy has delay"):
+            await scheduled_queue(scene.one, "r")
+
+    run(check)
+
+
+def test_no_queue_of_scheduled_messages_stays_behind_without_its_router() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "q", policy())
+        with pytest.raises(MissingError, match="no router"):
+            await scheduled_queue(scene.one, "q")
+        assert [record.name for record in scene.one.directory.below("")] == ["q"]
+        assert set(await scene.coordinator.placements()) == {"q"}
+
+    run(check)
+
+
 def test_a_router_takes_the_queues_of_its_subscriptions_along() -> None:
     async def check(scene: Scene) -> None:
         await scene.one.give(ANYBODY, "r", policy("router"))
         for name in ("q", "r/$subscriptions/k"):
             await scene.one.give(ANYBODY, name, policy())
             await scene.one.subscribe(ANYBODY, "r", name)
+        await scheduled_queue(scene.one, "r")
         await scene.one.drop(ANYBODY, "r")
         assert [record.name for record in scene.one.directory.below("")] == ["q"]
         assert list(scene.one.directory.every_subscription()) == []

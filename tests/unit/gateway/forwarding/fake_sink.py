@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.gateway.links.outgoing import Outgoing
+from lightrail.gateway.links.routing import Carried
 
 
 class FakeSink:
@@ -26,6 +27,10 @@ class FakeSink:
             self.waiting += len(letters)
             await self.gate.wait()
         return answers
+
+    async def route(self, router: str, message: Outgoing, carried: Carried) -> NotSentError | None:
+        (problem,) = await self.send(router, [message])
+        return problem
 
     def messages(self, name: str) -> list[bytes]:
         return [letter.message for letter in self.letters.get(name, [])]

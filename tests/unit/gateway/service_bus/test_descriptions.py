@@ -30,6 +30,7 @@ def read(inner: str) -> Rule:
         None,
         {"sql": "1=0"},
         {"sql": "a < 'b' AND c > 1"},
+        {"sql": "a < @b AND c > @d", "parameters": {"@b": "it's", "@d": 1, "@e": 1.5, "@f": True}},
         {"subject": "a.#"},
         {"properties": {"subject": "a", "group-id": "b", "reply-to-group-id": "c", "content-type": "d"}},
         {"properties": {"application-properties.a": 1, "application-properties.b": True}},
@@ -40,7 +41,11 @@ def read(inner: str) -> Rule:
 )
 @pytest.mark.parametrize(
     "action",
-    [None, {"set": {"subject": "it's", "application-properties.a b": -1}, "remove": ["reply-to"]}],
+    [
+        None,
+        {"set": {"subject": "it's", "application-properties.a b": -1}, "remove": ["reply-to"]},
+        {"set": {"subject": {"parameter": "@s"}}, "remove": ["reply-to"], "parameters": {"@s": "it's"}},
+    ],
 )
 def test_what_is_shown_reads_as_the_same(filter: Any, action: Any) -> None:
     shown = described(RULE, rule_properties("r", {"filter": filter, "action": action}, "now"))
@@ -79,11 +84,20 @@ def with_pairs(*pairs: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "expression", "expected"),
     [
-        ("SqlFilter", "k = @k", {"filter": {"sql": "k = 'it''s'"}}),
-        ("SqlRuleAction", "SET k = @k", {"action": {"set": {"application-properties.k": "it's"}}}),
+        ("SqlFilter", "k = @k", {"filter": {"sql": "k = @k", "parameters": {"@k": "it's"}}}),
+        (
+            "SqlRuleAction",
+            "SET k = @k",
+            {
+                "action": {
+                    "set": {"application-properties.k": {"parameter": "@k"}},
+                    "parameters": {"@k": "it's"},
+                }
+            },
+        ),
     ],
 )
-def test_parameters_of_an_expression_are_replaced_by_their_constants(
+def test_parameters_of_an_expression_are_kept_with_it(
     kind: str, expression: str, expected: dict[str, object]
 ) -> None:
     pair = PAIR.replace("<Key>k", "<Key>@k").format("string", "it's")

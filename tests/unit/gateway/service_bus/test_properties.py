@@ -144,7 +144,6 @@ def test_keys_are_not_made_here() -> None:
     ("name", "value"),
     [
         ("RequiresDuplicateDetection", "true"),
-        ("DefaultMessageTimeToLive", "PT1H"),
         ("MaxSizeInMegabytes", "2048"),
         ("EnableSubscriptionPartitioning", "true"),
         ("FilteringMessagesBeforePublishing", "true"),
@@ -157,6 +156,21 @@ def test_a_topic_stores_nothing(name: str, value: str) -> None:
         changed(NEW_TOPIC, {name: element(name, value)}, present)
     wanted = {"UserMetadata": element("UserMetadata", "orders")}
     assert changed(NEW_TOPIC, wanted, present)["description"] == "orders"
+
+
+def test_the_time_to_live_of_a_topic_is_its_age_and_the_longest_duration_is_none() -> None:
+    def with_life(policy: Policy, value: str) -> Policy:
+        present = topic_properties(policy, SERVER)
+        return changed(policy, {"DefaultMessageTimeToLive": element("x", value)}, present)
+
+    aged = with_life(NEW_TOPIC, "PT10M")
+    assert aged.given == {"unroutable": "drop", "max_age": 600}
+    assert topic_properties(aged, SERVER)["DefaultMessageTimeToLive"] == "PT10M"
+    ageless = with_life(aged, "P10675199DT2H48M5.4775807S")
+    assert ageless == NEW_TOPIC
+    assert topic_properties(ageless, SERVER)["DefaultMessageTimeToLive"] == FOREVER
+    with pytest.raises(ProblemError, match="DefaultMessageTimeToLive"):
+        with_life(NEW_TOPIC, "PT0S")
 
 
 def test_elements_where_text_is_expected_are_refused() -> None:

@@ -1,0 +1,211 @@
+"""azure-servicebus for Python and messages that are scheduled in a topic: subscriptions get them in time."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
+
+from tests.interop.azure_scene import client_for, key_of, received
+from tests.interop.test_proton_security import admin
+from tests.support import wait
+from tests.support.broker import Broker
+from tests.support.moves import move
+from tests.support.namespace import change, drop, give, named, permit, subscribe
+
+HOUR = timedelta(hours=1)
+SOON = timedelta(seconds=1.5)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    data = tmp_path_factory.mktemp("azure") / "data"
+    key_of(data, "first")
+    with Broker(data, "--allow-anonymous", "true", "--shards", "2") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def key(guarded: Broker) -> str:
+    return key_of(guarded.data, "shop")
+
+
+@pytest.fixture
+def client(guarded: Broker, key: str) -> Iterator[ServiceBusClient]:
+    with client_for(guarded, key) as made:
+        yield made
+
+
+def add(broker: Broker, topic: str, id: str, **policy: Any) -> str:
+    """A subscription with a queue, whose name is returned."""
+    target = f"{topic}/{id}"
+    give(broker.data, target, role="queue", **policy)
+    subscribe(broker.data, topic, target, id=id)
+    return target
+
+
+def texts(messages: Sequence[object]) -> list[str]:
+    return [str(message) for message in messages]
+
+
+def left(client: ServiceBusClient, queue: str) -> list[str]:
+    """The messages that are ready in a queue."""
+    with client.get_queue_receiver(queue) as receiver:
+        return texts(receiver.peek_messages(50))
+
+
+def test_a_scheduled_message_gets_to_the_subscriptions_that_there_are_when_it_is_due(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="router", unroutable="drop")
+    add(guarded, queue, "before")
+    with client.get_topic_sender(queue) as sender:
+        soon = datetime.now(UTC) + timedelta(seconds=4)
+        assert sender.schedule_messages([ServiceBusMessage("1"), ServiceBusMessage("2")], soon) == [1, 2]
+        sender.send_messages(ServiceBusMessage("3", scheduled_enqueue_time_utc=soon))
+        sender.send_messages(
+            [ServiceBusMessage("4", scheduled_enqueue_time_utc=soon), ServiceBusMessage("now")]
+        )
+        assert left(client, f"{queue}/before") == ["now"]
+        add(guarded, queue, "after")
+        assert datetime.now(UTC) < soon
+        for id, expected in (("before", ["1", "2", "3", "4", "now"]), ("after", ["1", "2", "3", "4"])):
+            with client.get_subscription_receiver(queue, id) as receiver:
+                found = received(receiver, len(expected))
+                assert sorted(texts(found)) == expected
+                for each in found:
+                    if str(each) != "now":
+                        assert each.enqueued_time_utc >= soon - timedelta(milliseconds=1)
+                    receiver.complete_message(each)
+    assert datetime.now(UTC) >= soon
+
+
+def test_a_cancelled_message_gets_to_no_subscription(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="router")
+    targets = [add(guarded, queue, "one"), add(guarded, queue, "two")]
+    with client.get_topic_sender(queue) as sender:
+        with pytest.raises(ServiceBusError, match="no message is scheduled"):
+            sender.cancel_scheduled_messages(1)
+        soon = datetime.now(UTC) + SOON
+        numbers = sender.schedule_messages([ServiceBusMessage(text) for text in "abc"], soon)
+        sender.cancel_scheduled_messages(numbers[:2])
+        with pytest.raises(ServiceBusError, match="not scheduled"):
+            sender.cancel_scheduled_messages(numbers[0])
+        wait.until(lambda: [left(client, each) for each in targets] == [["c"]] * 2, "the third is there")
+        with pytest.raises(ServiceBusError, match="not scheduled"):
+            sender.cancel_scheduled_messages(numbers[2])
+
+
+def test_the_time_to_live_begins_when_a_message_is_due(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="router")
+    add(guarded, queue, "mine")
+    soon, life = datetime.now(UTC) + SOON, timedelta(minutes=1)
+    message = ServiceBusMessage("x", time_to_live=life)
+    with (
+        client.get_topic_sender(queue) as sender,
+        client.get_subscription_receiver(queue, "mine") as receiver,
+    ):
+        sender.schedule_messages(message, soon)
+        sender.send_messages(ServiceBusMessage("y", time_to_live=life, scheduled_enqueue_time_utc=soon))
+        found = received(receiver, 2)
+        assert sorted(texts(found)) == ["x", "y"]
+        for each in found:
+            assert soon + life <= each.expires_at_utc + timedelta(milliseconds=2)
+
+
+def test_a_message_that_the_topic_rejects_when_due_is_a_dead_letter_with_the_reason(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="router")
+    with client.get_topic_sender(queue) as sender:
+        sender.schedule_messages(ServiceBusMessage("x"), datetime.now(UTC))
+    with client.get_queue_receiver(f"{queue}/$scheduled/$dlq") as receiver:
+        (dead,) = received(receiver, 1)
+        assert str(dead) == "x"
+        assert dead.dead_letter_error_description == (
+            f"nobody subscribes to {queue}, or no filter lets this message pass"
+        )
+    add(guarded, queue, "mine")
+    permit(guarded.data, "anonymous", queue, "send", "listen")
+    admin(guarded.data, "--url", f"http://{guarded.http}", "dlq", "redrive", f"{queue}/$scheduled")
+    with client.get_subscription_receiver(queue, "mine") as receiver:
+        assert texts(received(receiver, 1)) == ["x"]
+
+
+def test_what_one_subscription_refuses_is_stored_once_in_the_others(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    """The queues are on two shards, so that one may store a message that the other refuses."""
+    give(guarded.data, queue, role="router")
+    targets = [add(guarded, queue, id) for id in ("one", "two", "three", "four")]
+    full = targets[0]
+    shards = move(guarded.data, *targets)
+    change(guarded.data, full, role="queue", max_length=0)
+    with client.get_topic_sender(queue) as sender:
+        sender.schedule_messages(ServiceBusMessage("x"), datetime.now(UTC))
+        others = [each for each in targets[1:] if shards[each] != shards[full]]
+        assert others
+        wait.until(lambda: all(left(client, each) == ["x"] for each in others), "the others have it")
+        # The next attempt is in the second after the first.
+        change(guarded.data, full, role="queue")
+        wait.until(lambda: all(left(client, each) == ["x"] for each in targets), "all have it once")
+
+
+def test_scheduled_messages_survive_kill_9_and_moves(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    key = key_of(data, "shop")
+    with Broker(data, "--allow-anonymous", "true", "--shards", "2") as broker:
+        give(data, "t", role="router")
+        add(broker, "t", "mine")
+        with client_for(broker, key) as client, client.get_topic_sender("t") as sender:
+            late = sender.schedule_messages(
+                [ServiceBusMessage("a"), ServiceBusMessage("b")], datetime.now(UTC) + HOUR
+            )
+            move(data, "t/$scheduled")
+            sender.cancel_scheduled_messages(late[0])
+            sender.schedule_messages(ServiceBusMessage("soon"), datetime.now(UTC) + timedelta(seconds=3))
+        os.kill(broker.pid("shard"), signal.SIGKILL)
+        os.kill(broker.pid("gateway"), signal.SIGKILL)
+
+        def found() -> list[str]:
+            try:
+                with client_for(broker, key) as client:
+                    return left(client, "t/mine")
+            except ServiceBusError:
+                return []
+
+        wait.until(lambda: found() == ["soon"], "the message arrives")
+        with client_for(broker, key) as client, client.get_topic_sender("t") as sender:
+            assert left(client, "t/$scheduled") == ["b"]
+            sender.cancel_scheduled_messages(late[1])
+
+
+def test_a_topic_takes_its_scheduled_messages_along(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="router")
+    with client.get_topic_sender(queue) as sender:
+        sender.schedule_messages(ServiceBusMessage("x"), datetime.now(UTC) + HOUR)
+    assert named(guarded.data, queue) == [queue, f"{queue}/$scheduled"]
+    drop(guarded.data, queue)
+    assert named(guarded.data, queue) == []
+
+
+def test_who_may_not_send_to_a_topic_schedules_and_cancels_nothing(guarded: Broker, queue: str) -> None:
+    give(guarded.data, queue, role="router")
+    key = key_of(guarded.data, f"reader{queue[-1]}", "--rights", "listen", "--prefix", queue)
+    with client_for(guarded, key) as client:
+        with pytest.raises(ServiceBusError), client.get_topic_sender(queue) as sender:
+            sender.schedule_messages(ServiceBusMessage("x"), datetime.now(UTC) + HOUR)
+        with pytest.raises(ServiceBusError), client.get_topic_sender(queue) as sender:
+            sender.cancel_scheduled_messages(1)
+    assert named(guarded.data, queue) == [queue]

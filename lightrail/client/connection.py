@@ -25,6 +25,9 @@ from lightrail.client.opening import Opening
 from lightrail.client.options import Address, Credentials, ReconnectPolicy, pause_s
 from lightrail.client.receiver import CREDIT, Receiver
 from lightrail.client.requests import Requester
+from lightrail.client.resuming import resume_of
+from lightrail.client.resuming_receiver import ResumingReceiver
+from lightrail.client.resuming_sender import ResumingSender
 from lightrail.client.sender import CLOSE_S, WINDOW, Sender
 from lightrail.client.sessions import Sessions
 from lightrail.client.sources import check_options, source_of
@@ -146,6 +149,8 @@ class Connection:
         window: int = WINDOW,
         name: str | None = None,
         presettled: bool = False,
+        resume: int | None = None,
+        durable: bool = True,
     ) -> Sender:
         """A sender to an address; `await` its `opened`, or use it in `async with`.
 
@@ -154,10 +159,15 @@ class Connection:
             window: messages without an outcome from which on `send` waits.
             name: of the link, by which the broker identifies it after a loss.
             presettled: messages are sent settled, at most once, without outcomes.
+            resume: seconds for which the broker keeps the state of the link after a loss, so that it stores
+                each message once (exactly once; LightRail does). None: it does not.
+            durable: with resume, it keeps the state on disk, also over its restart.
         """
-        return self._add(
-            Sender(self, address, window=window, name=name or self._number(), presettled=presettled)
-        )
+        excluded = {"presettled": presettled, "no address": address is None}
+        wanted, name = resume_of(resume, durable, excluded), name or self._number()
+        if wanted is not None:
+            return self._add(ResumingSender(self, address, window=window, name=name, resume=wanted))
+        return self._add(Sender(self, address, window=window, name=name, presettled=presettled))
 
     def receiver(
         self,
@@ -177,6 +187,8 @@ class Connection:
         shared: bool = False,
         dynamic: bool = False,
         renew_for: float = 0.0,
+        resume: int | None = None,
+        durable: bool = True,
     ) -> Receiver:
         """A receiver of an address; `await` its `opened`, or use it in `async with`.
 
@@ -199,9 +211,19 @@ class Connection:
             dynamic: the broker makes a node that lives as long as the link, whose name becomes `address`.
             renew_for: seconds for which locks of unsettled messages are renewed, for handlers that may take
                 longer than the queue's lock_duration. 0: not at all.
+            resume: seconds for which unsettled messages stay locked for it after a loss, and can be settled
+                when it is connected again, so that none is received twice (exactly once; LightRail does).
+            durable: with resume, also over a restart of the broker.
         """
         # Long for its arguments, which are the public interface.
         check_options(credit, presettled, renew_for, subscription, shared, self._is_named)
+        excluded = {
+            "presettled": presettled,
+            "browse": browse,
+            "dynamic": dynamic,
+            "subscription": subscription,
+        }
+        wanted = resume_of(resume, durable, excluded)
         if subscription is not None:
             # Of the name of a link to a shared subscription the broker ignores the part from | on.
             name = f"{subscription}|{self._number()}" if shared else subscription
@@ -219,10 +241,23 @@ class Connection:
             shared=shared,
         )
         name = name or self._number()
-        receiver = Receiver(
-            self, address, credit=credit, name=name, source=source, presettled=presettled, renew_for=renew_for
+        if wanted is None:
+            return self._add(
+                Receiver(
+                    self,
+                    address,
+                    credit=credit,
+                    name=name,
+                    source=source,
+                    presettled=presettled,
+                    renew_for=renew_for,
+                )
+            )
+        return self._add(
+            ResumingReceiver(
+                self, address, credit=credit, name=name, source=source, renew_for=renew_for, resume=wanted
+            )
         )
-        return self._add(receiver)
 
     def transaction(self) -> Transaction:
         """A transaction, for `async with`: all that is sent and settled in it takes effect at its end, or

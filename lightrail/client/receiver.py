@@ -148,7 +148,7 @@ class Receiver(Link):
         check_has_no_window(self.address, incoming.window)
         incoming.granted = max(0, incoming.granted + count)
         if self._link is not None and self._attached:
-            self._link.grant(incoming.granted)
+            self._link.grant(incoming.credit)
             assert self._wire is not None
             self._wire.touch()
 
@@ -181,8 +181,12 @@ class Receiver(Link):
         finally:
             self.flush()
             if link is self._link:
-                link.release_unsettled()
+                self._release(link)
             self._leave()
+
+    def _release(self, link: EngineLink) -> None:
+        """Releases deliveries without an outcome."""
+        link.release_unsettled()
 
     async def unsubscribe(self) -> None:
         """Closes the receiver, and ends its durable subscription with its messages.
@@ -396,4 +400,4 @@ class Receiver(Link):
         incoming = self._incoming
         if incoming.needs_refill and self._closed is None:
             incoming.received = 0
-            link.grant(max(0, incoming.window - len(incoming.buffer)))
+            link.grant(incoming.credit)

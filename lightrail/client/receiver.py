@@ -79,9 +79,7 @@ class Receiver(Link):
         """The next message, when there is one. Ends when the receiver is closed."""
         while not self._incoming.buffer:
             if self._closed is not None:
-                if isinstance(self._closed, ClosedError):
-                    raise StopAsyncIteration
-                raise self._closed
+                raise StopAsyncIteration if isinstance(self._closed, ClosedError) else self._closed
             await self._wait()
         return self._incoming.pop()
 
@@ -161,8 +159,7 @@ class Receiver(Link):
         if self._closed is not None:
             return
         self._connection.check_loop()
-        error = ClosedError(f"{self.what} is closed")
-        link = self._link
+        error, link = ClosedError(f"{self.what} is closed"), self._link
         if link is None or not self._attached or self._presettled:
             self.end(error)
             return

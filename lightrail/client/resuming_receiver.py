@@ -1,8 +1,8 @@
 """Receivers whose link is resumed over the loss of a connection: no message is received twice (2.6.13).
 
-Each delivery is kept by its delivery-tag until the broker has settled it, which it does when it has stored the
-outcome (rcv-settle-mode second). After a loss the attach has the tags with these outcomes, and the broker's
-map decides:
+Each delivery is kept by its delivery-tag until the broker has settled it, which it does when the outcome is
+stored (rcv-settle-mode second). After a loss the attach has the tags with these outcomes, and the map of the
+broker decides:
 
     the broker has no delivery,
         the client has an outcome     the outcome is stored
@@ -124,8 +124,8 @@ class ResumingReceiver(Receiver):
         self._was_attached = False
         """Whether the broker has the state of a former attach."""
         self._repeats = self._has_less = False
-        """Whether our map was incomplete, and whether fewer deliveries are unsettled since: the link is attached
-        again when the outcomes in the map are stored."""
+        """Whether our map was incomplete, and whether fewer deliveries are unsettled since: the link is
+        attached again when the outcomes in the map are stored."""
         self._timer: asyncio.TimerHandle | None = None
         self._stored: asyncio.Future[None] | None = None
         """Done when the broker has stored all outcomes, for a receiver that closes."""

@@ -27,7 +27,7 @@ from lightrail.amqp.receiver import OUTCOMES
 from lightrail.amqp.session import Session
 from lightrail.client.errors import ClientError
 from lightrail.client.link import LinkConnection
-from lightrail.client.outcomes import UNKNOWN, Outcome, outcome_of
+from lightrail.client.outcomes import Outcome, outcome_of
 from lightrail.client.resuming import (
     UNKNOWN_TOO_LATE,
     Resume,

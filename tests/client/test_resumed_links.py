@@ -53,7 +53,9 @@ class Once:
             assert sender.resumes
             while not self.stopping:
                 for _ in range(self.chance.randrange(1, WINDOW)):
-                    self.outcomes.append(sender.send_nowait(len(self.outcomes), durable=self.chance.random() < 0.5))
+                    self.outcomes.append(
+                        sender.send_nowait(len(self.outcomes), durable=self.chance.random() < 0.5)
+                    )
                 await asyncio.wait(self.outcomes[-WINDOW:])
 
     async def receive(self, connection: Connection) -> None:

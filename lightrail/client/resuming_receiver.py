@@ -379,3 +379,4 @@ class ResumingReceiver(Receiver):
             self.forget(delivery)
         else:
             self._remove(delivery)
+        self._has_less = True

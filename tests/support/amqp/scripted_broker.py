@@ -60,12 +60,12 @@ class ScriptedBroker:
         return not self._events[kind].empty()
 
     async def attach(
-        self, timeout: int = 60, *, mode: int = 1, credit: int = 100, **answer: Any
+        self, kept_s: int = 60, *, mode: int = 1, credit: int = 100, **answer: Any
     ) -> tuple[Link, dict[bytes, Any] | None]:
         """Accepts the next attach; returns the link, and the map of the client.
 
         Args:
-            timeout: that the broker's terminus is answered with.
+            kept_s: timeout that the broker's terminus is answered with.
             mode: rcv-settle-mode of the answer.
             credit: of a link on which the client sends.
             answer: more fields of the answer.
@@ -74,9 +74,9 @@ class ScriptedBroker:
         assert link.attach is not None
         theirs = link.attach.unsettled
         if link.is_sender:
-            answer["source"] = Source(address="q", timeout=timeout)
+            answer["source"] = Source(address="q", timeout=kept_s)
         else:
-            answer["target"] = Target(address="q", timeout=timeout)
+            answer["target"] = Target(address="q", timeout=kept_s)
             link.keep_tags()
         link.accept(rcv_settle_mode=mode, **answer)
         if not link.is_sender and credit:

@@ -336,10 +336,10 @@ def test_a_receiver_that_asks_for_single_messages_has_its_unused_credit_again() 
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        ({"timeout": 0}, {"timeout": 0}),
+        ({"kept_s": 0}, {"kept_s": 0}),
         ({"mode": 0}, {"mode": 0}),
         ({}, {}),
-        ({}, {"timeout": 0, "unsettled": {}}),
+        ({}, {"kept_s": 0, "unsettled": {}}),
     ],
     ids=["no time", "settles first", "no map", "another broker"],
 )
@@ -377,7 +377,7 @@ def test_many_outcomes_at_a_broker_that_confirms_none_use_no_room() -> None:
             connect(broker.url, reconnect=SOON) as connection,
         ):
             receiver = connection.receiver("q", credit=4, resume=60)
-            link, _ = await attach(broker, 0, mode=0, timeout=0)
+            link, _ = await attach(broker, 0, mode=0, kept_s=0)
             for number in range(100):
                 await until(lambda: link.credit > 0)
                 link.send_one(encoded(number))

@@ -10,8 +10,16 @@ from lightrail.amqp import events
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Accepted, AmqpError, Modified, Received, Rejected, Released
 from lightrail.amqp.values import Symbol
-from lightrail.client import ClientError, Message, Outcome, OutcomeKind, ReconnectPolicy, Sender, connect
-from lightrail.client import resuming_sender
+from lightrail.client import (
+    ClientError,
+    Message,
+    Outcome,
+    OutcomeKind,
+    ReconnectPolicy,
+    Sender,
+    connect,
+    resuming_sender,
+)
 from tests.support.amqp.scripted_broker import ScriptedBroker
 
 pytestmark = pytest.mark.usefixtures("closes_soon")
@@ -238,10 +246,10 @@ def test_tags_of_two_senders_differ() -> None:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        ({"timeout": 0}, {"timeout": 0, "unsettled": {}}),
+        ({"kept_s": 0}, {"kept_s": 0, "unsettled": {}}),
         ({"mode": 0}, {"mode": 0, "unsettled": {}}),
         ({}, {}),
-        ({}, {"timeout": 0, "unsettled": {}}),
+        ({}, {"kept_s": 0, "unsettled": {}}),
     ],
     ids=["no time", "settles first", "no map", "another broker"],
 )
@@ -320,7 +328,7 @@ def test_messages_become_unknown_when_the_time_has_passed_without_a_broker() -> 
         async with broker:
             connection = await connect(broker.url, reconnect=SOON)
             sender = connection.sender("q", resume=1)
-            answers, _ = await lost(broker, sender, 2, timeout=1)
+            answers, _ = await lost(broker, sender, 2, kept_s=1)
             waits = sender.send_nowait("never sent")
             await broker.close()
             assert [(await answer).kind for answer in answers] == [OutcomeKind.UNKNOWN] * 2

@@ -208,6 +208,9 @@ TABLE: Final[Mapping[str, Mapping[str, Proof]]] = {
             "over_kills_of_the_broker_everything_accepted_arrives_without_a_line_of_application_code",
         ),
     },
+    "links that are resumed": {
+        OURS: _ours("resumed_links", "over_many_cuts_each_message_is_stored_and_received_once_in_order"),
+    },
     "users and TLS": {
         PROTON: _proton("security", "tls_with_a_password"),
         RHEA: _rhea("users_and_tls"),

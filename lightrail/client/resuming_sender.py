@@ -56,13 +56,14 @@ class ResumingSender(Sender):
         self._resume = resume
         self._prefix = secrets.token_bytes(PREFIX_BYTES)
         self._sent: dict[int, tuple[bytes, float]] = {}
-        """Messages without an outcome, by number in the order of sending, and when they were last sent."""
+        """Messages without an outcome, by number in the order of sending, and when they were first sent."""
         self._next = 0
         """Number of the first new message of the next attach."""
         self._kept_s = 0
         """Seconds for which the broker keeps the state of the link; 0 if it does not."""
         self._lived_at = 0.0
-        """When the link lived by the broker's latest answer; times are those of `now_s`."""
+        """When the link certainly lived: the latest attach was sent that was answered, or the latest message
+        with an outcome. Times are those of `now_s`."""
         self._attached_at = 0.0
         """When the latest attach was sent."""
         self._most = 1
@@ -209,7 +210,6 @@ class ResumingSender(Sender):
                     self._conclude(number, outcome_of(state))
                     link.send_again(number, resume=True, settled=True, state=state)
                 else:
-                    self._sent[number] = payload, now
                     self._awaited.add(number)
                     link.send_again(number, payload, resume=True, state=BEGINNING)
             elif is_incomplete:
@@ -219,7 +219,6 @@ class ResumingSender(Sender):
             elif largest and len(payload) > largest:
                 self._conclude(number, outcome_of_size(len(payload), largest))
             else:
-                self._sent[number] = payload, now
                 link.send_again(number, payload, resume=False)
         if self._repeats and not found:
             # The broker announces other deliveries than ours for ever.

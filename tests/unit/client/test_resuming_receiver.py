@@ -453,11 +453,13 @@ def test_outcomes_that_exceed_a_frame_are_concluded_part_by_part() -> None:
                 for number in range(1, count):
                     if tag(number) in theirs:
                         link.send_again(number, resume=True, settled=True, state=theirs[tag(number)])
+                        broker.write()
                         left.discard(tag(number))
-                broker.write()
+                        await until(lambda: len(receiver._unsettled) == len(left))  # type: ignore[attr-defined]
                 if is_incomplete:
                     assert not (await broker.next(events.Detached)).closed
-            assert rounds > 2
+            # A map has room for three outcomes.
+            assert rounds == 3
             assert len(broker.connections) == 1
             await deliveries[0].accept()
             await outcome(broker, 0)
@@ -519,6 +521,25 @@ def test_a_link_that_the_broker_detaches_is_resumed_on_the_same_connection() -> 
             await deliveries[0].accept()
             await outcome(broker, 0)
             assert len(broker.connections) == 1
+
+    play(test())
+
+
+def test_a_link_that_is_ended_with_an_error_is_not_resumed() -> None:
+    """An outcome that the broker refuses with the link would end each resumed link."""
+
+    async def test() -> None:
+        async with ScriptedBroker() as broker, connect(broker.url, reconnect=SOON) as connection:
+            receiver = connection.receiver("q", resume=60)
+            link, deliveries = await received(broker, receiver, 2)
+            await deliveries[1].accept()
+            await outcome(broker, 1)
+            link.detach("amqp:decode-error", "refused")
+            broker.write()
+            _, theirs = await attach(broker, 2, unsettled={})
+            assert theirs == {}
+            with pytest.raises(LostError):
+                await deliveries[0].accept()
 
     play(test())
 

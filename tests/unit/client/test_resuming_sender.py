@@ -308,9 +308,10 @@ def test_the_link_s_time_counts_from_the_last_proof_that_it_lived(monkeypatch: p
             link, _ = await broker.attach()
             await sender.opened()
             slow = sender.send_nowait("slow")
+            tags, _ = await sent(broker, 1)
             clock.now_s += 100
             fast = sender.send_nowait("fast")
-            tags, _ = await sent(broker, 2)
+            await sent(broker, 1)
             await settled(link, broker, 1, 1)
             assert (await fast).accepted
             clock.now_s += 59
@@ -318,6 +319,26 @@ def test_the_link_s_time_counts_from_the_last_proof_that_it_lived(monkeypatch: p
             await broker.attach(unsettled={})
             assert (await sent(broker, 1))[0] == tags[:1]
             assert not slow.done()
+
+    play(test())
+
+
+def test_each_attach_that_is_answered_begins_the_link_s_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        clock = Clock(monkeypatch)
+        async with ScriptedBroker() as broker, connect(broker.url, reconnect=SOON) as connection:
+            sender = connection.sender("q", resume=60)
+            answers, tags = await lost(broker, sender, 1)
+            for _ in range(3):
+                # Not within the time between attach and answer, which is not known to be part of its life.
+                await broker.attach(unsettled={})
+                assert (await sent(broker, 1))[0] == tags
+                clock.now_s += 50
+                broker.lose()
+                await until(lambda: not sender.healthy)
+            assert not answers[0].done()
+            await broker.attach(unsettled={tags[0]: Accepted()})
+            await accepted(answers)
 
     play(test())
 

@@ -150,7 +150,7 @@ class LinkEndpoint(Link):
         )
         unsettled = answer.get("unsettled")
         if unsettled is not None:
-            body = self._with_unsettled(body, unsettled)
+            body = self.with_unsettled(body, unsettled)
         if len(body) + 8 > self.session.connection.peer_max_frame_size:
             self.session.fail(
                 SessionProtocolError(
@@ -164,7 +164,7 @@ class LinkEndpoint(Link):
         self.session.write(body)
         self._keep_little()
 
-    def _with_unsettled(self, body: bytes, unsettled: dict[bytes, Any]) -> bytes:
+    def with_unsettled(self, body: bytes, unsettled: dict[bytes, Any]) -> bytes:
         """Our attach with as much of the map as a frame has room for; the deliveries in it may be resumed."""
         attach, _ = decode_performative(body, 0, len(body))
         # The header of a frame, that of a map, and incomplete-unsettled.

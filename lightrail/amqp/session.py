@@ -113,8 +113,13 @@ class Session(Settlement):
         rcv_settle_mode: int = 0,
         properties: dict[Symbol, Any] | None = None,
         desired_capabilities: list[Symbol] | None = None,
+        unsettled: dict[bytes, Any] | None = None,
     ) -> LinkEndpoint:
-        """Attach a link from our side; the event Attached follows the peer's answer."""
+        """Attach a link from our side; the event Attached follows the peer's answer.
+
+        Args:
+            unsettled: tags and our states of deliveries of a former attach (2.6.13); see AttachAnswer.
+        """
         if self.state not in (MAPPED, BEGIN_SENT):
             raise LocalError(f"{self!r} is ended: no link can be attached")
         key = (name, is_sender)
@@ -133,7 +138,8 @@ class Session(Settlement):
         self._requests[key] = link
         if is_sender:
             link.begin_count(self.connection.settings.initial_delivery_count)
-        self.write(link.attach_body(None, desired_capabilities, properties))
+        body = link.attach_body(None, desired_capabilities, properties)
+        self.write(body if unsettled is None else link.with_unsettled(body, unsettled))
         return link
 
     def end(

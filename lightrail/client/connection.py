@@ -8,28 +8,24 @@ import asyncio
 import os
 import secrets
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from lightrail.amqp.performatives import AmqpError, Source
+from lightrail.amqp.performatives import AmqpError
 from lightrail.amqp.values import Symbol
 from lightrail.client.affinity import check_loop
 from lightrail.client.errors import AuthenticationError, ClientError, ClosedError, ConnectError
 from lightrail.client.events import Event, Reporter
 from lightrail.client.link import Link
+from lightrail.client.link_factory import LinkFactory
 from lightrail.client.links import Links, LinkType
 from lightrail.client.locks import Locks
-from lightrail.client.management import NODE, Management
 from lightrail.client.opening import Opening
 from lightrail.client.options import Address, Credentials, ReconnectPolicy, pause_s
-from lightrail.client.receiver import CREDIT, Receiver
-from lightrail.client.requests import Requester
-from lightrail.client.sender import CLOSE_S, WINDOW, Sender
+from lightrail.client.sender import CLOSE_S
 from lightrail.client.sessions import Sessions
-from lightrail.client.sources import check_options, source_of
 from lightrail.client.tokens import Tokens, TokenSource
-from lightrail.client.transaction import Transaction, TransactionLink
 from lightrail.client.wire import Wire
 
 STABLE_S: Final = 1.0
@@ -39,7 +35,7 @@ PRODUCT: Final = Symbol("product")
 """Property of open with the name of the broker's software."""
 
 
-class Connection:
+class Connection(LinkFactory):
     """A connection to a broker at one of several addresses. Made by `lightrail.client.connect`."""
 
     def __init__(
@@ -57,8 +53,9 @@ class Connection:
             raise ValueError("expected the address of a broker, as amqp://localhost")
         self._addresses = [Address.parse(url) for url in urls]
         self._tokens = None if token is None else Tokens(self, token, self._abort)
-        self._is_named = name is not None
-        self._name = name or f"lightrail-client-{os.getpid()}-{secrets.token_hex(4)}"
+        super().__init__(
+            name or f"lightrail-client-{os.getpid()}-{secrets.token_hex(4)}", is_named=name is not None
+        )
         self._policy = reconnect or ReconnectPolicy()
         self.loop = asyncio.get_running_loop()
         self._reporter = Reporter(self.loop, on_event)
@@ -82,9 +79,6 @@ class Connection:
         self._first: asyncio.Future[None] = self.loop.create_future()
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
-        self._numbers = 0
-        self._coordinator: TransactionLink | None = None
-        """Made with the first transaction."""
         self.locks = Locks(self)
         self._closing = False
 
@@ -138,118 +132,6 @@ class Connection:
     def fileno(self) -> int:
         """The number of its socket in this process; -1 while it has none."""
         return -1 if self._wire is None else self._wire.fileno()
-
-    def sender(
-        self,
-        address: str | None = None,
-        *,
-        window: int = WINDOW,
-        name: str | None = None,
-        presettled: bool = False,
-    ) -> Sender:
-        """A sender to an address; `await` its `opened`, or use it in `async with`.
-
-        Args:
-            address: None where each message has its own in `to`.
-            window: messages without an outcome from which on `send` waits.
-            name: of the link, by which the broker identifies it after a loss.
-            presettled: messages are sent settled, at most once, without outcomes.
-        """
-        return self._add(
-            Sender(self, address, window=window, name=name or self._number(), presettled=presettled)
-        )
-
-    def receiver(
-        self,
-        address: str | None = None,
-        *,
-        credit: int = CREDIT,
-        browse: bool = False,
-        presettled: bool = False,
-        name: str | None = None,
-        selector: str | None = None,
-        sql: str | None = None,
-        subject: str | None = None,
-        group: str | None = None,
-        properties: Mapping[str, Any] | None = None,
-        filters: Mapping[str, Any] | None = None,
-        subscription: str | None = None,
-        shared: bool = False,
-        dynamic: bool = False,
-        renew_for: float = 0.0,
-    ) -> Receiver:
-        """A receiver of an address; `await` its `opened`, or use it in `async with`.
-
-        It receives messages that pass all filters, and fails where the broker does not apply one of them.
-
-        Args:
-            credit: messages that the broker sends ahead; 0: those that `Receiver.grant` asks for.
-            browse: receives copies of messages that stay in the queue.
-            presettled: at most once: messages on their way at the loss of the connection are lost.
-            name: of the link, by which the broker identifies it after a loss.
-            selector: of JMS, as "colour = 'red' AND size > 3".
-            sql: an expression of AMQP Filter Expressions 1.0.
-            subject: a pattern of words, as orders.*.created or orders.#.
-            group: messages of this group-id.
-            properties: application-properties with equal values.
-            filters: others, by name; described values as AMQP has them (messaging 3.5.8).
-            subscription: name of a durable subscription at a router, which stores messages until they are
-                received, and ends with `Receiver.unsubscribe`. It belongs to the `name` of the connection.
-            shared: receivers of any connection share the subscription of that name.
-            dynamic: the broker makes a node that lives as long as the link, whose name becomes `address`.
-            renew_for: seconds for which locks of unsettled messages are renewed, for handlers that may take
-                longer than the queue's lock_duration. 0: not at all.
-        """
-        # Long for its arguments, which are the public interface.
-        check_options(credit, presettled, renew_for, subscription, shared, self._is_named)
-        if subscription is not None:
-            # Of the name of a link to a shared subscription the broker ignores the part from | on.
-            name = f"{subscription}|{self._number()}" if shared else subscription
-        source = source_of(
-            address,
-            browse=browse,
-            dynamic=dynamic,
-            selector=selector,
-            sql=sql,
-            subject=subject,
-            group=group,
-            properties=properties,
-            filters=filters,
-            durable=subscription is not None,
-            shared=shared,
-        )
-        name = name or self._number()
-        receiver = Receiver(
-            self, address, credit=credit, name=name, source=source, presettled=presettled, renew_for=renew_for
-        )
-        return self._add(receiver)
-
-    def transaction(self) -> Transaction:
-        """A transaction, for `async with`: all that is sent and settled in it takes effect at its end, or
-        nothing.
-
-        Several may be open at the same time. Each ends with the connection to the broker.
-        """
-        if self._coordinator is None or self._coordinator.closed:
-            self._coordinator = self._add(TransactionLink(self, self._number()))
-        return Transaction(self._coordinator)
-
-    def requester(self, address: str) -> Requester:
-        """Sends requests to an address, receives answers; `await` its `opened`, or use it in `async with`."""
-        return Requester(self.loop, self.sender(address), self.receiver(dynamic=True, presettled=True))
-
-    def node(self, address: str) -> Requester:
-        """As `requester`, for a node of the broker that answers to a receiver from it, without a queue."""
-        name = self._number()
-        source = Source(address=address)
-        receiver = Receiver(
-            self, address, credit=CREDIT, name=name, source=source, target=name, presettled=True
-        )
-        return Requester(self.loop, self.sender(address), self._add(receiver), reply_to=name)
-
-    def management(self) -> Management:
-        """Reads and changes a LightRail broker; use it in `async with`."""
-        return Management(self.requester(NODE))
 
     async def close(self) -> None:
         """Closes all links, then the connection; waits for outcomes of sent messages for CLOSE_S at most."""
@@ -362,9 +244,9 @@ class Connection:
 
     # --- links ---------------------------------------------------------------------------------------------
 
-    def _number(self) -> str:
-        self._numbers += 1
-        return f"{self._name}-{self._numbers}"
+    @property
+    def _owner(self) -> "Connection":
+        return self
 
     def _add(self, link: LinkType) -> LinkType:
         if self._error is not None:

@@ -197,11 +197,14 @@ class Delivery:
 
     def _settle_if_it_fits(self, state: Any) -> None:
         """Raises ValueError for a state that is larger than a frame of the broker may be (2.3.1)."""
-        most = self._link.session.connection.peer_max_frame_size - DISPOSITION_BYTES
+        most = self._state_bytes_max()
         size = len(encode_state(state))
         if size > most:
             raise ValueError(f"expected an outcome of at most {most} encoded bytes, found {size}")
         self.settle(state)
+
+    def _state_bytes_max(self) -> int:
+        return self._link.session.connection.peer_max_frame_size - DISPOSITION_BYTES
 
     def lose(self) -> None:
         """Marks a delivery whose lock expired, and settles it in the engine; the broker ignores that."""

@@ -11,7 +11,8 @@ class Event:
 
     Attributes:
         kind: connected, lost, failed (an attempt), closed, link-lost, link-attached, or lock-lost (locks
-            that a receiver with renew_for could not renew in time).
+            that a receiver with renew_for could not renew in time, outcomes of one with resume that the
+            broker may not have stored in time).
         where: the broker's address, or that of the link.
         reason: why, in words.
     """

@@ -31,8 +31,8 @@ class Incoming:
 
     @property
     def credit(self) -> int:
-        """Credit of a link that is attached anew."""
-        return self.window or self.granted
+        """Credit for messages that there is room for, or that the application requested."""
+        return max(0, self.window - len(self.buffer)) if self.window else self.granted
 
     @property
     def needs_refill(self) -> bool:

@@ -17,6 +17,8 @@ class SenderOptions(TypedDict, total=False):
     window: int
     name: str | None
     presettled: bool
+    resume: int | None
+    durable: bool
 
 
 class ReceiverOptions(TypedDict, total=False):
@@ -36,6 +38,8 @@ class ReceiverOptions(TypedDict, total=False):
     shared: bool
     dynamic: bool
     renew_for: float
+    resume: int | None
+    durable: bool
 
 
 class MessageFields(TypedDict, total=False):

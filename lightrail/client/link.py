@@ -86,6 +86,11 @@ class Link(LinkOwner):
         """Whether the link is attached now."""
         return self._attached
 
+    @property
+    def resumes(self) -> bool:
+        """Whether the broker keeps the state of the link over the loss of a connection: see `resume`."""
+        return False
+
     async def close(self) -> None:
         """Detaches."""
         raise NotImplementedError

@@ -21,7 +21,8 @@ class OutcomeKind(Enum):
     MODIFIED = "modified"
     """As released, and the attempt may count as failed."""
     UNKNOWN = "unknown"
-    """The connection was lost before the answer: the message may have been accepted or not."""
+    """The connection was lost before the answer, and the link was not resumed: the message may have been
+    accepted or not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,9 +79,7 @@ class Receiver(Link):
         """The next message, when there is one. Ends when the receiver is closed."""
         while not self._incoming.buffer:
             if self._closed is not None:
-                if isinstance(self._closed, ClosedError):
-                    raise StopAsyncIteration
-                raise self._closed
+                raise StopAsyncIteration if isinstance(self._closed, ClosedError) else self._closed
             await self._wait()
         return self._incoming.pop()
 
@@ -148,7 +146,7 @@ class Receiver(Link):
         check_has_no_window(self.address, incoming.window)
         incoming.granted = max(0, incoming.granted + count)
         if self._link is not None and self._attached:
-            self._link.grant(incoming.granted)
+            self._link.grant(incoming.credit)
             assert self._wire is not None
             self._wire.touch()
 
@@ -161,8 +159,7 @@ class Receiver(Link):
         if self._closed is not None:
             return
         self._connection.check_loop()
-        error = ClosedError(f"{self.what} is closed")
-        link = self._link
+        error, link = ClosedError(f"{self.what} is closed"), self._link
         if link is None or not self._attached or self._presettled:
             self.end(error)
             return
@@ -181,8 +178,12 @@ class Receiver(Link):
         finally:
             self.flush()
             if link is self._link:
-                link.release_unsettled()
+                self._release(link)
             self._leave()
+
+    def _release(self, link: EngineLink) -> None:
+        """Releases deliveries without an outcome."""
+        link.release_unsettled()
 
     async def unsubscribe(self) -> None:
         """Closes the receiver, and ends its durable subscription with its messages.
@@ -396,4 +397,4 @@ class Receiver(Link):
         incoming = self._incoming
         if incoming.needs_refill and self._closed is None:
             incoming.received = 0
-            link.grant(max(0, incoming.window - len(incoming.buffer)))
+            link.grant(incoming.credit)

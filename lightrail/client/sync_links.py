@@ -104,6 +104,9 @@ class _Named(_Opens, Protocol):
     @property
     def healthy(self) -> bool: ...
 
+    @property
+    def resumes(self) -> bool: ...
+
 
 Inner = TypeVar("Inner", bound=_Opens)
 InnerLink = TypeVar("InnerLink", bound=_Named)
@@ -144,6 +147,10 @@ class _Link(Opened[InnerLink]):
     @property
     def healthy(self) -> bool:
         return self._inner.healthy
+
+    @property
+    def resumes(self) -> bool:
+        return self._inner.resumes
 
 
 class Sender(_Link[client.Sender]):

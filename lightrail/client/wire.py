@@ -26,7 +26,7 @@ class LinkOwner(Protocol):
         """The broker has ended the link, or refused it."""
 
     def handle(self, event: events.Event) -> None:
-        """Transfers, Outcome, Credit or Drained."""
+        """Transfers, Outcome, Credit, Drained, Resumed or SenderSettled."""
 
     def flush(self) -> None:
         """Passes collected messages and outcomes to the engine, at the end of a turn."""
@@ -137,7 +137,7 @@ class Wire(asyncio.Protocol):
                     event.link.refuse("amqp:not-allowed", "a client accepts no links that it did not attach")
                 else:
                     event.link.context.attached()
-            elif isinstance(event, events.Drained):
+            elif isinstance(event, events.Drained | events.Resumed | events.SenderSettled):
                 if event.link.context is not None:
                     event.link.context.handle(event)
             elif isinstance(event, events.Detached):

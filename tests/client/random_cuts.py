@@ -30,12 +30,14 @@ class RandomCuts:
         target: HOST:PORT of the server.
         seed: of all that is drawn.
         bytes_max: a connection is cut after so many bytes of a direction at the most.
+        bytes_min: and after so many at the least.
         silent: share of the cuts that close nothing.
     """
 
     target: str
     seed: int
     bytes_max: int = 20_000
+    bytes_min: int = 1
     silent: float = 0.25
     cutting: bool = True
     """Connections that are accepted while it is not set are left alone."""
@@ -66,7 +68,7 @@ class RandomCuts:
         if not self.cutting:
             return Cut({"client": float("inf"), "server": float("inf")})
         # Evenly over the orders of magnitude: the handshake is a few hundred bytes, and has its cuts as well.
-        count = int(self.bytes_max ** draw.random())
+        count = int(self.bytes_min * (self.bytes_max / self.bytes_min) ** draw.random())
         side = draw.choice(("client", "server"))
         other = "server" if side == "client" else "client"
         return Cut({side: count, other: float("inf")}, draw.random() < self.silent)

@@ -18,14 +18,7 @@ from lightrail.amqp.performatives import (
     TransactionalState,
 )
 from lightrail.amqp.values import Array, Long, UInt
-from tests.support.amqp.bus_peer import (
-    DURABLE,
-    REQUESTS,
-    VENDOR,
-    Bus,
-    accept_session,
-    of_session,
-)
+from tests.support.amqp.bus_peer import DURABLE, REQUESTS, VENDOR, Bus, accept_session, of_session
 from tests.support.amqp.frame_peer import Peer, transfers, value
 from tests.support.amqp.transaction_peer import Client, settle
 from tests.support.broker import Broker

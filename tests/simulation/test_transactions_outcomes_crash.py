@@ -78,9 +78,9 @@ CHOICES = (
 
 
 def name_of(message: bytes) -> str:
-    found = re.search(rb"m\d+", message)
-    assert found is not None
-    return found[0].decode()
+    # The body is at the end; the bytes of a time before it may look like a name.
+    found: list[bytes] = re.findall(rb"m\d+", message)
+    return found[-1].decode()
 
 
 class Life:

@@ -76,7 +76,7 @@ _CONSTANT: Final[Mapping[str, str]] = {
 """Properties without a counterpart: the values that they always have, which are Service Bus's defaults."""
 
 _EITHER: Final = frozenset({"SupportOrdering", "EnableBatchedOperations"})
-"""Properties that may be false as well: what they are about is done in any case, and shown as true. The client for
+"""Properties that may be false as well: what they are about is done in any case, and shown as true. That for
 Java sends false for the order of a topic where the application sets nothing."""
 
 

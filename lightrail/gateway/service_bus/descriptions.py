@@ -26,8 +26,8 @@ _ELEMENTS: Final[Mapping[str, str]] = {
 }
 """Elements of a CorrelationFilter, by names of fields."""
 _FIELDS: Final = {found: name for name, found in _ELEMENTS.items()}
-_EXACT_MAX: Final = (1 << 53) - 1
-"""Up to here every whole number is a double."""
+_EXACT_BELOW: Final = 1 << 53
+"""Below this every whole number is a double."""
 _LEVEL: Final = "20"
 """CompatibilityLevel of expressions, which clients send and expect."""
 _SQL_PARTS: Final = frozenset(("SqlExpression", "CompatibilityLevel", "Parameters", "RequiresPreprocessing"))
@@ -144,7 +144,7 @@ def _value(found: Xml.Element, key: str) -> Any:
                 return int(text)
             case "double" | "float" | "decimal":
                 number = float(text)
-                return int(number) if number.is_integer() and abs(number) <= _EXACT_MAX else number
+                return int(number) if number.is_integer() and abs(number) < _EXACT_BELOW else number
             case "boolean":
                 return {"true": True, "false": False, "1": True, "0": False}[text.strip().lower()]
             case "dateTime":
@@ -205,7 +205,7 @@ def _pair(key: str, value: Any) -> Xml.Element:
         kind, text = "boolean", text.lower()
     elif isinstance(value, int):
         # The client for JavaScript can't read the type long.
-        kind = "int" if abs(value) < 1 << 31 else "double" if abs(value) <= _EXACT_MAX else "long"
+        kind = "int" if abs(value) < 1 << 31 else "double" if abs(value) < _EXACT_BELOW else "long"
     elif isinstance(value, float):
         kind = "double"
     made = element(_PAIR)

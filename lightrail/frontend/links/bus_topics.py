@@ -13,7 +13,6 @@ from lightrail.amqp.sections import decode_annotations
 from lightrail.amqp.values import DecodeError
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.links.attach import Attach
-from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.bus_clients import is_bus_link
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.routed import RoutedBatch, Whole
@@ -134,7 +133,7 @@ def _parts(event: Transfers, now_ms: int, *, is_one: bool) -> list[tuple[Transfe
         is_one: the messages are those of one transfer, and have its delivery-id.
     """
     are_scheduled = [due_ms(message) > now_ms for message in event.payloads]
-    if event.message_format not in (0, BATCHED) or True not in are_scheduled:
+    if event.message_format or True not in are_scheduled:
         return [(event, False)]
     if False not in are_scheduled:
         return [(event, True)]

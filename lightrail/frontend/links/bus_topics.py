@@ -13,6 +13,7 @@ from lightrail.amqp.sections import decode_annotations
 from lightrail.amqp.values import DecodeError
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.links.attach import Attach
+from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bus_clients import is_bus_link
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.routed import RoutedBatch, Whole
@@ -118,6 +119,11 @@ class BusRouterLink(RouterLink):
         if problem is not None and self._waiting:
             self._give_up(self._waiting.popleft(), problem)
         self.go_on()
+
+
+def is_scheduling(bound: Bound) -> bool:
+    """Whether messages of a sending client may wait in the queue of scheduled messages of their router."""
+    return isinstance(bound, BusRouterLink)
 
 
 def router_link(attach: Attach, label: str) -> RouterLink:

@@ -220,6 +220,22 @@ def test_a_scheduled_message_is_delivered_at_its_time(
         assert datetime.now(UTC) >= soon
 
 
+def test_the_time_to_live_of_a_scheduled_message_begins_when_it_is_due(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="queue", delay=True)
+    life = timedelta(seconds=1)
+    with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+        late = datetime.now(UTC) + HOUR
+        sender.schedule_messages(ServiceBusMessage("late", time_to_live=life), late)
+        # Until due it is there, however short its life is.
+        sender.schedule_messages(
+            ServiceBusMessage("soon", time_to_live=timedelta(seconds=20)), datetime.now(UTC) + 2 * life
+        )
+        assert texts(received(receiver, 1)) == ["soon"]
+        assert texts(receiver.peek_messages(5, sequence_number=1))[:1] == ["late"]
+
+
 def test_a_queue_that_delays_nothing_says_so(client: ServiceBusClient, guarded: Broker, queue: str) -> None:
     give(guarded.data, queue, role="queue")
     with (

@@ -11,9 +11,13 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
+from lightrail.amqp.encoder import encode
+from lightrail.amqp.values import Symbol, Timestamp, UInt
 from tests.interop.azure_scene import client_for, key_of, received
 from tests.interop.test_proton_security import admin
 from tests.support import wait
+from tests.support.amqp.frame_peer import Peer
+from tests.support.amqp.transaction_peer import Client as Transactions
 from tests.support.broker import Broker
 from tests.support.moves import move
 from tests.support.namespace import change, drop, give, named, permit, subscribe
@@ -187,6 +191,39 @@ def test_scheduled_messages_survive_kill_9_and_moves(tmp_path: Path) -> None:
         with client_for(broker, key) as client, client.get_topic_sender("t") as sender:
             assert left(client, "t/$scheduled") == ["b"]
             sender.cancel_scheduled_messages(late[1])
+
+
+def test_a_message_of_a_transaction_is_scheduled_by_its_commit(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    """By frames as Azure's clients write them."""
+    give(guarded.data, queue, role="router")
+    target = add(guarded, queue, "mine")
+    admin(guarded.data, "user", "add", "ann", password="password")
+    with Peer(guarded.amqp) as peer:
+        peer.sasl("PLAIN", b"\0ann\0password")
+        peer.open()
+        peer.begin()
+        transactions = Transactions(peer)
+        peer.attach_sender(queue, properties={Symbol("com.microsoft:timeout"): UInt(1000)})
+
+        def send(txn: bytes, text: str, at: datetime) -> None:
+            due = Timestamp(int(at.timestamp() * 1000))
+            annotations = b"\x00\x53\x72" + encode({Symbol("x-opt-scheduled-enqueue-time"): due})
+            transactions.send(txn, text, head=annotations)
+
+        committed, rolled_back = transactions.declare(), transactions.declare()
+        send(rolled_back, "never", datetime.now(UTC))
+        send(committed, "late", datetime.now(UTC) + HOUR)
+        send(committed, "now", datetime.now(UTC) - HOUR)
+        transactions.roll_back(rolled_back)
+        transactions.commit(committed)
+    # The client shows a body that is a value in this way.
+    assert left(client, target) == ["b'now'"]
+    assert left(client, f"{queue}/$scheduled") == ["b'late'"]
+    with client.get_topic_sender(queue) as sender:
+        sender.cancel_scheduled_messages(1)
+    assert left(client, f"{queue}/$scheduled") == []
 
 
 def test_a_topic_takes_its_scheduled_messages_along(

@@ -13,7 +13,7 @@ from lightrail.amqp.sections import decode_annotations
 from lightrail.amqp.values import DecodeError
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.links.attach import Attach
-from lightrail.frontend.links.batched import BATCHED
+from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bus_clients import is_bus_link
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.routed import RoutedBatch, Whole
@@ -121,6 +121,11 @@ class BusRouterLink(RouterLink):
         self.go_on()
 
 
+def is_scheduling(bound: Bound) -> bool:
+    """Whether messages of a sending client may wait in the queue of scheduled messages of their router."""
+    return isinstance(bound, BusRouterLink)
+
+
 def router_link(attach: Attach, label: str) -> RouterLink:
     """The object of a link that sends to a router."""
     kind = BusRouterLink if is_bus_link(attach.link) else RouterLink
@@ -134,7 +139,7 @@ def _parts(event: Transfers, now_ms: int, *, is_one: bool) -> list[tuple[Transfe
         is_one: the messages are those of one transfer, and have its delivery-id.
     """
     are_scheduled = [due_ms(message) > now_ms for message in event.payloads]
-    if event.message_format not in (0, BATCHED) or True not in are_scheduled:
+    if event.message_format or True not in are_scheduled:
         return [(event, False)]
     if False not in are_scheduled:
         return [(event, True)]

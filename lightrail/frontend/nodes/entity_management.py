@@ -19,6 +19,7 @@ from lightrail.frontend.links.bus_deliveries import (
     annotated,
     annotations_of,
 )
+from lightrail.frontend.links.bus_topics import due_ms
 from lightrail.frontend.links.requesting import OpenTransaction
 from lightrail.frontend.nodes import bus_locks, bus_sessions, deferred, entity_rules
 from lightrail.frontend.nodes.bus_fields import SEQUENCE_END, Fields, queue_of, sequences_of, whole
@@ -269,7 +270,8 @@ def _parse(payload: bytes) -> tuple[str, Fields]:
 def _scheduled(value: Any, now_ms: int, record: Name) -> tuple[bytes, bool, int, int]:
     """A message to schedule with its durability, its priority and its expiry. Raises RequestError.
 
-    The ttl of a message for a router begins when it is due.
+    The ttl begins when the message is due; at a router, when it is routed. These clients write an
+    absolute-expiry-time beside a ttl, from the creation of the message: it is used only without a ttl.
     """
     message = value.get("message") if isinstance(value, dict) else None
     if not isinstance(message, bytes):
@@ -287,5 +289,6 @@ def _scheduled(value: Any, now_ms: int, record: Name) -> tuple[bytes, bool, int,
                 conditions.MESSAGE_SIZE_EXCEEDED,
             )
         return message, True, priority, 0
-    ends = [end for end in (None if ttl is None else now_ms + ttl, expiry) if end is not None]
-    return message, True, priority, max(1, min(ends)) if ends else 0
+    if ttl is not None:
+        return message, True, priority, max(now_ms, due_ms(message)) + ttl
+    return message, True, priority, 0 if expiry is None else max(1, expiry)

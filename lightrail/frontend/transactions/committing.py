@@ -18,6 +18,7 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.anonymous import NO_DELAY
 from lightrail.frontend.links.attaching import resolve
+from lightrail.frontend.links.bus_topics import due_ms
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.delaying import asks_for_delay, make_delay
 from lightrail.frontend.links.jms import node_of_message
@@ -26,11 +27,13 @@ from lightrail.frontend.links.own_messages import left_out
 from lightrail.frontend.links.terminus import name_of
 from lightrail.frontend.transactions.transaction import LockRetirement, Post, Retirement, Transaction
 from lightrail.model import conditions, limits
+from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Role
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Right
 from lightrail.namespace.router_plan import Group, earlier_expiry
 from lightrail.namespace.routing import UNROUTABLE
+from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
@@ -176,7 +179,13 @@ class Committing:
                 await self._delays(name, post)
                 found.append((frozenset((name,)), post, post.payloads))
             elif role is Role.ROUTER:
-                found += await self._routed(name, post)
+                rest = post
+                if post.may_schedule:
+                    later, rest = _parted(post, self._frontend.now_ms())
+                    if later.payloads:
+                        found.append((await self._scheduled(name), later, later.payloads))
+                if rest.payloads:
+                    found += await self._routed(name, rest)
             else:
                 raise ConditionError(
                     conditions.TRANSACTION_ROLLBACK, f"{name} is no queue or router: it has role {role}"
@@ -218,6 +227,14 @@ class Committing:
             ShardRefusedError,
         ) as error:
             description = f"{queue} can't be made to delay messages: {error}"
+            raise ConditionError(conditions.TRANSACTION_ROLLBACK, description) from None
+
+    async def _scheduled(self, router: str) -> frozenset[str]:
+        """The queue of a router's scheduled messages. Raises ConditionError."""
+        try:
+            return frozenset(((await scheduled_queue(self._frontend.service, router)).name,))
+        except (ServiceError, InvalidNameError, CoordinatorError) as error:
+            description = f"messages can't be scheduled in {router}: {error}"
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, description) from None
 
     async def _routed(self, router: str, post: Post) -> Iterable[Batch]:
@@ -267,6 +284,18 @@ class Committing:
             shard: _request(batches.get(shard, []), retirements.get(shard, []), locks.get(shard, []))
             for shard in batches.keys() | retirements.keys() | locks.keys()
         }
+
+
+def _parted(post: Post, now_ms: int) -> tuple[Post, Post]:
+    """The messages that are scheduled for later, whose ttl begins then, and the others."""
+    later = [message for message in post.payloads if due_ms(message) > now_ms]
+    if not later:
+        return replace(post, payloads=[]), post
+    others = [message for message in post.payloads if due_ms(message) <= now_ms]
+    return (
+        replace(post, payloads=later, attributes=post.attributes._replace(expires_at_ms=0)),
+        replace(post, payloads=others),
+    )
 
 
 def _aged(groups: Iterable[Group], post: Post, ages_ms: Mapping[str, int], now_ms: int) -> list[Batch]:

@@ -39,6 +39,8 @@ class Post:
     """Container-id of the client, whose messages some subscriptions exclude."""
     may_delay: bool = False
     """Whether messages may request a delay, if the policy of their queue has no `delay` yet."""
+    may_schedule: bool = False
+    """Whether messages for a router may wait for their time in its queue of scheduled messages."""
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.anonymous import AnonymousLink, addressed, sends_delays
 from lightrail.frontend.links.batched import BATCHED, unpacked
 from lightrail.frontend.links.bound import Terms
+from lightrail.frontend.links.bus_topics import is_scheduling
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.incoming import attributes_of
@@ -148,8 +149,9 @@ class Transactions:
             name = bound.router if isinstance(bound, RouterLink) else address or name
             payloads = part.payloads if part.pieces is None else [b"".join(part.pieces)]
             attributes = Attributes(*attributes_of(part, now_ms), part.message_format)
-            container, delays = container_of(link), sends_delays(bound)
-            transaction.post(Post(name, address is not None, payloads, attributes, container, delays))
+            container, delays, schedules = container_of(link), sends_delays(bound), is_scheduling(bound)
+            post = Post(name, address is not None, payloads, attributes, container, delays, schedules)
+            transaction.post(post)
         counts = self._frontend.counts
         counts.messages_received += event.count
         counts.message_bytes_received += sum(

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from lightrail.amqp.performatives import Accepted, Modified
+from lightrail.amqp.sections import with_annotations
+from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.outcomes import Deferral
 from lightrail.frontend.transactions import committing
@@ -13,11 +15,16 @@ from lightrail.frontend.transactions.committing import Committing
 from lightrail.frontend.transactions.transaction import Attributes, Post, Retirement, Transaction
 from lightrail.model import conditions, limits
 from lightrail.model.placement import Placement
+from lightrail.model.policy import QUEUE
+from lightrail.namespace.errors import MissingError
+from lightrail.namespace.records import Name
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend
+from tests.unit.amqp.peer import data
 
 LINK = 5
+SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 ATTRIBUTES = Attributes(durable=True, priority=4, expires_at_ms=0, message_format=0)
 
 
@@ -323,3 +330,43 @@ def test_a_queue_whose_messages_ask_for_a_delay_delays_them_before_the_shard_is_
         commit("refuses", True, b"x-opt-delivery-delay")
     assert refused.value.condition == conditions.TRANSACTION_ROLLBACK
     assert not rig.asked
+
+
+def test_messages_that_are_scheduled_wait_in_the_queue_of_their_router(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    soon = with_annotations(data(b"soon"), {SCHEDULED: Timestamp(rig.frontend.now_ms() + 1000)})
+    due = with_annotations(data(b"due"), {SCHEDULED: Timestamp(rig.frontend.now_ms())})
+    problem = ""
+
+    async def scheduled_queue(_service: object, router: str) -> Name:
+        if problem:
+            raise MissingError(problem)
+        return Name(f"{router}/$scheduled", QUEUE)
+
+    async def routed(_self: object, router: str, post: Post) -> list[object]:
+        return [(frozenset((f"{router}/subscribed",)), post, post.payloads)]
+
+    monkeypatch.setattr(committing, "scheduled_queue", scheduled_queue)
+    monkeypatch.setattr(Committing, "_routed", routed)
+    rig.frontend.service = None  # type: ignore[attr-defined]
+    rig.frontend.policies["t"] = {"role": "router"}
+    attributes = ATTRIBUTES._replace(expires_at_ms=7)
+
+    def commit(may_schedule: bool, *messages: bytes) -> list[tuple[list[str], int, int]]:
+        """Queues, expiry and count of each post."""
+        rig.asked.clear()
+        transaction = Transaction(b"t")
+        transaction.post(Post("t", False, list(messages), attributes, may_schedule=may_schedule))
+        asyncio.run(rig.committing.commit(transaction))
+        return [(post[0], post[3], post[5]) for post in rig.asked[0][1]["posts"]]
+
+    assert commit(True, soon, due, soon) == [(["t/$scheduled"], 0, 2), (["t/subscribed"], 7, 1)]
+    assert commit(True, soon) == [(["t/$scheduled"], 0, 1)]
+    assert commit(True, due) == [(["t/subscribed"], 7, 1)]
+    assert commit(False, soon) == [(["t/subscribed"], 7, 1)]
+    problem = "t is no router any more"
+    with pytest.raises(ConditionError, match="can't be scheduled in t: t is no router any more") as refused:
+        commit(True, soon)
+    assert refused.value.condition == conditions.TRANSACTION_ROLLBACK

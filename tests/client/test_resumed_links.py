@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,7 @@ async def exchange(
     everything: list[Once],
     disturb: Callable[[list[Event]], Coroutine[Any, Any, None]],
     policy: ReconnectPolicy = SOON,
+    unexpected: Collection[str] = ("lock-lost", "link-lost"),
 ) -> None:
     """Sends and receives until `disturb` has returned, each link over its own connection; then checks."""
     events: list[Event] = []
@@ -122,7 +123,7 @@ async def exchange(
         await connection.close()
     for each in everything:
         each.check()
-    assert not [event for event in events if event.kind in ("lock-lost", "link-lost")]
+    assert not [event for event in events if event.kind in unexpected]
     async with connect(url.rpartition("/")[2]) as connection:
         for each in everything:
             receiver = connection.receiver(each.name)
@@ -209,6 +210,24 @@ def test_durable_messages_are_stored_and_received_once_over_kills_of_the_whole_b
             await exchange(f"amqp://{broker.url}", everything, disturb, slowly)
         finally:
             await asyncio.to_thread(broker.stop)
+
+    play(test())
+
+
+def test_when_the_shard_alone_is_killed_links_are_resumed_on_their_connections(tmp_path: Path) -> None:
+    """The broker detaches durable receivers then, whose outcomes it may not have stored (ADR 47)."""
+
+    async def test() -> None:
+        everything = [Once(f"shard/{number}", random.Random(6), transient=False) for number in range(4)]
+        with Broker(tmp_path / "data", "--shards", "1") as broker:
+
+            async def disturb(events: list[Event]) -> None:
+                await further(everything)
+                os.kill(broker.pid("shard"), signal.SIGKILL)
+                await further(everything)
+                assert {event.kind for event in events} == {"connected", "link-lost", "link-attached"}
+
+            await exchange(f"amqp://{broker.amqp}", everything, disturb, unexpected=("lock-lost",))
 
     play(test())
 

@@ -25,6 +25,7 @@ SOAK_S = float(os.environ.get("LIGHTRAIL_SOAK_SECONDS", "600"))
 SOON = ReconnectPolicy(first=0.002, longest=0.02, connect=1.0)
 RESUME_S = 60
 WINDOW = 30
+LOCK_S = 2
 CREDIT = 20
 
 
@@ -232,22 +233,26 @@ def test_when_the_shard_alone_is_killed_links_are_resumed_on_their_connections(t
     play(test())
 
 
-def test_a_deliverys_lock_is_renewed_over_a_loss(broker: Broker, proxy: CuttingProxy) -> None:
+def test_the_lock_of_a_delivery_is_renewed_over_a_loss(broker: Broker, proxy: CuttingProxy) -> None:
     async def test() -> None:
+        events: list[Event] = []
+
+        def connected() -> int:
+            return [event.kind for event in events].count("connected")
+
         async with connect(broker.amqp) as direct:
             async with direct.management() as management:
-                await management.create("lightrail.queue", "renewed", {"lock_duration": 1})
+                await management.create("lightrail.queue", "renewed", {"lock_duration": LOCK_S})
             await direct.sender("renewed").send("slow")
-            async with connect(proxy.url, reconnect=SOON) as connection:
+            async with connect(proxy.url, reconnect=SOON, on_event=events.append) as connection:
                 receiver = connection.receiver("renewed", resume=RESUME_S, renew_for=60)
                 (delivery,) = await receiver.receive()
-                for _ in range(3):
+                for number in range(2):
                     proxy.cut()
-                    await until(lambda: not receiver.healthy)
-                    await until(lambda: receiver.healthy)
+                    await until(lambda: connected() == number + 2 and receiver.healthy)  # noqa: B023 - awaited here
                     # The lock would have expired: real time is the subject.
-                    assert await direct.receiver("renewed").receive(1, timeout=1.5) == []
-                    assert await delivery.renew() == 1.0
+                    assert await direct.receiver("renewed").receive(1, timeout=1.5 * LOCK_S) == []
+                    assert await delivery.renew() == LOCK_S
                 await delivery.accept()
                 await receiver.close()
                 assert not delivery.lost

@@ -37,7 +37,8 @@ imports: setup ## layers and purity, by import-linter
 
 # Both processors are used: test by test where tests compute, file by file where they have processes of their own. Those that
 # kill and freeze processes mostly wait, for leases to expire and for peers to be silent. Docker's are one after the other.
-COMPUTING := tests/unit tests/model tests/simulation
+COMPUTING := tests/unit tests/model
+SIMULATED := tests/simulation
 TALKING := tests/bus tests/client tests/conformance tests/contracts tests/http tests/transport
 FOREIGN := tests/interop tests/policies tests/ui
 PIPELINES := tests/kombu tests/spark
@@ -51,12 +52,13 @@ else
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(ARGS)
 endif
 
-test-slow: setup ## set up, then the slower half: clients and browsers of others, Celery, Spark, clusters, faults, containers
+test-slow: setup ## set up, then the slower half: simulated crashes, clients and browsers of others, Celery, Spark, faults, containers
+	$(BIN)/pytest -m "not soak" -n 2 $(SIMULATED) $(ARGS)
 	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(FOREIGN) $(ARGS)
 	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(PIPELINES) $(ARGS)
 	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(FAULTS) $(ARGS)
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(COMPUTING:%=--ignore=%) $(TALKING:%=--ignore=%) \
-		$(FOREIGN:%=--ignore=%) $(PIPELINES:%=--ignore=%) $(FAULTS:%=--ignore=%) $(ARGS)
+		$(SIMULATED:%=--ignore=%) $(FOREIGN:%=--ignore=%) $(PIPELINES:%=--ignore=%) $(FAULTS:%=--ignore=%) $(ARGS)
 
 docs: setup ## the documents as a site, in build/site; a broken link is an error
 	$(BIN)/mkdocs build --strict

@@ -338,7 +338,9 @@ async function sendInTheEnd(sender, message) {
   for (;;) {
     const error = await failure(sender.sendMessages(message));
     if (error === null) return;
-    if (!error.message.includes("ECONNREFUSED")) throw error;
+    // After several attempts of its own the client gives the errors of all of them; the last one ended them.
+    const last = error instanceof AggregateError ? error.errors.at(-1) : error;
+    if (!last.message.includes("ECONNREFUSED")) throw error;
     await pause(100);
   }
 }

@@ -335,6 +335,7 @@ def test_a_session_is_settled_and_sent_to_in_a_transaction(sdk: Found) -> None:
     assert sdk["sessions"] == {"sent": "a4", "late": "a2", "again": ["a3", 1], "left": 0}
 
 
+@pytest.mark.parametrize("program", ["java"], indirect=True)
 def test_rules_are_added_listed_and_removed_over_amqp(sdk: Found) -> None:
     red = "red CorrelationRuleFilter: sys.CorrelationId = 'id'sys.Label = 'red'"
     listed = ["$Default TrueRuleFilter", "dear SqlRuleFilter: price > 100", red]

@@ -82,6 +82,9 @@ class Broker:
         for one in self.ready["processes"]:
             os.kill(one["pid"], signal.SIGKILL)
         self.kill()
+        # From then on their sockets are closed, which clients are to notice.
+        for one in self.ready["processes"]:
+            wait.until(partial(wait.gone, one["pid"]), f"{one} ends", 10.0)
 
     def terminate(self, deadline_s: float = wait.DEADLINE_S) -> int:
         """SIGTERM, and wait for the end; returns the exit status."""

@@ -4,7 +4,9 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from azure.servicebus import ServiceBusClient
 
+from tests.interop.azure_scene import client_for, key_of
 from tests.support.broker import Broker
 
 _numbers = itertools.count(1)
@@ -21,3 +23,25 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def queue() -> str:
     """The name of a queue that nothing else uses."""
     return f"interop/q{next(_numbers)}"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """With a key, and for anonymous clients of loopback."""
+    data = tmp_path_factory.mktemp("azure") / "data"
+    key_of(data, "first")
+    with Broker(data, "--allow-anonymous", "true") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def key(guarded: Broker) -> str:
+    """The name and the secret of a key, as a connection string has them."""
+    return key_of(guarded.data, "shop")
+
+
+@pytest.fixture
+def client(guarded: Broker, key: str) -> Iterator[ServiceBusClient]:
+    """Azure's own client for Python."""
+    with client_for(guarded, key) as made:
+        yield made

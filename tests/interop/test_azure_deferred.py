@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,25 +30,6 @@ from tests.support.namespace import give
 
 DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"
 """A header that says durable."""
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    data = tmp_path_factory.mktemp("azure") / "data"
-    key_of(data, "first")
-    with Broker(data, "--allow-anonymous", "true") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def key(guarded: Broker) -> str:
-    return key_of(guarded.data, "shop")
-
-
-@pytest.fixture
-def client(guarded: Broker, key: str) -> Iterator[ServiceBusClient]:
-    with client_for(guarded, key) as made:
-        yield made
 
 
 def send(client: ServiceBusClient, queue: str, *texts: str, **attributes: Any) -> None:

@@ -1,7 +1,7 @@
 """azure-servicebus and its locks: tokens, renewal, dead letters with reasons, peeking and schedules."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -21,25 +21,6 @@ from tests.support.broker import Broker
 from tests.support.namespace import give, subscribe
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    data = tmp_path_factory.mktemp("azure") / "data"
-    key_of(data, "first")
-    with Broker(data, "--allow-anonymous", "true") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def key(guarded: Broker) -> str:
-    return key_of(guarded.data, "shop")
-
-
-@pytest.fixture
-def client(guarded: Broker, key: str) -> Iterator[ServiceBusClient]:
-    with client_for(guarded, key) as made:
-        yield made
 
 
 def send(client: ServiceBusClient, queue: str, *texts: str) -> None:

@@ -45,17 +45,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def key(guarded: Broker) -> str:
-    return key_of(guarded.data, "shop")
-
-
-@pytest.fixture
-def client(guarded: Broker, key: str) -> Iterator[ServiceBusClient]:
-    with client_for(guarded, key) as made:
-        yield made
-
-
 @pytest.fixture
 def sessions(guarded: Broker, queue: str) -> str:
     """A queue with sessions."""

@@ -6,27 +6,25 @@ forwards from NAME/$dlq; several gateways share the work as consumers of one que
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.delivery import Delivery, moved
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
+from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.sink import Sink
 from lightrail.gateway.forwarding.source import Links
-from lightrail.model import limits, names
+from lightrail.model import names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 
 log = logging.getLogger("lightrail.gateway.forwarding.dead_letters")
 
-Pause = Callable[[float], Awaitable[None]]
-"""Waits the given number of seconds; tests inject it."""
 
-
-class DeadLetterForwarder(Forwarder):
-    """Sends the dead letters of one queue to another name, and repeats failed attempts for ever."""
+class DeadLetterForwarder(RepeatingForwarder):
+    """Sends the dead letters of one queue to another name."""
 
     def __init__(
         self,
@@ -37,39 +35,32 @@ class DeadLetterForwarder(Forwarder):
         pause: Pause,
         lost: Callable[[Forwarder], None],
     ) -> None:
-        super().__init__(queue, window=limits.FORWARD_WINDOW, label=f"forwarder to {target}", lost=lost)
+        waiting = f"dead letters wait in {queue}, {target} refuses them"
+        again = f"{target} accepts the dead letters of {queue} again"
+        super().__init__(queue, f"forwarder to {target}", pause, lost, log=log, waiting=waiting, again=again)
         self._target = target
         self._sink = sink
         self._counts = counts
-        self._pause = pause
-        self._problem = ""
-        """The last logged problem of the target."""
 
-    async def carry(self, delivery: Delivery) -> Settlement:
+    def attempt(self, delivery: Delivery) -> Attempt:
         """Accepted once the target has stored the message; there is no other outcome."""
         message = moved(delivery)
-        pause_ms = limits.FORWARD_PAUSE_MS
-        while True:
+
+        async def send() -> Settlement | None:
             try:
                 (problem,) = await self._sink.send(self._target, [message])
                 text = str(problem) if problem is not None else ""
             except Exception as error:
                 log.exception("sending to %s failed", self._target)
                 text = str(error) or type(error).__name__
-            if text != self._problem:
-                self._problem = text
-                if text:
-                    log.warning(
-                        "dead letters wait in %s, %s refuses them: %s", self.queue, self._target, text
-                    )
-                else:
-                    log.info("%s accepts the dead letters of %s again", self._target, self.queue)
-            if not text:
-                self._counts.forwarded += 1
-                return ACCEPTED
-            self._counts.forwards_refused += 1
-            await self._pause(pause_ms / 1000)
-            pause_ms = min(2 * pause_ms, limits.FORWARD_PAUSE_MS_MAX)
+            self.note(text)
+            if text:
+                self._counts.forwards_refused += 1
+                return None
+            self._counts.forwarded += 1
+            return ACCEPTED
+
+        return send
 
 
 class DeadLetterForwarders:

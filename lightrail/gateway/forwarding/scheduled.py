@@ -7,16 +7,17 @@ attempt that fails for some of the queues is repeated for those alone.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.delivery import Delivery, due
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
+from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.sink import NotSentError, Sink
 from lightrail.gateway.forwarding.source import Links
 from lightrail.gateway.links.routing import Carried
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model.names import scheduled_router
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
@@ -25,12 +26,9 @@ from lightrail.wire.frames import OutcomeCode
 
 log = logging.getLogger("lightrail.gateway.forwarding.scheduled")
 
-Pause = Callable[[float], Awaitable[None]]
-"""Waits the given number of seconds; tests inject it."""
 
-
-class ScheduledForwarder(Forwarder):
-    """Routes the scheduled messages of one router, and repeats attempts that fail for the moment for ever."""
+class ScheduledForwarder(RepeatingForwarder):
+    """Routes the scheduled messages of one router."""
 
     def __init__(
         self,
@@ -42,45 +40,39 @@ class ScheduledForwarder(Forwarder):
         pause: Pause,
         lost: Callable[[Forwarder], None],
     ) -> None:
-        super().__init__(queue, window=limits.FORWARD_WINDOW, label=f"schedule of {router}", lost=lost)
+        waiting, again = (
+            f"messages that are due wait in {queue}",
+            f"{router} accepts its scheduled messages again",
+        )
+        super().__init__(queue, f"schedule of {router}", pause, lost, log=log, waiting=waiting, again=again)
         self._router = router
         self._links = links
         self._sink = sink
         self._counts = counts
-        self._pause = pause
-        self._problem = ""
-        """The last logged problem of the router."""
 
-    async def carry(self, delivery: Delivery) -> Settlement:
+    def attempt(self, delivery: Delivery) -> Attempt:
         """Accepted once every queue has stored the message; rejected if the router rejects it for good."""
         message = due(delivery, self._links.now_ms())
         carried: Carried = set()
-        pause_ms = limits.FORWARD_PAUSE_MS
-        while True:
+
+        async def route() -> Settlement | None:
             try:
                 problem = await self._sink.route(self._router, message, carried)
             except Exception as error:
                 log.exception("routing a scheduled message of %s failed", self._router)
                 problem = NotSentError(conditions.INTERNAL_ERROR, str(error) or type(error).__name__)
             if problem is None:
-                self._note("")
+                self.note("")
                 self._counts.scheduled_routed += 1
                 return ACCEPTED
             self._counts.scheduled_refused += 1
             if problem.is_final:
                 detail = SettleDetail(condition=problem.condition, description=problem.description)
                 return OutcomeCode.REJECTED, detail
-            self._note(str(problem))
-            await self._pause(pause_ms / 1000)
-            pause_ms = min(2 * pause_ms, limits.FORWARD_PAUSE_MS_MAX)
+            self.note(str(problem))
+            return None
 
-    def _note(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            if problem:
-                log.warning("messages that are due wait in %s: %s", self.queue, problem)
-            else:
-                log.info("%s accepts its scheduled messages again", self._router)
+        return route
 
 
 class ScheduledForwarders:

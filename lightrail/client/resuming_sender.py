@@ -221,7 +221,7 @@ class ResumingSender(Sender):
             else:
                 link.send_again(number, payload, resume=False)
         if self._repeats and not found:
-            # The broker announces other deliveries than ours for ever.
+            # Its part of the map has none of these messages, and another attach would have the same answer.
             self._unknown()
 
     def detached(self, error: AmqpError | None) -> None:

@@ -1,4 +1,4 @@
-"""Forwarders that repeat failed attempts for ever, with longer and longer pauses."""
+"""Forwarders that repeat failed attempts without end, with longer and longer pauses."""
 
 import logging
 from collections.abc import Awaitable, Callable

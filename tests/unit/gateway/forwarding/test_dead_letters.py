@@ -5,46 +5,23 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.dead_letters import DeadLetterForwarders
 from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY
-from lightrail.namespace.service import Service
 from lightrail.wire.frames import OutcomeCode
 from tests.support.amqp.letters import dead_letter
-from tests.support.shard.engine_links import EngineLinks
 from tests.support.turns import until
-from tests.unit.gateway.forwarding.fake_sink import FakeSink
+from tests.unit.gateway.forwarding.forwarder_scene import ForwarderScene
 
 
-class Scene:
-    """A namespace whose changes forwarders follow."""
+class Scene(ForwarderScene):
+    """A namespace with a queue that has dead letters."""
 
     def __init__(self) -> None:
-        self.coordinator = MemoryCoordinator()
-        self.directory = Directory(self.coordinator)
-        self.service = Service(self.coordinator, self.directory)
-        self.links = EngineLinks()
-        self.sink = FakeSink()
-        self.counts = ForwardingCounts()
-        self.pauses: list[float] = []
-        self.go_on = asyncio.Semaphore(0)
-        self.forwarders = DeadLetterForwarders(
-            self.directory, self.links, self.sink, self.counts, pause=self.pause
-        )
-        self.directory.listen(lambda changes: self.forwarders.changed(changes.names))
-        self.dlq = self.links.peer.queue("q/$dlq")
-
-    def has_paused(self, times: int) -> bool:
-        return len(self.pauses) == times
-
-    async def pause(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        await self.go_on.acquire()
+        super().__init__(DeadLetterForwarders, "q/$dlq")
 
     async def give(self, name: str, **policy: Any) -> None:
         await self.service.give(ANYBODY, name, Policy.parse({"role": "queue"} | policy))
@@ -63,12 +40,12 @@ def run(check: Callable[[Scene], Awaitable[None]]) -> None:
 def test_dead_letters_are_forwarded_as_they_are_and_in_order() -> None:
     async def check(scene: Scene) -> None:
         letters = [dead_letter(b"%d" % number, "q", priority=number % 10) for number in range(250)]
-        scene.dlq.add(*letters)
+        scene.queue.add(*letters)
         await scene.give("q", dead_letter="graves")
-        await until(lambda: len(scene.dlq.outcomes) == 250)
+        await until(lambda: len(scene.queue.outcomes) == 250)
         assert scene.sink.messages("graves") == letters
         assert [each.priority for each in scene.sink.letters["graves"]][:12] == [*range(10), 0, 1]
-        assert {code for code, _ in scene.dlq.outcomes.values()} == {OutcomeCode.ACCEPTED}
+        assert {code for code, _ in scene.queue.outcomes.values()} == {OutcomeCode.ACCEPTED}
         assert (scene.counts.forwarders, scene.counts.forwarded) == (1, 250)
 
     run(check)
@@ -80,17 +57,17 @@ def test_a_dead_letter_that_the_target_does_not_take_is_tried_again_more_and_mor
         scene.sink.refuse = lambda _name, _letter: (
             NotSentError("amqp:resource-limit-exceeded", "") if full else None
         )
-        scene.dlq.add(dead_letter(b"x", "q"))
+        scene.queue.add(dead_letter(b"x", "q"))
         await scene.give("q", dead_letter="graves")
         for attempt in range(1, 10):
             await until(partial(scene.has_paused, attempt))
             scene.go_on.release()
         await until(lambda: len(scene.pauses) == 10)
         assert scene.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0]
-        assert scene.dlq.outcomes == {}
+        assert scene.queue.outcomes == {}
         full = False
         scene.go_on.release()
-        await until(lambda: len(scene.dlq.outcomes) == 1)
+        await until(lambda: len(scene.queue.outcomes) == 1)
         assert scene.counts.forwards_refused == 10
 
     run(check)
@@ -101,14 +78,14 @@ def test_what_a_target_refuses_holds_up_no_more_than_a_window() -> None:
         scene.sink.refuse = lambda _name, letter: (
             NotSentError("amqp:x", "") if letter.message[-1:] == b"!" else None
         )
-        scene.dlq.add(*(dead_letter(b"%d!" % number, "q") for number in range(limits.FORWARD_WINDOW - 1)))
-        scene.dlq.add(*(dead_letter(b"%d" % number, "q") for number in range(50)))
+        scene.queue.add(*(dead_letter(b"%d!" % number, "q") for number in range(limits.FORWARD_WINDOW - 1)))
+        scene.queue.add(*(dead_letter(b"%d" % number, "q") for number in range(50)))
         await scene.give("q", dead_letter="graves")
         await until(lambda: len(scene.sink.letters.get("graves", ())) == 50)
-        scene.dlq.add(*(dead_letter(b"%d!" % number, "q") for number in range(100)))
+        scene.queue.add(*(dead_letter(b"%d!" % number, "q") for number in range(100)))
         scene.links.peer.flush()
         await until(lambda: len(scene.pauses) == limits.FORWARD_WINDOW)
-        assert scene.dlq.ready == 99
+        assert scene.queue.ready == 99
 
     run(check)
 
@@ -118,12 +95,12 @@ def test_forwarders_follow_the_policies() -> None:
         await scene.give("q")
         assert scene.counts.forwarders == 0
         await scene.service.change(ANYBODY, "q", Policy.parse({"role": "queue", "dead_letter": "one"}))
-        scene.dlq.add(dead_letter(b"1", "q"))
+        scene.queue.add(dead_letter(b"1", "q"))
         scene.links.peer.flush()
-        await until(lambda: len(scene.dlq.outcomes) == 1)
+        await until(lambda: len(scene.queue.outcomes) == 1)
         await scene.service.change(ANYBODY, "q", Policy.parse({"role": "queue", "dead_letter": "two"}))
-        scene.dlq.add(dead_letter(b"2", "q"))
-        await until(lambda: len(scene.dlq.outcomes) == 2)
+        scene.queue.add(dead_letter(b"2", "q"))
+        await until(lambda: len(scene.queue.outcomes) == 2)
         assert {name: len(found) for name, found in scene.sink.letters.items()} == {"one": 1, "two": 1}
         await scene.service.change(ANYBODY, "q", Policy.parse({"role": "queue", "description": "x"}))
         assert (scene.counts.forwarders, scene.links.peer.consumers) == (0, {})
@@ -153,8 +130,8 @@ def test_those_who_are_there_at_the_start_are_found_and_a_queue_that_is_away_is_
         before = scene.links.peer.opened_ever
         await until(lambda: scene.links.peer.opened_ever >= before + 3)
         scene.links.peer.create("q/$dlq")
-        scene.dlq.add(dead_letter(b"x", "q"))
-        await until(lambda: len(scene.dlq.outcomes) == 1)
+        scene.queue.add(dead_letter(b"x", "q"))
+        await until(lambda: len(scene.queue.outcomes) == 1)
         late.close()
 
     run(check)
@@ -163,12 +140,12 @@ def test_those_who_are_there_at_the_start_are_found_and_a_queue_that_is_away_is_
 def test_after_a_restart_of_the_shard_everything_that_was_not_settled_comes_again() -> None:
     async def check(scene: Scene) -> None:
         scene.sink.gate = asyncio.Event()
-        scene.dlq.add(*(dead_letter(b"%d" % number, "q") for number in range(20)))
+        scene.queue.add(*(dead_letter(b"%d" % number, "q") for number in range(20)))
         await scene.give("q", dead_letter="graves")
         await until(lambda: scene.sink.waiting == 20)
         scene.links.peer.reconnect()
         scene.sink.gate.set()
-        await until(lambda: len(scene.dlq.outcomes) == 20)
+        await until(lambda: len(scene.queue.outcomes) == 20)
         assert len(scene.sink.letters["graves"]) == 40
         assert len(set(scene.sink.messages("graves"))) == 20
         await until(lambda: scene.links.peer.credit_limits[1] == 20 + limits.FORWARD_WINDOW)
@@ -180,16 +157,16 @@ def test_large_messages_are_held_a_few_at_a_time() -> None:
     async def check(scene: Scene) -> None:
         scene.sink.gate = asyncio.Event()
         large = limits.FORWARDER_WINDOW_BYTES // 4
-        scene.dlq.add(*(dead_letter(b"x" * large, "q") for _ in range(30)))
+        scene.queue.add(*(dead_letter(b"x" * large, "q") for _ in range(30)))
         await scene.give("q", dead_letter="graves")
         await until(lambda: scene.sink.waiting == limits.FORWARDER_WINDOW_FIRST)
-        assert scene.dlq.ready == 30 - limits.FORWARDER_WINDOW_FIRST
+        assert scene.queue.ready == 30 - limits.FORWARDER_WINDOW_FIRST
         scene.sink.gate.set()
-        await until(lambda: len(scene.dlq.outcomes) == limits.FORWARDER_WINDOW_FIRST)
+        await until(lambda: len(scene.queue.outcomes) == limits.FORWARDER_WINDOW_FIRST)
         scene.sink.gate.clear()
         await until(lambda: scene.sink.waiting > limits.FORWARDER_WINDOW_FIRST)
-        assert sum(scene.dlq.delivered.values()) - len(scene.dlq.outcomes) <= 3
+        assert sum(scene.queue.delivered.values()) - len(scene.queue.outcomes) <= 3
         scene.sink.gate.set()
-        await until(lambda: len(scene.dlq.outcomes) == 30)
+        await until(lambda: len(scene.queue.outcomes) == 30)
 
     run(check)

@@ -6,46 +6,22 @@ from functools import partial
 from typing import Any
 
 from lightrail.amqp.sections import decode_header
-from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.scheduled import ScheduledForwarders
 from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.model.policy import Policy
-from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.scheduled import scheduled_queue
-from lightrail.namespace.service import Service
 from lightrail.wire.frames import OutcomeCode
 from tests.support.amqp.letters import message as letter
-from tests.support.shard.engine_links import EngineLinks
 from tests.support.turns import until
-from tests.unit.gateway.forwarding.fake_sink import FakeSink
+from tests.unit.gateway.forwarding.forwarder_scene import ForwarderScene
 
 
-class Scene:
+class Scene(ForwarderScene):
     """A namespace with a router, whose queue of scheduled messages has what is due."""
 
     def __init__(self) -> None:
-        self.coordinator = MemoryCoordinator()
-        self.directory = Directory(self.coordinator)
-        self.service = Service(self.coordinator, self.directory)
-        self.links = EngineLinks()
-        self.sink = FakeSink()
-        self.counts = ForwardingCounts()
-        self.pauses: list[float] = []
-        self.go_on = asyncio.Semaphore(0)
-        self.forwarders = ScheduledForwarders(
-            self.directory, self.links, self.sink, self.counts, pause=self.pause
-        )
-        self.directory.listen(lambda changes: self.forwarders.changed(changes.names))
-        self.queue = self.links.peer.queue("r/$scheduled")
-
-    async def pause(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        await self.go_on.acquire()
-
-    def has_paused(self, times: int) -> bool:
-        return len(self.pauses) == times
+        super().__init__(ScheduledForwarders, "r/$scheduled")
 
     def outcomes(self) -> list[tuple[OutcomeCode, Any]]:
         return list(self.queue.outcomes.values())

@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,11 +123,9 @@ def test_one_command_runs_the_shop(broker: ReturningBroker, tmp_path: Path) -> N
         "SHOP_DATA": str(tmp_path / "shop"),
         "PYTHONPATH": str(ROOT),
     }
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, str(SHOP / "run.py"), "20"], env=environ, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     assert "20 of 20 are shipped" in done.stdout
     assert "Invoice(order=1, total=Decimal('0.01'))" in done.stdout
-    assert time.monotonic() - began < 60

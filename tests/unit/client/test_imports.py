@@ -16,21 +16,26 @@ CONSTANTS: Final = {
     "lightrail.model.protocols",
 }
 """What the client loads of LightRail beside PACKAGES. Whatever is added here every application loads, too."""
-CPU_S_MAX: Final = 0.150
-RUNS: Final = 5
+LINES_MAX: Final = 400_000
+"""Lines that an import may execute in all modules that it loads; with CPython 3.11 it executes 280,000."""
 
 MEASURED: Final = """
-import json, sys, time
-before, began = set(sys.modules), time.process_time()
+import json, sys
+before, spent = set(sys.modules), 0
+def trace(frame, event, _):
+    global spent
+    spent += event == "line"
+    return trace
+sys.settrace(trace)
 import {module}
-spent = time.process_time() - began
+sys.settrace(None)
 print(json.dumps({{"spent": spent, "modules": sorted(set(sys.modules) - before)}}))
 """
 MODULES: Final = ("lightrail.client", "lightrail.client.sync")
 
 
 def loaded(module: str) -> dict[str, Any]:
-    """CPU seconds of its import, and the names of all modules that were loaded for it."""
+    """The lines that its import executes, and the names of all modules that were loaded for it."""
     words = [sys.executable, "-I", "-c", MEASURED.format(module=module)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -52,6 +57,5 @@ def test_the_client_loads_the_engine_constants_and_nothing_else(module: str) -> 
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_the_import_takes_less_than_150_ms_of_cpu(module: str) -> None:
-    """The least of several runs: other work on the machine makes a run slower, and none faster."""
-    assert min(loaded(module)["spent"] for _ in range(RUNS)) <= CPU_S_MAX
+def test_the_work_of_an_import_is_bounded(module: str) -> None:
+    assert loaded(module)["spent"] <= LINES_MAX

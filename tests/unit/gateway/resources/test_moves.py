@@ -1,7 +1,6 @@
 """Plans and moves over HTTP: what a plan is made of, which plans are refused, and why."""
 
 import asyncio
-import time
 from functools import partial
 from typing import Any
 
@@ -283,8 +282,6 @@ def test_a_queue_that_moves_between_two_answers_is_no_problem() -> None:
         await asyncio.sleep(0)
         await scene.coordinator.write([Write(PLACEMENT + "a", Placed.encode(1, 2))])
         del scene.peers[0].queues["a"]
-        began = time.monotonic()
         assert (await looking)["problems"] == []
-        assert time.monotonic() - began < 5
 
     with_scene(check)

@@ -8,6 +8,11 @@
     a sender to a router, and a receiver at each of the two queues that it feeds, on different shards.
 ``http``
     messages posted one by one, locked at the head and completed.
+``transaction``
+    a sender to one queue, a client that moves its messages to another one in transactions, and a receiver
+    there.
+``resumed``
+    a sender and a receiver whose links are resumed: each message arrives once, over every fault.
 """
 
 import time
@@ -18,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from tests.chaos.client_traffic import Mover, ResumingReceiver, ResumingSender
 from tests.chaos.http_traffic import HttpReceiver, HttpSender
 from tests.chaos.ledger import Calm, Ledger, shared
 from tests.chaos.service import Service
@@ -25,15 +31,22 @@ from tests.chaos.traffic import Receiver, Sender, Traffic
 from tests.support import wait
 from tests.support.namespace import give, subscribe
 
-LOADS: Final = ("queue", "policy", "router", "http")
+LOADS: Final = ("queue", "policy", "router", "http", "transaction", "resumed")
 LOCK_S: Final = 5.0
 """After it a lock whose holder is dead brings its message back."""
 COUNT_MAX: Final = 3_000_000
 RECOVERY_S: Final = 60.0
 """Deadline for everybody to be at work again."""
-RATES: Final = {"queue": 3_000.0, "policy": 400.0, "router": 1_000.0, "http": 40.0}
+RATES: Final = {
+    "queue": 3_000.0,
+    "policy": 400.0,
+    "router": 1_000.0,
+    "http": 40.0,
+    "transaction": 100.0,
+    "resumed": 200.0,
+}
 """Messages per second; over HTTP a receiver needs two requests for each."""
-WARM: Final = {"queue": 600, "policy": 80, "router": 200, "http": 15}
+WARM: Final = {"queue": 600, "policy": 80, "router": 200, "http": 15, "transaction": 40, "resumed": 80}
 """Messages that each party sends or receives before a fault, and after it."""
 
 
@@ -42,10 +55,12 @@ class Load:
     """One kind of traffic."""
 
     name: str
-    senders: Sequence[Sender | HttpSender]
-    receivers: Sequence[Receiver | HttpReceiver]
+    senders: Sequence[Sender | HttpSender | ResumingSender]
+    receivers: Sequence[Receiver | HttpReceiver | ResumingReceiver | Mover]
     ledgers: Sequence[Ledger]
-    """One per receiver."""
+    """One per queue from which messages are received for good."""
+    once: bool = False
+    """Whether each message arrives once, and not at least once."""
 
     @property
     def workers(self) -> list[Traffic]:
@@ -79,6 +94,8 @@ class Loads:
             self._pair("policy", 1),
             self._routed(2),
             self._http(3),
+            self._transactions(4),
+            self._resumed(5),
         ]
         self._stack = ExitStack()
 
@@ -106,6 +123,19 @@ class Loads:
         sender = HttpSender(where, "http", ledger, number=number, count_max=COUNT_MAX, rate=RATES["http"])
         return Load("http", [sender], [HttpReceiver(where, "http", ledger, number=number)], [ledger])
 
+    def _transactions(self, number: int) -> Load:
+        ledger, where, rate = self._ledger(), self.service.where, RATES["transaction"]
+        sender = Sender(where, "transaction", ledger, number=number, count_max=COUNT_MAX, rate=rate)
+        mover = Mover(where, "transaction", "moved", number=number)
+        receiver = Receiver(where, "moved", ledger, number=number)
+        return Load("transaction", [sender], [mover, receiver], [ledger])
+
+    def _resumed(self, number: int) -> Load:
+        ledger, where, rate = self._ledger(), self.service.where, RATES["resumed"]
+        sender = ResumingSender(where, "resumed", ledger, number=number, count_max=COUNT_MAX, rate=rate)
+        receiver = ResumingReceiver(where, "resumed", ledger, number=number)
+        return Load("resumed", [sender], [receiver], [ledger], once=True)
+
     # --- life ------------------------------------------------------------------------------------------
 
     @property
@@ -120,6 +150,10 @@ class Loads:
             give(data, "policy", role="queue", priorities=10, lock_duration=LOCK_S, max_delivery_count=100)
             give(data, "http", role="queue", lock_duration=LOCK_S, max_delivery_count=100)
             give(data, "router", role="router")
+            # Over many rounds a message is in many transactions that are not confirmed.
+            give(data, "transaction", role="queue", max_delivery_count=100)
+            for name in ("moved", "resumed"):
+                give(data, name, role="queue")
             for copy in range(2):
                 give(data, f"routed-{copy}", role="queue")
                 subscribe(data, "router", f"routed-{copy}")
@@ -190,6 +224,7 @@ class Loads:
             for ledger in load.ledgers:
                 ledger.verdict()
                 assert not ledger.unmarked, f"not marked: {ledger.summary()}"
+                assert not (load.once and ledger.again), f"received again: {ledger.summary()}"
         said = self.service.said()
         assert "Traceback" not in said, f"a traceback on the broker's stderr:\n{said[-4000:]}"
 

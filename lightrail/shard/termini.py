@@ -2,8 +2,9 @@
 
 A terminus has the delivery-tags of stored messages that the client may not have settled. Tags arrive before
 their batch, and count when the batch is answered, so no tag of a message that is not stored is announced to a
-client. If the client does not settle (receiver-settle-mode first), the latest tags are kept, because it may
-have missed the outcome.
+client. Only deliveries that the broker settles after their sender has settled (receiver-settle-mode second)
+have tags here: any other tag is free as soon as the outcome leaves the broker, and its next use would be
+announced as stored (transport 2.6.12).
 
 A terminus is durable if its client requests it and the store outlives the process. Then the tags of a batch
 are in one group of records with its messages: after a crash there are tags of all stored messages, and of no
@@ -195,28 +196,39 @@ class Termini:
     # --- frames ----------------------------------------------------------------------------------------
 
     def expect(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """Applies a TAGS frame."""
+        """Applies a TAGS frame: a stored delivery whose tag a new one has is no longer unsettled."""
         _, _, _, _, link, _, number = HEADER.unpack_from(part)
         producer = peer.producers.get(link)
-        if isinstance(producer, ResumableProducer):
-            producer.expect(number, decode_tags(memoryview(part)[HEADER_SIZE:]))
+        if not isinstance(producer, ResumableProducer):
+            return
+        tags = decode_tags(memoryview(part)[HEADER_SIZE:])
+        producer.expect(number, tags)
+        if producer.terminus is not None and number > producer.last_number:
+            self._settle(producer.terminus, tags, now_ms)
 
     def forget_tags(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """Applies a FORGET frame: the client has settled deliveries, or closed the link."""
-        _, flags, _, _, link, _, _ = HEADER.unpack_from(part)
+        """Applies a FORGET frame: the client has settled deliveries, or closed the link.
+
+        A repeated frame whose next batch is stored was applied before that batch, which may have its tags.
+        """
+        _, flags, _, _, link, _, next_number = HEADER.unpack_from(part)
         producer = peer.producers.get(link)
         if not isinstance(producer, ResumableProducer) or producer.terminus is None:
             return
-        self._now_ms = now_ms
-        terminus = producer.terminus
-        tags = [tag for tag in decode_tags(memoryview(part)[HEADER_SIZE:]) if tag in terminus.tags]
-        for tag in tags:
-            terminus.tags.pop(tag, None)
-        self._tags -= len(tags)
         if flags & CLOSED:
-            terminus.is_closed = True
-        elif tags:
-            self._write(terminus, TerminusEvent.SETTLED, tags)
+            producer.terminus.is_closed = True
+        elif not next_number or next_number > producer.last_number:
+            self._settle(producer.terminus, decode_tags(memoryview(part)[HEADER_SIZE:]), now_ms)
+
+    def _settle(self, terminus: Terminus, tags: list[bytes], now_ms: int) -> None:
+        """Removes those of these tags that the terminus has."""
+        found = [tag for tag in dict.fromkeys(tags) if tag in terminus.tags]
+        if found:
+            for tag in found:
+                del terminus.tags[tag]
+            self._tags -= len(found)
+            self._now_ms = now_ms
+            self._write(terminus, TerminusEvent.SETTLED, found)
 
     def store(self, terminus: Terminus, tags: list[bytes]) -> None:
         """Adds tags of stored messages, and drops the oldest ones if there are too many."""

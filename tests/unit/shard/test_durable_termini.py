@@ -138,6 +138,18 @@ def test_a_frontend_that_outlives_the_shard_goes_on_with_its_link() -> None:
     assert scene.queue("q")["ready"] == 2
 
 
+def test_a_new_delivery_under_a_stored_tag_replaces_it_for_good() -> None:
+    disk = Disk(max_length=1, overflow="reject")
+    peer = disk.scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a", durable=True)
+    disk.scene.settle_down()
+    send(peer, 1, 2, b"a", durable=True)
+    disk.scene.settle_down()
+    assert len(peer.refusals) == 1
+    assert unsettled(disk.killed().peer(boot=8), 1) == []
+
+
 def test_what_the_client_has_settled_is_forgotten_for_good() -> None:
     disk = Disk()
     peer = disk.scene.peer()

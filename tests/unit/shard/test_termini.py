@@ -122,6 +122,40 @@ def test_what_the_client_has_settled_is_forgotten() -> None:
     assert unsettled(peer, 2) == [b"b"]
 
 
+def test_a_new_delivery_under_a_stored_tag_replaces_it_before_it_is_answered() -> None:
+    """2.6.12: the client has settled the former one. Were its record kept, a refused message would count as
+    accepted."""
+    scene = scene_of(max_length=1, overflow="reject")
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a")
+    scene.settle_down()
+    send(peer, 1, 2, b"a")
+    scene.settle_down()
+    assert len(peer.refusals) == 1
+    assert unsettled(peer, 2) == []
+
+
+def test_tags_that_are_settled_once_more_are_those_of_later_batches_if_these_are_stored() -> None:
+    """A frontend repeats FORGET, with the number of its next batch, until that batch is answered."""
+    scene = Scene()
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a")
+    scene.settle_down()
+    forget = frame(Kind.FORGET, link=1, number=2, count=1, body=encode_tags([b"a"]))
+    peer.say(forget)
+    send(peer, 1, 2, b"a")
+    scene.settle_down()
+    peer.greet()
+    attach(peer, 1)
+    peer.say(forget)
+    send(peer, 1, 2, b"a")
+    scene.settle_down()
+    assert unsettled(peer, 1) == [b"a"]
+    assert scene.queue("q")["ready"] == 2
+
+
 def test_a_closed_link_is_forgotten() -> None:
     scene = Scene()
     peer = scene.peer()

@@ -68,7 +68,7 @@ class Links(KnownNumbers):
         self.receivers = DurableReceivers(store, counts, when_synced)
         self.awaited.ended = self.receivers.ended
         self.resending = Resending(performer)
-        self._client_links = ClientLinks(self.awaited, self._end_stolen)
+        self._client_links = ClientLinks(self.awaited, self._end_stolen, counts)
         self._producers: dict[Queue, dict[Producer, None]] = {}
         """Open producers, by queue."""
         self._next_consumer = 1
@@ -126,13 +126,15 @@ class Links(KnownNumbers):
             refusal = Refusal(conditions.STOLEN, "the same producer has sent another request")
             former.peer.end_link(former.link, refusal)
 
-    def _end_stolen(self, former: Opened, now_ms: int) -> None:
-        """Ends a stolen link: it gets no more answers, and its deliveries return to the queue."""
+    def _end_stolen(self, former: Opened, resumes: bool, now_ms: int) -> None:
+        """Ends a stolen link: its deliveries return, uncounted as its process may not know why, or go on."""
         if isinstance(former, Producer):
             self._leave(former)
             former.peer.producers.pop(former.link, None)
-        else:
-            self.close_consumer(former, now_ms)
+            return
+        if former.opened is not None and not resumes:
+            former.opened.suspended_ms = None
+        self.close_consumer(former, now_ms, stolen=True)
 
     def open_router(self, peer: Peer, link: int, next_number: int) -> None:
         """Opens a frontend's link that sends to sets of queues; `next_number` as in `Numbered`."""
@@ -240,11 +242,13 @@ class Links(KnownNumbers):
             consumer.opened = None
             self.close_consumer(consumer, now_ms, lost=True)
 
-    def close_consumer(self, consumer: Consumer, now_ms: int, *, lost: bool = False) -> None:
+    def close_consumer(
+        self, consumer: Consumer, now_ms: int, *, lost: bool = False, stolen: bool = False
+    ) -> None:
         """Settles a consumer's deliveries with its default outcome, or suspends it for its client.
 
         Args:
-            lost: whether its frontend may open it again.
+            lost: whether its frontend may open it again; its deliveries are released, as those of `stolen`.
         """
         consumer.peer.consumers.pop(consumer.link, None)
         if consumer.opened is not None:
@@ -256,7 +260,7 @@ class Links(KnownNumbers):
             attached = queue.machine.contents.consumers.by_id.get(consumer.id)
             if lost and attached is not None and len(attached.in_flight) and not attached.options.lock_key:
                 queue.holder_lost()
-            command = commands.Lose(consumer.id) if lost else commands.Detach(consumer.id)
+            command = commands.Lose(consumer.id) if lost or stolen else commands.Detach(consumer.id)
             self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
             self._performer.touched[queue] = None
             self.last_consumers.left(queue, now_ms, lost=lost)

@@ -35,7 +35,7 @@ class ClientLinks:
             frontend of the link.
     """
 
-    __slots__ = ("_awaited", "_by_queue", "_counts", "_end")
+    __slots__ = ("_awaited", "_by_queue", "_changed", "_counts", "_end")
 
     def __init__(
         self, awaited: AwaitedConsumers, end: Callable[[Opened, bool, int], None], counts: ShardCounts
@@ -44,6 +44,11 @@ class ClientLinks:
         self._awaited = awaited
         self._end = end
         self._by_queue: dict[Queue, dict[str, Opened]] = {}
+        self._changed: Callable[[str, str], None] = lambda _queue, _client_link: None
+
+    def listen(self, changed: Callable[[str, str], None]) -> None:
+        """Calls `changed` with the queue and the digits of each link that is opened here or ends."""
+        self._changed = changed
 
     def open_elsewhere(
         self, queue: Queue, peer: Peer, link: int, opening: ConsumerOpen
@@ -91,6 +96,7 @@ class ClientLinks:
         """Adds an open link; a former one has ended."""
         if client_link:
             self._by_queue.setdefault(queue, {})[client_link] = opened
+            self._changed(queue.name, client_link)
 
     def drop(self, queue: Queue, client_link: str, opened: Opened) -> None:
         """Removes an ended link; another one may be open in its place."""
@@ -99,7 +105,9 @@ class ClientLinks:
             del found[client_link]
             if not found:
                 del self._by_queue[queue]
+            self._changed(queue.name, client_link)
 
     def forget(self, queue: Queue) -> None:
         """Removes all links of a queue, which have ended or open at another shard."""
-        self._by_queue.pop(queue, None)
+        for client_link in self._by_queue.pop(queue, ()):
+            self._changed(queue.name, client_link)

@@ -99,7 +99,7 @@ UNSETTLED_TAGS_MAX: Final = 10_000
 TERMINI_MAX: Final = 20_000
 """Links of a shard that may be resumed, attached or suspended; further links can't be resumed."""
 TERMINI_TAGS_MAX: Final = 1_000_000
-"""Delivery-tags of all of these links; beyond, the link that was suspended first is forgotten."""
+"""Delivery-tags of all of these links; beyond, the links with most of them can't be resumed any more."""
 TERMINI_MOVED_TAGS: Final = 20_000
 """Tags, and runs of deliveries, of durable links that the cleaner writes again in one turn: 10 ms."""
 SUSPENDED_DELIVERIES_MAX: Final = 10_000

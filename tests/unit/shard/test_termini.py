@@ -220,18 +220,52 @@ def test_where_there_are_too_many_links_another_one_is_attached_without(
     assert peer.accepted(2) == [1]
 
 
-def test_too_many_tags_end_the_link_that_is_suspended_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 3)
+def with_too_many(scene: Scene, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Peer:
+    """Links 1 to 3 with one, three and two tags, of which the shard keeps five; 3 is attached."""
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 5)
+    peer = scene.peer()
+    for link, count in ((1, 1), (2, 3), (3, 2)):
+        attach(peer, link, client_link=str(link) * 32, **options)
+        send(peer, link, 1, *(b"%d" % number for number in range(count)), durable=True)
+        scene.settle_down()
+        if link < 3:
+            peer.close_producer(link)
+    return peer
+
+
+def resumed(peer: Peer, link: int, **options: Any) -> tuple[bool, int]:
+    """Attaches a link anew: whether it is kept, and its tags."""
+    attach(peer, 10 + link, client_link=str(link) * 32, **options)
+    peer.scene.settle_down()
+    is_kept, tags = peer.unsettled.pop(10 + link)
+    return is_kept, len(tags)
+
+
+def test_if_all_links_have_too_many_tags_the_one_with_most_can_not_be_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its client is informed: by an empty map it would take its stored messages for lost ones."""
+    scene = Scene()
+    peer = with_too_many(scene, monkeypatch)
+    assert [resumed(peer, link) for link in (1, 2, 3)] == [(True, 1), (False, 0), (True, 2)]
+    # Once it knows that, it may be resumed as a link without unsettled deliveries.
+    peer.close_producer(12)
+    assert resumed(peer, 2) == (True, 0)
+
+
+def test_an_attached_link_with_most_tags_keeps_none_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 5)
     scene = Scene()
     peer = scene.peer()
-    for link, tag in ((1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")):
-        attach(peer, link, client_link=str(link) * 32)
-        send(peer, link, 1, tag)
-        scene.settle_down()
-        if link < 4:
-            peer.close_producer(link)
-    found = [unsettled(peer, 10 + link, client_link=str(link) * 32) for link in (1, 2, 3, 4)]
-    assert found == [[], [b"b"], [b"c"], [b"d"]]
+    attach(peer, 1, client_link="1" * 32)
+    send(peer, 1, 1, *(b"%d" % number for number in range(6)))
+    scene.settle_down()
+    # It is opened again because its shard was lost, and its client does not get to know of that.
+    peer.greet()
+    attach(peer, 1, client_link="1" * 32, steals=False)
+    send(peer, 1, 2, b"another")
+    scene.settle_down()
+    assert resumed(peer, 1) == (False, 0)
 
 
 def test_a_deleted_queue_has_no_termini() -> None:

@@ -131,7 +131,6 @@ class ClientConnection(WebSocketConnection):
         except Exception:
             log.exception("an internal error ends the connection from %s", self.client.peer)
             self.close(conditions.INTERNAL_ERROR, "an internal error of the broker ended this connection")
-            self._end_links()
         self.touch()
 
     def _begin_websocket(self, data: bytes) -> None:
@@ -187,7 +186,6 @@ class ClientConnection(WebSocketConnection):
             self.unfinished_bytes = amqp.unfinished_bytes
             if not self.frontend.intake.unfinished(self, self.unfinished_bytes):
                 self.close(conditions.RESOURCE_LIMIT_EXCEEDED, "too many messages have begun and not ended")
-                self._end_links()
         if amqp.has_more and not self.has_more and self.transport is not None:
             self.has_more = True
             if not self.transport.is_closing():
@@ -311,9 +309,13 @@ class ClientConnection(WebSocketConnection):
     # --- the end ---------------------------------------------------------------------------------------
 
     def close(self, condition: str, description: str, info: dict[Symbol, Any] | None = None) -> None:
-        """Ends the connection with a close that has a condition and the reason."""
+        """Ends the connection with a close that has a condition and the reason, and its links at once.
+
+        Everything that the client sends from now on is dropped (2.4.6), so no answer is waited for.
+        """
         if self.amqp is not None and not self.amqp.closed:
             self.amqp.close(condition, description, info)
+            self._end_links()
             self.touch()
 
     def _end_links(self) -> None:

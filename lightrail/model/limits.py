@@ -99,7 +99,7 @@ UNSETTLED_TAGS_MAX: Final = 10_000
 TERMINI_MAX: Final = 20_000
 """Links of a shard that may be resumed, attached or suspended; further links can't be resumed."""
 TERMINI_TAGS_MAX: Final = 1_000_000
-"""Delivery-tags of all of these links; beyond, the link that was suspended first is forgotten."""
+"""Delivery-tags of all of these links; beyond, the links with most of them can't be resumed any more."""
 TERMINI_MOVED_TAGS: Final = 20_000
 """Tags, and runs of deliveries, of durable links that the cleaner writes again in one turn: 10 ms."""
 SUSPENDED_DELIVERIES_MAX: Final = 10_000
@@ -250,6 +250,8 @@ client may have the answer to its close while its frontend deletes the claim."""
 YIELD_MS: Final = 500
 """A link that its client attaches anew waits so long for the frontend that still has it open: outcomes of the
 client may be on their way from there."""
+TAKEOVERS_AT_ONCE: Final = 500
+"""Links that a shard opens in one turn in the place of former links of their clients: 10 to 20 ms."""
 NODE_LINKS_MAX: Final = 64
 """Links of a connection to nodes of the frontend itself: $management, $cbs."""
 NODE_REQUESTS_MAX: Final = 20

@@ -321,7 +321,7 @@ class Engine:
     @property
     def deadline_ms(self) -> int | None:
         """Time of the next Tick of a queue, or of the end of a batch's wait; None for never."""
-        if self._performer.leaving.departures or self._admission.unfinished:
+        if self._performer.leaving.departures or self._admission.unfinished or self._takeovers.is_due:
             return 0
         due_ms = self._queues.deadlines.next_ms
         over_ms = self._routes.holding.next_ms

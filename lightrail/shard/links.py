@@ -32,7 +32,6 @@ class Links(KnownNumbers):
 
     __slots__ = (
         "_admission",
-        "_client_links",
         "_next_consumer",
         "_performer",
         "_producers",
@@ -40,6 +39,7 @@ class Links(KnownNumbers):
         "_when_synced",
         "adopted",
         "awaited",
+        "client_links",
         "last_consumers",
         "receivers",
         "resending",
@@ -68,12 +68,12 @@ class Links(KnownNumbers):
         self.receivers = DurableReceivers(store, counts, when_synced)
         self.awaited.ended = self.receivers.ended
         self.resending = Resending(performer)
-        self._client_links = ClientLinks(self.awaited, self._end_stolen)
+        self.client_links = ClientLinks(self.awaited, self._end_stolen, counts)
         self._producers: dict[Queue, dict[Producer, None]] = {}
         """Open producers, by queue."""
         self._next_consumer = 1
         self.adopted = self.awaited.adopted
-        self.sessions = SessionLinks(performer, self._client_links, self.last_consumers)
+        self.sessions = SessionLinks(performer, self.client_links, self.last_consumers)
 
     def open_producer(
         self, peer: Peer, link: int, epoch: int, body: ProducerOpen, next_number: int, now_ms: int
@@ -89,7 +89,7 @@ class Links(KnownNumbers):
         earlier = peer.producers.get(link)
         if earlier is not None:
             self._leave(earlier)
-        if not self._client_links.claim(queue, peer, link, body, now_ms):
+        if not self.client_links.claim(queue, peer, link, body, now_ms):
             return
         id = body.identity or peer.boot << 32 | link
         if body.identity:
@@ -105,7 +105,7 @@ class Links(KnownNumbers):
             producer.stored = {} if producer.is_named else self._sequences.pop(id, {})
         self._producers.setdefault(queue, {})[producer] = None
         producer.client_link = body.client_link
-        self._client_links.add(queue, body.client_link, producer)
+        self.client_links.add(queue, body.client_link, producer)
         if isinstance(producer, ResumableProducer):
             producer.begin(self.termini, self.termini.attach(queue, body, now_ms))
             # A link that is only opened again may have batches on their way whose tags have no record.
@@ -126,13 +126,15 @@ class Links(KnownNumbers):
             refusal = Refusal(conditions.STOLEN, "the same producer has sent another request")
             former.peer.end_link(former.link, refusal)
 
-    def _end_stolen(self, former: Opened, now_ms: int) -> None:
-        """Ends a stolen link: it gets no more answers, and its deliveries return to the queue."""
+    def _end_stolen(self, former: Opened, resumes: bool, now_ms: int) -> None:
+        """Ends a stolen link: its deliveries return, uncounted as its process may not know why, or go on."""
         if isinstance(former, Producer):
             self._leave(former)
             former.peer.producers.pop(former.link, None)
-        else:
-            self.close_consumer(former, now_ms)
+            return
+        if former.opened is not None and not resumes:
+            former.opened.suspended_ms = None
+        self.close_consumer(former, now_ms, stolen=True)
 
     def open_router(self, peer: Peer, link: int, next_number: int) -> None:
         """Opens a frontend's link that sends to sets of queues; `next_number` as in `Numbered`."""
@@ -171,7 +173,7 @@ class Links(KnownNumbers):
     def open_elsewhere(self, peer: Peer, link: int, body: ConsumerOpen) -> Consumer | AwaitedConsumer | None:
         """See ClientLinks."""
         queue = self._queues.find(body.queue)
-        return None if queue is None else self._client_links.open_elsewhere(queue, peer, link, body)
+        return None if queue is None else self.client_links.open_elsewhere(queue, peer, link, body)
 
     def open_consumer(self, peer: Peer, link: int, epoch: int, body: ConsumerOpen, now_ms: int) -> None:
         """Opens a frontend's link that receives messages."""
@@ -190,12 +192,12 @@ class Links(KnownNumbers):
         if awaited is not None:
             self._adopt(awaited, peer, link, body, now_ms)
             return
-        if not self._client_links.claim(queue, peer, link, body, now_ms):
+        if not self.client_links.claim(queue, peer, link, body, now_ms):
             return
         suspended = self.awaited.take_client_link(queue, body, now_ms) if body.client_link else None
         if suspended is not None:
             consumer = self.awaited.adopt(suspended, peer, link, body, now_ms)
-            self._client_links.add(queue, body.client_link, consumer)
+            self.client_links.add(queue, body.client_link, consumer)
             self._recover(consumer, now_ms)
             return
         try:
@@ -210,7 +212,7 @@ class Links(KnownNumbers):
         self._performer.perform(queue, queue.machine.apply(commands.Attach(id, options), now_ms), now_ms)
         if peer.consumers.get(link) is consumer:
             # The machine did not refuse the consumer.
-            self._client_links.add(queue, body.client_link, consumer)
+            self.client_links.add(queue, body.client_link, consumer)
             if body.is_session:
                 self._performer.touched[queue] = None
             if body.suspended_ms is None:
@@ -230,8 +232,8 @@ class Links(KnownNumbers):
         """Lets a link whose queue moved take its consumer over."""
         queue = awaited.queue
         consumer = self.awaited.adopt(awaited, peer, link, body, now_ms)
-        if self._client_links.claim(queue, peer, link, body, now_ms):
-            self._client_links.add(queue, body.client_link, consumer)
+        if self.client_links.claim(queue, peer, link, body, now_ms):
+            self.client_links.add(queue, body.client_link, consumer)
             self.receivers.begin(consumer, now_ms)
             peer.out.append(frame(Kind.CONSUMER_READY, link=link))
             if body.is_session:
@@ -240,15 +242,17 @@ class Links(KnownNumbers):
             consumer.opened = None
             self.close_consumer(consumer, now_ms, lost=True)
 
-    def close_consumer(self, consumer: Consumer, now_ms: int, *, lost: bool = False) -> None:
+    def close_consumer(
+        self, consumer: Consumer, now_ms: int, *, lost: bool = False, stolen: bool = False
+    ) -> None:
         """Settles a consumer's deliveries with its default outcome, or suspends it for its client.
 
         Args:
-            lost: whether its frontend may open it again.
+            lost: whether its frontend may open it again; its deliveries are released, as those of `stolen`.
         """
         consumer.peer.consumers.pop(consumer.link, None)
         if consumer.opened is not None:
-            self._client_links.drop(consumer.queue, consumer.opened.client_link, consumer)
+            self.client_links.drop(consumer.queue, consumer.opened.client_link, consumer)
         if self._performer.consumers.pop(consumer.id, None) is not None:
             queue = consumer.queue
             if self.awaited.suspend(consumer, now_ms, lost=lost):
@@ -256,7 +260,7 @@ class Links(KnownNumbers):
             attached = queue.machine.contents.consumers.by_id.get(consumer.id)
             if lost and attached is not None and len(attached.in_flight) and not attached.options.lock_key:
                 queue.holder_lost()
-            command = commands.Lose(consumer.id) if lost else commands.Detach(consumer.id)
+            command = commands.Lose(consumer.id) if lost or stolen else commands.Detach(consumer.id)
             self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
             self._performer.touched[queue] = None
             self.last_consumers.left(queue, now_ms, lost=lost)
@@ -291,7 +295,7 @@ class Links(KnownNumbers):
         """Lets links take their consumers over at a queue that is served again."""
         self._producers.pop(queue, None)
         self.termini.suspend_all(queue)
-        self._client_links.forget(queue)
+        self.client_links.forget(queue)
         for id in queue.machine.contents.consumers.by_id:
             consumer = self._performer.consumers.pop(id, None)
             if consumer is not None and consumer.opened is not None:
@@ -302,7 +306,7 @@ class Links(KnownNumbers):
         self._producers.pop(queue, None)
         self.termini.forget(queue)
         self.receivers.forget(queue)
-        self._client_links.forget(queue)
+        self.client_links.forget(queue)
         for id in queue.machine.contents.consumers.by_id:
             self._performer.consumers.pop(id, None)
             self.adopted.pop(id, None)
@@ -318,7 +322,7 @@ class Links(KnownNumbers):
             del producer.peer.producers[producer.link]
             producer.peer.end_link(producer.link, refusal)
         self._producers.pop(queue, None)
-        self._client_links.forget(queue)
+        self.client_links.forget(queue)
         self.termini.forget(queue)
         self.receivers.forget(queue)
         for id in list(queue.machine.contents.consumers.by_id):
@@ -380,7 +384,7 @@ class Links(KnownNumbers):
 
     def _drop(self, producer: Producer) -> None:
         """Removes a link that is no longer attached to its queue."""
-        self._client_links.drop(producer.queue, producer.client_link, producer)
+        self.client_links.drop(producer.queue, producer.client_link, producer)
         if isinstance(producer, ResumableProducer):
             self.termini.detach(producer)
         attached = self._producers.get(producer.queue)

@@ -11,6 +11,7 @@ and finds settled what its client had settled before:
 It is opened without that after limits.YIELD_MS, as the former frontend may be lost.
 """
 
+from itertools import islice
 from typing import NamedTuple
 
 from lightrail.model import limits
@@ -19,6 +20,9 @@ from lightrail.shard.links import Links
 from lightrail.shard.peers import Consumer, Peer
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import Kind, frame
+
+Name = tuple[str, str]
+"""Queue, and digits of the client's link."""
 
 
 class Opening(NamedTuple):
@@ -39,36 +43,59 @@ class Takeover:
         self.opening = opening
         self.former = former
         self.until_ms = until_ms
-        """When the link is opened without an answer; 0 after the answer."""
+        """When the link is opened without an answer."""
         self.credit: bytes | None = None
         """The latest CREDIT of the link."""
 
 
 class Takeovers:
-    """The openings that wait, by frontend and link."""
+    """The openings that wait, by frontend and link.
 
-    __slots__ = ("_links", "_waiting")
+    Each event of a former link concerns only the openings of its name, so a mass takeover, as after the loss
+    of a frontend, costs as much for each link as a single one.
+    """
+
+    __slots__ = ("_by_name", "_changed", "_due", "_links", "_waiting")
 
     def __init__(self, links: Links) -> None:
         self._links = links
         self._waiting: dict[tuple[Peer, int], Takeover] = {}
+        """In the order of their times."""
+        self._by_name: dict[Name, dict[Takeover, None]] = {}
+        self._changed: dict[Takeover, None] = {}
+        """Those whose former link may have ended, or may be another one."""
+        self._due: dict[Takeover, None] = {}
+        """Those that need not wait any more."""
+        links.client_links.listen(self._name_changed)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether openings are left for the next turn."""
+        return bool(self._due)
+
     def begin(self, opening: Opening, now_ms: int) -> bool:
         """Whether the opening has to wait; then `take_due` returns it later."""
-        former = self._links.open_elsewhere(opening.peer, opening.link, opening.body)
+        peer, link, _, body = opening
+        former = self._links.open_elsewhere(peer, link, body)
         if former is None:
             return False
+        self.drop(peer, link)
         takeover = Takeover(opening, former, now_ms + limits.YIELD_MS)
-        self._waiting[opening.peer, opening.link] = takeover
-        self._ask(former)
+        self._waiting[peer, link] = takeover
+        self._by_name.setdefault((body.queue, body.client_link), {})[takeover] = None
+        self._ask(takeover)
         return True
 
-    def _ask(self, former: Consumer | AwaitedConsumer) -> None:
+    def _ask(self, takeover: Takeover) -> None:
+        """Asks the frontend of the former link; one whose queue has moved here is looked at in each turn."""
+        former = takeover.former
         if isinstance(former, Consumer):
             former.peer.out.append(frame(Kind.YIELD, link=former.link))
+        else:
+            self._changed[takeover] = None
 
     def credit(self, peer: Peer, link: int, part: bytes) -> bool:
         """Keeps the CREDIT of a link until it is open; False where the link does not wait."""
@@ -79,27 +106,56 @@ class Takeovers:
 
     def drop(self, peer: Peer, link: int) -> bool:
         """The link is not opened any more; False where it does not wait."""
-        return self._waiting.pop((peer, link), None) is not None
+        takeover = self._waiting.get((peer, link))
+        if takeover is not None:
+            self._remove(takeover)
+        return takeover is not None
+
+    def _remove(self, takeover: Takeover) -> None:
+        peer, link, _, body = takeover.opening
+        del self._waiting[peer, link]
+        name = (body.queue, body.client_link)
+        del self._by_name[name][takeover]
+        if not self._by_name[name]:
+            del self._by_name[name]
+        self._changed.pop(takeover, None)
+        self._due.pop(takeover, None)
 
     def yielded(self, peer: Peer, link: int) -> None:
         """A frontend has answered for its link."""
-        for takeover in self._waiting.values():
-            former = takeover.former
-            if isinstance(former, Consumer) and former.peer is peer and former.link == link:
-                takeover.until_ms = 0
+        former = peer.consumers.get(link)
+        if former is None or former.opened is None:
+            return
+        for takeover in self._by_name.get((former.queue.name, former.opened.client_link), ()):
+            if takeover.former is former:
+                self._due[takeover] = None
+
+    def _name_changed(self, queue: str, client_link: str) -> None:
+        """A client's link was opened at a queue, or has ended there."""
+        self._changed.update(self._by_name.get((queue, client_link), {}))
 
     def take_due(self, now_ms: int) -> list[Takeover]:
-        """Takes out the openings that need not wait any more."""
-        due = [key for key, takeover in self._waiting.items() if self._is_due(takeover, now_ms)]
-        return [self._waiting.pop(key) for key in due]
+        """Takes out the openings that need not wait any more, no more than a turn has time for."""
+        changed, self._changed = self._changed, {}
+        for takeover in changed:
+            self._look_again(takeover)
+        for takeover in self._waiting.values():
+            if takeover.until_ms > now_ms:
+                break
+            self._due[takeover] = None
+        due = [*islice(self._due, limits.TAKEOVERS_AT_ONCE)]
+        for takeover in due:
+            self._remove(takeover)
+        return due
 
-    def _is_due(self, takeover: Takeover, now_ms: int) -> bool:
-        if takeover.until_ms <= now_ms:
-            return True
+    def _look_again(self, takeover: Takeover) -> None:
         peer, link, _, body = takeover.opening
         former = self._links.open_elsewhere(peer, link, body)
-        if former is not None and former is not takeover.former:
+        if former is None:
+            self._due[takeover] = None
+        elif former is not takeover.former:
             # It was opened here, behind its queue, or stolen by another one.
             takeover.former = former
-            self._ask(former)
-        return former is None
+            self._ask(takeover)
+        elif isinstance(former, AwaitedConsumer):
+            self._changed[takeover] = None

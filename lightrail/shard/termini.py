@@ -2,8 +2,12 @@
 
 A terminus has the delivery-tags of stored messages that the client may not have settled. Tags arrive before
 their batch, and count when the batch is answered, so no tag of a message that is not stored is announced to a
-client. If the client does not settle (receiver-settle-mode first), the latest tags are kept, because it may
-have missed the outcome.
+client. Only deliveries that the broker settles after their sender has settled (receiver-settle-mode second)
+have tags here: any other tag is free as soon as the outcome leaves the broker, and its next use would be
+announced as stored (transport 2.6.12).
+
+If all links have too many tags, those with most are lost: their next attach is answered like that of links
+which can't be resumed, since by an empty map their clients would take stored messages for lost ones.
 
 A terminus is durable if its client requests it and the store outlives the process. Then the tags of a batch
 are in one group of records with its messages: after a crash there are tags of all stored messages, and of no
@@ -37,7 +41,17 @@ LAST: Final = 1 << 62
 class Terminus:
     """One link of a client at one queue."""
 
-    __slots__ = ("client_link", "durability", "is_closed", "queue", "suspended_ms", "tags", "until_ms")
+    __slots__ = (
+        "bare",
+        "client_link",
+        "closed",
+        "durability",
+        "lost",
+        "queue",
+        "suspended_ms",
+        "tags",
+        "until_ms",
+    )
 
     def __init__(self, queue: Queue, client_link: str, suspended_ms: int, durability: int = 0) -> None:
         self.queue = queue
@@ -48,8 +62,10 @@ class Terminus:
         """What of it is in the store (model/durability.py)."""
         self.tags: dict[bytes, None] = {}
         """Delivery-tags in the order of storing."""
-        self.is_closed = False
+        self.closed = False
         """Whether its client has closed the link."""
+        self.lost = self.bare = False
+        """Whether its tags were dropped; or whether it was restored without tags that it may have had."""
         self.until_ms = 0
         """While suspended: the time of its deletion; 0 until the next tick."""
 
@@ -140,17 +156,23 @@ class Termini:
         return Durability(min(wanted, Durability.UNSETTLED_STATE))
 
     def attach(self, queue: Queue, opening: ProducerOpen, now_ms: int) -> Terminus | None:
-        """The terminus of a link that is opened; None if it is new and there are TERMINI_MAX already.
+        """The terminus of a link that is opened; None if it was lost, or is new beyond TERMINI_MAX.
 
         A terminus that was less durable becomes as durable as requested by `Resumption`.
         """
         self._now_ms = now_ms
         suspended_ms, durability = opening.suspended_ms or 0, self.durability(opening)
         terminus = self._by_queue.get(queue, {}).get(opening.client_link)
+        if terminus is not None and opening.steals:
+            if terminus.lost or (terminus.bare and durability != Durability.CONFIGURATION):
+                self._end(terminus)
+                return None
+            terminus.bare = False
         if terminus is None:
             if self._count >= limits.TERMINI_MAX:
                 return None
-            terminus = self._add(queue, opening.client_link, suspended_ms)
+            terminus = Terminus(queue, opening.client_link, suspended_ms)
+            self._put(terminus)
             if durability:
                 self.store_state(terminus, durability)
             return terminus
@@ -177,7 +199,7 @@ class Termini:
 
     def suspend(self, terminus: Terminus) -> None:
         """Suspends a terminus without a link; its time begins at the next tick."""
-        if terminus.is_closed or not terminus.suspended_ms:
+        if terminus.closed or not terminus.suspended_ms:
             self._end(terminus)
         else:
             terminus.until_ms = 0
@@ -195,32 +217,43 @@ class Termini:
     # --- frames ----------------------------------------------------------------------------------------
 
     def expect(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """Applies a TAGS frame."""
+        """Applies a TAGS frame: a stored delivery whose tag a new one has is no longer unsettled."""
         _, _, _, _, link, _, number = HEADER.unpack_from(part)
         producer = peer.producers.get(link)
-        if isinstance(producer, ResumableProducer):
-            producer.expect(number, decode_tags(memoryview(part)[HEADER_SIZE:]))
+        if not isinstance(producer, ResumableProducer):
+            return
+        tags = decode_tags(memoryview(part)[HEADER_SIZE:])
+        producer.expect(number, tags)
+        if producer.terminus is not None and number > producer.last_number:
+            self._settle(producer.terminus, tags, now_ms)
 
     def forget_tags(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """Applies a FORGET frame: the client has settled deliveries, or closed the link."""
-        _, flags, _, _, link, _, _ = HEADER.unpack_from(part)
+        """Applies a FORGET frame: the client has settled deliveries, or closed the link.
+
+        A repeated frame whose next batch is stored was applied before that batch, which may have its tags.
+        """
+        _, flags, _, _, link, _, next_number = HEADER.unpack_from(part)
         producer = peer.producers.get(link)
         if not isinstance(producer, ResumableProducer) or producer.terminus is None:
             return
-        self._now_ms = now_ms
-        terminus = producer.terminus
-        tags = [tag for tag in decode_tags(memoryview(part)[HEADER_SIZE:]) if tag in terminus.tags]
-        for tag in tags:
-            terminus.tags.pop(tag, None)
-        self._tags -= len(tags)
         if flags & CLOSED:
-            terminus.is_closed = True
-        elif tags:
-            self._write(terminus, TerminusEvent.SETTLED, tags)
+            producer.terminus.closed = True
+        elif not next_number or next_number > producer.last_number:
+            self._settle(producer.terminus, decode_tags(memoryview(part)[HEADER_SIZE:]), now_ms)
+
+    def _settle(self, terminus: Terminus, tags: list[bytes], now_ms: int) -> None:
+        """Removes those of these tags that the terminus has."""
+        found = [tag for tag in dict.fromkeys(tags) if tag in terminus.tags]
+        if found:
+            for tag in found:
+                del terminus.tags[tag]
+            self._tags -= len(found)
+            self._now_ms = now_ms
+            self._write(terminus, TerminusEvent.SETTLED, found)
 
     def store(self, terminus: Terminus, tags: list[bytes]) -> None:
-        """Adds tags of stored messages, and drops the oldest ones if there are too many."""
-        if not self._has(terminus):
+        """Adds tags of stored messages; drops the oldest beyond UNSETTLED_TAGS_MAX."""
+        if not self._has(terminus) or terminus.lost:
             return
         kept = terminus.tags
         before = len(kept)
@@ -230,8 +263,26 @@ class Termini:
         while len(kept) > limits.UNSETTLED_TAGS_MAX:
             del kept[next(iter(kept))]
         self._tags += len(kept) - before
-        while self._tags > limits.TERMINI_TAGS_MAX and self._suspended:
-            self._end(next(iter(self._suspended)))
+        if self._tags > limits.TERMINI_TAGS_MAX:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Drops the tags of the links that have most of them, until a sixteenth of the room is free."""
+        every = (terminus for known in self._by_queue.values() for terminus in known.values())
+        for terminus in sorted(every, key=lambda terminus: -len(terminus.tags)):
+            if self._tags <= limits.TERMINI_TAGS_MAX * 15 // 16:
+                break
+            name, count = terminus.queue.name, len(terminus.tags)
+            log.warning(
+                "a link at queue %s can't be resumed: %d of %d unsettled tags", name, count, self._tags
+            )
+            self._tags -= count
+            terminus.tags.clear()
+            terminus.lost = True
+            if terminus.durability:
+                self._write(terminus, TerminusEvent.ENDED)
+                terminus.durability = Durability.CONFIGURATION
+                self._write(terminus, TerminusEvent.BEGUN)
 
     # --- queues ----------------------------------------------------------------------------------------
 
@@ -260,6 +311,7 @@ class Termini:
         for each in termini:
             durability = each.durability if self._store.outlives else 0
             terminus = Terminus(queue, each.link.hex(), each.suspended_ms, durability)
+            terminus.bare = each.durability == Durability.CONFIGURATION
             if self._count >= limits.TERMINI_MAX:
                 self._write(terminus, TerminusEvent.ENDED)
             else:
@@ -273,11 +325,6 @@ class Termini:
             if durability and self._store.outlives:
                 kept = tags if durability == Durability.UNSETTLED_STATE else []
                 yield TerminusRecord(queue.id, link, TerminusEvent.BEGUN, durability, suspended_ms, kept)
-
-    def _add(self, queue: Queue, client_link: str, suspended_ms: int) -> Terminus:
-        terminus = Terminus(queue, client_link, suspended_ms)
-        self._put(terminus)
-        return terminus
 
     def _put(self, terminus: Terminus) -> None:
         self._by_queue.setdefault(terminus.queue, {})[terminus.client_link] = terminus

@@ -40,6 +40,7 @@ class ShardCounts:
         "evictions",
         "fetched_bytes",
         "frontends_connected",
+        "links_stolen",
         "memory_bytes",
         "memory_mark_bytes",
         "messages_per_sync",
@@ -76,6 +77,7 @@ class ShardCounts:
         self.evicted_bytes = 0
         self.fetched_bytes = 0
         self.frontends_connected = 0
+        self.links_stolen = 0
         self.memory_bytes = 0
         self.memory_mark_bytes = memory_mark_bytes
         self.queues: QueueReaders = lambda _: ()
@@ -261,6 +263,11 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "Age of the commit that is being written to the disk; 0 while there is none.",
         (),
         lambda counts: [((), counts.commit_under_way())],
+    ),
+    counter(
+        "lightrail_links_stolen",
+        "Links of clients that ended because another connection of their container attached them.",
+        "links_stolen",
     ),
     counter("lightrail_store_failures", "Writes that the store refused: full, or failed.", "store_failures"),
     Family(

@@ -53,7 +53,7 @@ def connected(broker: Broker, **fields: Any) -> Peer:
 def asked(queue: str, timeout: int = 60, **fields: Any) -> Attach:
     """The attach of a link that may be resumed for a minute."""
     target = Target(address=queue, timeout=timeout, expiry_policy=Symbol("connection-close"))
-    given: dict[str, Any] = {"name": "link", "target": target}
+    given: dict[str, Any] = {"name": "link", "target": target, "rcv_settle_mode": SECOND}
     return sender(queue, **given | fields)
 
 
@@ -99,7 +99,7 @@ def stored(broker: Broker, queue: str) -> list[bytes]:
 
 def test_the_answer_has_the_timeout_and_mode_that_hold(broker: Broker, queue: str) -> None:
     with connected(broker) as peer:
-        answer = attach(peer, queue, rcv_settle_mode=SECOND)
+        answer = attach(peer, queue)
         assert isinstance(answer.target, Target)
         assert (answer.target.timeout, str(answer.target.expiry_policy)) == (60, "link-detach")
         assert answer.target.durable == 0
@@ -137,7 +137,7 @@ def test_no_link_is_suspended_for_longer_than_the_bound(
 
 def test_a_link_that_does_not_ask_is_not_resumable(broker: Broker, queue: str) -> None:
     with connected(broker) as peer:
-        answer = attach(peer, queue, target=Target(address=queue), rcv_settle_mode=SECOND)
+        answer = attach(peer, queue, target=Target(address=queue))
         assert isinstance(answer.target, Target)
         assert (answer.target.timeout, answer.rcv_settle_mode, answer.unsettled) == (0, 0, None)
 
@@ -149,20 +149,19 @@ def test_a_container_without_an_id_can_not_resume(broker: Broker, queue: str) ->
         assert answer.target.timeout == 0
 
 
-@pytest.mark.parametrize("mode", [0, SECOND], ids=["first", "second"])
 @pytest.mark.parametrize(
     ("mine", "settles"),
     [(None, False), (Received(section_number=0, section_offset=0), False), (Accepted(), True)],
     ids=["null", "received", "accepted"],
 )
 def test_what_both_have_is_resumed_and_not_stored_again(
-    broker: Broker, queue: str, mode: int, mine: Any, settles: bool
+    broker: Broker, queue: str, mine: Any, settles: bool
 ) -> None:
     """Tags 2, 3, 6, 8 and 12 of the table in messaging 3.4.6."""
-    former = lose(broker, queue, b"a", b"b", rcv_settle_mode=mode)
+    former = lose(broker, queue, b"a", b"b")
     former.socket.close()
     with connected(broker) as peer:
-        answer = attach(peer, queue, rcv_settle_mode=mode, unsettled={b"a": mine, b"b": mine})
+        answer = attach(peer, queue, unsettled={b"a": mine, b"b": mine})
         assert answer.unsettled == {b"a": Accepted(), b"b": Accepted()}
         assert not answer.incomplete_unsettled
         for number, tag in enumerate((b"a", b"b")):
@@ -173,7 +172,7 @@ def test_what_both_have_is_resumed_and_not_stored_again(
         if not settles:
             for number in range(2):
                 found = peer.expect(Disposition)
-                assert (found.first, type(found.state), found.settled) == (number, Accepted, mode == 0)
+                assert (found.first, type(found.state), found.settled) == (number, Accepted, False)
             peer.write(Disposition(role=False, first=0, last=1, settled=True))
         # New deliveries follow.
         peer.write(Transfer(handle=0, delivery_id=2, delivery_tag=b"c"), value("c"))
@@ -196,33 +195,55 @@ def test_what_only_the_sender_has_is_sent_anew_and_ignored_where_it_is_resumed(
 
 
 def test_what_only_the_broker_has_is_settled_and_forgotten(broker: Broker, queue: str) -> None:
-    lose(broker, queue, b"a", b"b", rcv_settle_mode=SECOND).socket.close()
+    lose(broker, queue, b"a", b"b").socket.close()
     with connected(broker) as peer:
-        assert attach(peer, queue, rcv_settle_mode=SECOND, unsettled={b"b": None}).unsettled == {
-            b"b": Accepted()
-        }
+        assert attach(peer, queue, unsettled={b"b": None}).unsettled == {b"b": Accepted()}
     with connected(broker) as peer:
-        answer = attach(peer, queue, rcv_settle_mode=SECOND, unsettled={b"a": None, b"b": None})
+        answer = attach(peer, queue, unsettled={b"a": None, b"b": None})
         assert answer.unsettled == {b"b": Accepted()}
 
 
-def test_a_sender_without_a_map_gets_that_of_the_broker_and_settles_nothing_by_it(
-    broker: Broker, queue: str
+def test_a_sender_without_a_map_begins_anew(broker: Broker, queue: str) -> None:
+    """2.7.3: it has no unsettled deliveries, and its tags may be those of the process before it."""
+    lose(broker, queue, b"a", b"b").socket.close()
+    with connected(broker) as peer:
+        assert attach(peer, queue).unsettled is None
+        peer.write(Transfer(handle=0, delivery_id=0, delivery_tag=b"a"), value("new a"))
+        peer.expect(Disposition)
+    # Its next message, under tag b, is lost with the connection.
+    with connected(broker) as peer:
+        assert attach(peer, queue, unsettled={b"b": None}).unsettled == {}
+
+
+@pytest.mark.parametrize("durable", [0, 2], ids=["not durable", "durable"])
+def test_in_mode_first_a_tag_is_free_when_its_outcome_is_sent(
+    broker: Broker, queue: str, durable: int
 ) -> None:
-    lose(broker, queue, b"a").socket.close()
-    for _ in range(2):
-        with connected(broker) as peer:
-            assert attach(peer, queue).unsettled == {b"a": Accepted()}
+    """2.6.12: both ends have settled. At worst a message is stored twice; none that was lost is accepted."""
+    target = Target(address=queue, timeout=60, durable=durable)
+    with connected(broker) as peer:
+        answer = attach(peer, queue, target=target, rcv_settle_mode=0)
+        assert isinstance(answer.target, Target)
+        assert (answer.target.timeout, answer.target.durable) == (60, min(durable, 1))
+        peer.write(Transfer(handle=0, delivery_id=0, delivery_tag=b"a"), value("first"))
+        assert peer.expect(Disposition).settled
+    # The second message under this tag is lost with the connection.
+    with connected(broker) as peer:
+        answer = attach(peer, queue, target=target, rcv_settle_mode=0, unsettled={b"a": None})
+        assert answer.unsettled == {}
+        peer.write(Transfer(handle=0, delivery_id=0, delivery_tag=b"a"), value("second"))
+        assert peer.expect(Disposition).settled
+    assert stored(broker, queue) == [value("first"), value("second")]
 
 
 def test_where_both_have_an_outcome_the_sender_s_counts(broker: Broker, queue: str) -> None:
     """Tag 13."""
-    lose(broker, queue, b"a", rcv_settle_mode=SECOND).socket.close()
+    lose(broker, queue, b"a").socket.close()
     with connected(broker) as peer:
         attach(peer, queue, unsettled={b"a": Released()})
         peer.write(Transfer(handle=0, delivery_id=0, delivery_tag=b"a", resume=True, state=Released()), b"")
         found = peer.expect(Disposition)
-        assert (type(found.state), found.settled) == (Released, True)
+        assert (type(found.state), found.settled) == (Released, False)
 
 
 def test_an_aborted_resumption_forgets_the_delivery(broker: Broker, queue: str) -> None:
@@ -237,11 +258,11 @@ def test_an_aborted_resumption_forgets_the_delivery(broker: Broker, queue: str) 
 
 
 def test_what_the_client_settled_is_not_in_the_map(broker: Broker, queue: str) -> None:
-    with lose(broker, queue, b"a", b"b", rcv_settle_mode=SECOND) as peer:
+    with lose(broker, queue, b"a", b"b") as peer:
         peer.write(Disposition(role=False, first=0, settled=True))
         peer.nothing_before_echo(next_outgoing_id=2)
     with connected(broker) as peer:
-        answer = attach(peer, queue, rcv_settle_mode=SECOND, unsettled={b"a": None, b"b": None})
+        answer = attach(peer, queue, unsettled={b"a": None, b"b": None})
         assert answer.unsettled == {b"b": Accepted()}
 
 
@@ -309,14 +330,14 @@ def test_a_map_that_exceeds_the_frame_is_incomplete_and_takes_resumed_deliveries
         peer.write(Transfer(handle=0, delivery_id=count, delivery_tag=b"new"), value("new"))
         peer.error_of(Detach, conditions.NOT_ALLOWED)
     with connected(broker) as peer:
-        assert len(attach(peer, queue).unsettled or ()) == 40 - count
+        assert len(attach(peer, queue, unsettled=dict.fromkeys(tags)).unsettled or ()) == 40 - count
 
 
 def test_a_frontend_that_is_killed_loses_nothing(tmp_path: Any, queue: str) -> None:
     """kill -9 of all frontends with outcomes under way: the link is resumed at their successors."""
     with Broker(tmp_path / "data", "--frontends", "2", "--shards", "1") as broker:
         tags = [b"%d" % number for number in range(100)]
-        former = lose(broker, queue, *tags, rcv_settle_mode=SECOND)
+        former = lose(broker, queue, *tags)
         for number in range(2):
             os.kill(broker.pid("frontend", number), signal.SIGKILL)
         former.socket.close()
@@ -338,7 +359,7 @@ def test_a_frontend_that_is_killed_loses_nothing(tmp_path: Any, queue: str) -> N
         found_peer = wait.until(resumed, "a frontend is there again")
         assert found_peer is not None
         with found_peer as peer:
-            answer = attach(peer, queue, rcv_settle_mode=SECOND, unsettled=dict.fromkeys(tags))
+            answer = attach(peer, queue, unsettled=dict.fromkeys(tags))
             assert answer.unsettled == {tag: Accepted() for tag in tags}
             for number, tag in enumerate(tags):
                 peer.write(Transfer(handle=0, delivery_id=number, delivery_tag=tag, resume=True))
@@ -350,9 +371,8 @@ def test_a_frontend_that_is_killed_loses_nothing(tmp_path: Any, queue: str) -> N
 
 
 @pytest.mark.parametrize("store", ["journal", "sqlite"])
-@pytest.mark.parametrize("mode", [0, SECOND], ids=["first", "second"])
 def test_a_durable_link_is_resumed_after_all_processes_were_killed(
-    tmp_path: Any, queue: str, store: str, mode: int
+    tmp_path: Any, queue: str, store: str
 ) -> None:
     """kill -9 of everything, with unsettled deliveries: what was stored is in the map, and stored once."""
     target = Target(address=queue, timeout=60, durable=2)
@@ -360,7 +380,7 @@ def test_a_durable_link_is_resumed_after_all_processes_were_killed(
     tags = [b"%d" % number for number in range(count)]
     with Broker(tmp_path / "data", "--shards", "1", "--store", store) as broker:
         former = connected(broker)
-        attach(former, queue, target=target, rcv_settle_mode=mode)
+        attach(former, queue, target=target)
         for number, tag in enumerate(tags):
             former.write(Transfer(handle=0, delivery_id=number, delivery_tag=tag), durable_value(tag))
         first = former.expect(Disposition)
@@ -370,7 +390,7 @@ def test_a_durable_link_is_resumed_after_all_processes_were_killed(
         known = (first.first if first.last is None else first.last) + 1
     with Broker(tmp_path / "data", "--shards", "1", "--store", store) as broker:
         with connected(broker) as peer:
-            answer = attach(peer, queue, target=target, rcv_settle_mode=mode, unsettled=dict.fromkeys(tags))
+            answer = attach(peer, queue, target=target, unsettled=dict.fromkeys(tags))
             assert isinstance(answer.target, Target)
             assert answer.target.durable == 2
             theirs = answer.unsettled or {}
@@ -392,7 +412,7 @@ def test_a_durable_link_outlives_its_shard_without_a_new_attach(tmp_path: Any, q
     tags = [b"%d" % number for number in range(200)]
     with Broker(tmp_path / "data", "--shards", "1") as broker:
         former = connected(broker)
-        attach(former, queue, target=target, rcv_settle_mode=SECOND)
+        attach(former, queue, target=target)
         for number, tag in enumerate(tags):
             former.write(Transfer(handle=0, delivery_id=number, delivery_tag=tag), durable_value(tag))
             if number == 100:
@@ -404,6 +424,6 @@ def test_a_durable_link_outlives_its_shard_without_a_new_attach(tmp_path: Any, q
             seen |= {*range(found.first, (found.first if found.last is None else found.last) + 1)}
         former.socket.close()
         with connected(broker) as peer:
-            answer = attach(peer, queue, target=target, rcv_settle_mode=SECOND, unsettled=dict.fromkeys(tags))
+            answer = attach(peer, queue, target=target, unsettled=dict.fromkeys(tags))
             assert answer.unsettled == {tag: Accepted() for tag in tags}
         assert stored(broker, queue) == [*map(durable_value, tags)]

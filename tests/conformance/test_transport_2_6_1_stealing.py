@@ -1,4 +1,7 @@
-"""Link stealing (transport 2.6.1): a link is active on one connection, that of its latest attach."""
+"""Link stealing (transport 2.6.1): a link is active on one connection, that of its latest attach.
+
+Over connections this concerns links that ask to outlive theirs; others are links of their own (ADR 41).
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -6,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp.performatives import Detach, Disposition, Transfer
+from lightrail.amqp.performatives import Detach, Disposition, Source, Target, Transfer
+from lightrail.amqp.values import Symbol
 from lightrail.model import conditions
 from tests.support.amqp.frame_peer import Peer, value
 from tests.support.broker import Broker
@@ -27,6 +31,11 @@ def connected(broker: Broker, **fields: Any) -> Peer:
     return peer
 
 
+def kept(queue: str, **fields: Any) -> dict[str, Any]:
+    """The broker's terminus of a link that asks to outlive its connection."""
+    return {"address": queue, "timeout": 60} | fields
+
+
 def stolen(peer: Peer) -> None:
     """The next frame detaches the link as stolen; the connection goes on."""
     detach = peer.expect(Detach)
@@ -37,12 +46,23 @@ def stolen(peer: Peer) -> None:
     peer.nothing_before_echo()
 
 
-def test_the_second_attach_of_a_sender_has_the_link(broker: Broker, queue: str) -> None:
+@pytest.mark.parametrize(
+    "asks",
+    [
+        {"target": {}},
+        {"target": {"timeout": 0, "expiry_policy": Symbol("never")}},
+        {"target": {"timeout": 0, "durable": 1}},
+        {"target": {"timeout": 0}, "unsettled": {}},
+    ],
+    ids=["timeout", "never", "durable", "unsettled"],
+)
+def test_the_second_attach_of_a_sender_has_the_link(broker: Broker, queue: str, asks: dict[str, Any]) -> None:
     # Eight connections in turn: with two frontends they meet over processes as well.
     peers = [connected(broker, container_id="c") for _ in range(8)]
-    peers[0].attach_sender(queue, name="link")
+    fields = asks | {"name": "link", "target": Target(**kept(queue, **asks["target"]))}
+    peers[0].attach_sender(queue, **fields)
     for former, latter in itertools.pairwise(peers):
-        latter.attach_sender(queue, name="link")
+        latter.attach_sender(queue, **fields)
         stolen(former)
     peers[-1].write(Transfer(handle=0, delivery_id=0, delivery_tag=b"0"), value("m"))
     assert peers[-1].expect(Disposition).settled
@@ -55,13 +75,26 @@ def test_the_second_attach_of_a_receiver_has_the_link_and_what_the_first_had_not
 ) -> None:
     with connected(broker, container_id="c") as first, connected(broker, container_id="c") as second:
         first.put(queue, value("m"))
-        first.attach_receiver(queue, name="link")
+        first.attach_receiver(queue, name="link", source=Source(**kept(queue)))
         first.flow(10)
         assert first.delivery()[1].endswith(value("m"))
-        second.attach_receiver(queue, name="link")
+        second.attach_receiver(queue, name="link", source=Source(**kept(queue)))
         stolen(first)
         second.flow(10)
-        assert second.delivery()[1].endswith(value("m"))
+        assert second.delivery()[1] == value("m")  # without a header that counts a failed delivery
+
+
+def test_two_connections_of_one_container_may_name_their_links_alike(broker: Broker, queue: str) -> None:
+    """As clients do that give all containers of a process one id, and call each link "receiver"."""
+    with connected(broker, container_id="c") as first, connected(broker, container_id="c") as second:
+        for peer in (first, second):
+            peer.attach_sender(queue, name="sender")
+            peer.attach_receiver(queue, handle=1, name="receiver")
+        first.write(Transfer(handle=0, delivery_id=0, delivery_tag=b"0", settled=True), value("m"))
+        second.write(Transfer(handle=0, delivery_id=0, delivery_tag=b"0", settled=True), value("m"))
+        for peer in (first, second):
+            peer.flow(1, handle=1)
+            assert peer.delivery()[1] == value("m")
 
 
 def test_a_name_counts_per_direction_container_and_queue(broker: Broker, queue: str) -> None:
@@ -70,27 +103,27 @@ def test_a_name_counts_per_direction_container_and_queue(broker: Broker, queue: 
         connected(broker, container_id="c") as second,
         connected(broker, container_id="d") as third,
     ):
-        first.attach_sender(queue, name="link")
-        second.attach_receiver(queue, name="link")
-        second.attach_sender(queue, handle=1, name="another link")
-        second.attach_sender(f"{queue}/other", handle=2, name="link")
-        third.attach_sender(queue, name="link")
+        first.attach_sender(queue, name="link", target=Target(**kept(queue)))
+        second.attach_receiver(queue, name="link", source=Source(**kept(queue)))
+        second.attach_sender(queue, handle=1, name="another link", target=Target(**kept(queue)))
+        second.attach_sender("", handle=2, name="link", target=Target(**kept(f"{queue}/other")))
+        third.attach_sender(queue, name="link", target=Target(**kept(queue)))
         first.write(Transfer(handle=0, delivery_id=0, delivery_tag=b"0"), value("m"))
         assert first.expect(Disposition).settled
 
 
 def test_containers_without_an_id_do_not_share_names(broker: Broker, queue: str) -> None:
     with connected(broker, container_id="") as first, connected(broker, container_id="") as second:
-        first.attach_sender(queue, name="link")
-        second.attach_sender(queue, name="link")
+        first.attach_sender(queue, name="link", target=Target(**kept(queue)))
+        second.attach_sender(queue, name="link", target=Target(**kept(queue)))
         first.write(Transfer(handle=0, delivery_id=0, delivery_tag=b"0"), value("m"))
         assert first.expect(Disposition).settled
 
 
 def test_a_link_that_was_detached_steals_from_nobody(broker: Broker, queue: str) -> None:
     with connected(broker, container_id="c") as first, connected(broker, container_id="c") as second:
-        first.attach_sender(queue, name="link")
+        first.attach_sender(queue, name="link", target=Target(**kept(queue)))
         first.write(Detach(handle=0, closed=False))
         assert first.expect(Detach).error is None
-        second.attach_sender(queue, name="link")
+        second.attach_sender(queue, name="link", target=Target(**kept(queue)))
         first.nothing_before_echo()

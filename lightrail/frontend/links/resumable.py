@@ -1,7 +1,12 @@
 """A link that sends to a queue and that its client may resume (transport 2.6.13).
 
-The shard has the delivery-tags of stored messages that may be unsettled. This link has the tags of unanswered
-batches, and in receiver-settle-mode second those that the client has not settled, by their ids.
+In receiver-settle-mode second the shard has the delivery-tags of stored messages that may be unsettled. This
+link has the tags of unanswered batches, those that the client has not settled, by their ids, and those of
+which the shard has not confirmed yet that they are settled.
+
+In mode first the broker has settled every message that it has stored, and keeps no tags: the client may use
+each of them again when it has the outcome (2.6.12), so a stored tag could stand for a message that the broker
+never got. A message whose outcome was lost is not in the map, and is sent again.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +19,7 @@ from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.transfers import Batch, ProducerLink
 from lightrail.model import conditions, limits
+from lightrail.model.durability import Durability
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import CLOSED, HEADER, Kind, frame
 from lightrail.wire.tags import encode_tags
@@ -32,7 +38,15 @@ class ResumableLink(ProducerLink):
         terms: of the attach, to which the answer of the shard is added.
     """
 
-    __slots__ = ("_announced", "_durability", "_seconds", "_tags", "_terms", "_unsettled")
+    __slots__ = (
+        "_announced",
+        "_durability",
+        "_forgotten",
+        "_seconds",
+        "_tags",
+        "_terms",
+        "_unsettled",
+    )
 
     def __init__(
         self,
@@ -51,19 +65,22 @@ class ResumableLink(ProducerLink):
         super().__init__(
             connection, link, owner, number=number, queue=queue, label=label, client_link=client_link
         )
-        link.keep_tags()
+        if self._keeps_tags:
+            link.keep_tags()
         self._seconds = seconds
-        self._durability = durability if seconds else 0
+        most = Durability.UNSETTLED_STATE if self._keeps_tags else Durability.CONFIGURATION
+        self._durability = min(durability, most) if seconds else 0
         self._terms = terms
         self._tags: dict[int, bytes] = {}
         """TAGS frames of unanswered batches, by their number."""
         self._unsettled: dict[int, bytes] = {}
         """In mode second: delivery-tags that the client has not settled, by delivery-id."""
+        self._forgotten: dict[int, list[bytes]] = {}
+        """Settled tags by the number of the next batch, whose answer confirms that the shard removed them."""
         attach = link.attach
         assert attach is not None
-        complete = attach.unsettled is not None and not attach.incomplete_unsettled
-        self._announced = attach.unsettled if complete else None
-        """Every unsettled tag in the client's attach, if the attach has a map."""
+        self._announced = None if attach.incomplete_unsettled else attach.unsettled or {}
+        """Every unsettled tag of the client, none if its attach has no map; None if the map is incomplete."""
 
     # --- the attach ------------------------------------------------------------------------------------
 
@@ -73,16 +90,30 @@ class ResumableLink(ProducerLink):
         opening.durability = self._durability
         return opening
 
+    @property
+    def _keeps_tags(self) -> bool:
+        return self._link.rcv_settle_mode == SETTLE_SECOND
+
     def unsettled(self, tags: list[bytes], is_kept: bool, durability: int) -> None:
-        """See Producer: the client has settled tags that are not in its map."""
+        """See Producer: the client has settled tags that are not in its map.
+
+        It may use them again as soon as its attach is answered, so the shard removes them first: the link is
+        opened anew behind FORGET, and the answer to that opening follows when the removal is on disk.
+        """
         if self._attached or self._closed:
             return
         terms, announced, attach = self._terms, self._announced, self._link.attach
         assert attach is not None
-        known = tags if announced is None else [tag for tag in tags if tag in announced]
+        known = dict.fromkeys(tags if self._keeps_tags else ())
+        if announced is not None:
+            known = {tag: None for tag in known if tag in announced}
         if len(known) < len(tags):
-            self._forget([tag for tag in tags if announced is not None and tag not in announced])
-        if known or attach.unsettled is not None:
+            self._post_forget([tag for tag in tags if tag not in known], self._window.next)
+            self._owner.close_producer(self.number)
+            self.number = self._connection.frontend.next_link()
+            self._owner.open_producer(self)
+            return
+        if is_kept and (known or attach.unsettled is not None):
             terms.unsettled = dict.fromkeys(known, ACCEPTED)
         if is_kept and self._seconds:
             terms.suspended_s = self._seconds
@@ -90,10 +121,15 @@ class ResumableLink(ProducerLink):
             terms.rcv_settle_mode = self._link.rcv_settle_mode
         self._announced = None
 
-    def _forget(self, tags: list[bytes], flags: int = 0) -> None:
-        """Tells the shard that it need not keep these tags any longer."""
+    def _forget(self, tags: list[bytes]) -> None:
+        """The client has settled these deliveries, and may use their tags again."""
+        self._forgotten.setdefault(self._window.next, []).extend(tags)
+        self._post_forget(tags, self._window.next)
+
+    def _post_forget(self, tags: list[bytes], next_number: int, flags: int = 0) -> None:
+        body = encode_tags(tags)
         self._owner.post(
-            frame(Kind.FORGET, flags=flags, link=self.number, count=len(tags), body=encode_tags(tags))
+            frame(Kind.FORGET, flags=flags, link=self.number, number=next_number, count=len(tags), body=body)
         )
 
     # --- from the client -------------------------------------------------------------------------------
@@ -115,15 +151,14 @@ class ResumableLink(ProducerLink):
                 reject(self._connection, self._link, event, id, error)
             self._top_up()
             return
-        if not event.settled:
+        if not event.settled and self._keeps_tags:
             tags = event.tags
             assert tags is not None
             number = self._window.next
             part = frame(Kind.TAGS, link=self.number, number=number, count=len(tags), body=encode_tags(tags))
             self._tags[number] = part
             self._owner.post(part)
-            if self._link.rcv_settle_mode == SETTLE_SECOND:
-                self._unsettled.update(enumerate(tags, event.first_delivery_id))
+            self._unsettled.update(enumerate(tags, event.first_delivery_id))
         self._send(event, now_ms)
 
     def resumed(self, event: Resumed) -> None:
@@ -131,8 +166,7 @@ class ResumableLink(ProducerLink):
         if event.settled:
             self._forget([event.tag])
         else:
-            if self._link.rcv_settle_mode == SETTLE_SECOND:
-                self._unsettled[event.delivery_id] = event.tag
+            self._unsettled[event.delivery_id] = event.tag
             self._link.settle(event.delivery_id, event.delivery_id, event.state)
         self._top_up()
         self._connection.touch()
@@ -148,7 +182,7 @@ class ResumableLink(ProducerLink):
 
     def closed_for_good(self) -> None:
         """See Bound."""
-        self._forget([], CLOSED)
+        self._post_forget([], self._window.next, CLOSED)
 
     def _top_up(self, least: int | None = None) -> None:
         """Grants no credit while there are more unsettled messages than the shard keeps."""
@@ -156,6 +190,12 @@ class ResumableLink(ProducerLink):
             super()._top_up(least)
 
     # --- from the shard --------------------------------------------------------------------------------
+
+    def _repeat_all(self) -> None:
+        # Behind a repeated batch, FORGET would concern the batch's own tags.
+        for next_number, tags in self._forgotten.items():
+            self._post_forget(tags, next_number)
+        super()._repeat_all()
 
     def _repeat(self, batch: Batch) -> None:
         tags = self._tags.get(HEADER.unpack_from(batch.part)[6])
@@ -166,13 +206,19 @@ class ResumableLink(ProducerLink):
     def answered(self, number: int, count: int) -> None:
         """See Producer."""
         for each in range(number, number + count):
-            self._tags.pop(each, None)
+            self._answered(each)
         super().answered(number, count)
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """See Producer."""
-        self._tags.pop(number, None)
+        self._answered(number)
         super().refused(number, refusal)
+
+    def _answered(self, number: int) -> None:
+        """The shard has answered a batch, and has applied every FORGET ahead of it."""
+        self._tags.pop(number, None)
+        while (next_number := next(iter(self._forgotten), number + 1)) <= number:
+            del self._forgotten[next_number]
 
     def timed_out(self) -> None:
         """See Producer: unanswered messages wait for the shard, since they may be stored."""

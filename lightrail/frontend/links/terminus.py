@@ -4,7 +4,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from lightrail.amqp.performatives import Modified, Source, Target
+from lightrail.amqp.performatives import Modified, Open, Source, Target
+from lightrail.frontend import sole_connections
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, queue_name
@@ -92,14 +93,21 @@ def label_of(link: "Link") -> str:
 def client_link_of(link: "Link", user: str | None) -> str:
     """Identity of a client's link at the shard of its queue (2.6.1): a digest of its names.
 
-    It is the same for each attach of the link, on any connection of its container and user; empty for a
-    container without an id, whose links have no identity.
+    It is the same for each attach of the link, on any connection of its container and user. It is empty for a
+    container without an id, and for a link that does not ask to outlive its connection: many clients name all
+    containers of a process, or of all copies of a service, alike, and their links by their purpose.
     """
     peer = link.session.connection.peer_open
-    if peer is None or not peer.container_id:
+    if peer is None or not peer.container_id or not _outlives_connection(link, peer):
         return ""
     named = json.dumps([peer.container_id, link.name, link.is_sender, user])
     return hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
+
+
+def _outlives_connection(link: "Link", peer: Open) -> bool:
+    """Whether the client asks that the link is kept, or that its container has one connection only."""
+    is_sole = sole_connections.CAPABILITY in (peer.desired_capabilities or ())
+    return is_sole or suspended_s(link) is not None or durability_of(link) > 0
 
 
 def consumer_options(link: "Link", queue: str) -> ConsumerOpen:

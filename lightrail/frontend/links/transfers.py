@@ -138,8 +138,7 @@ class ProducerLink(IncomingLink):
                 body=self._opening().encode(),
             )
         )
-        for batch in self._window:
-            self._repeat(batch)
+        self._repeat_all()
         if self._closed:
             self._abandon()
         self._window.mark_sent()
@@ -151,6 +150,11 @@ class ProducerLink(IncomingLink):
         return ProducerOpen(
             self.queue, label=self._label, client_link=self._client_link, steals=not self._attached
         )
+
+    def _repeat_all(self) -> None:
+        """Sends all unanswered batches again."""
+        for batch in self._window:
+            self._repeat(batch)
 
     def _repeat(self, batch: Batch) -> None:
         """Sends an unanswered batch again."""

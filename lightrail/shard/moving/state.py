@@ -11,6 +11,7 @@ from typing import Any
 
 from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
+from lightrail.model.durability import Durability
 from lightrail.shard.awaited import Origin
 from lightrail.shard.consumer_options import options_of
 from lightrail.shard.journal.kept_termini import RecoveredTerminus
@@ -89,7 +90,7 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
         "pasts": pasts,
         "consumers": [each for _, each in consumers],
         "termini": [terminus.client_link for terminus in termini],
-        "durability": [terminus.durability for terminus in termini],
+        "durability": [Durability.CONFIGURATION if each.lost else each.durability for each in termini],
         "groups": past.owners is not None,
         "last_values": past.newest is not None,
         **described,

@@ -10,6 +10,7 @@ from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.resumable import ResumableLink
 from lightrail.model import conditions, limits
+from lightrail.model.durability import Durability
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import CLOSED, Kind
 from lightrail.wire.tags import decode_tags
@@ -19,11 +20,11 @@ from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShar
 class Link(FakeLink):
     """The engine's link, with the attach of the client."""
 
-    def __init__(self, mode: int, unsettled: dict[bytes, Any] | None) -> None:
+    def __init__(self, mode: int, unsettled: dict[bytes, Any] | None, incomplete: bool) -> None:
         super().__init__()
         self.rcv_settle_mode = mode
         self.incomplete_unsettled = False
-        self.attach = SimpleNamespace(unsettled=unsettled, incomplete_unsettled=False, properties=None)
+        self.attach = SimpleNamespace(unsettled=unsettled, incomplete_unsettled=incomplete, properties=None)
         self.keeps_tags = False
 
     def keep_tags(self) -> None:
@@ -31,9 +32,11 @@ class Link(FakeLink):
 
 
 class Rig:
-    def __init__(self, *, mode: int = 1, unsettled: dict[bytes, Any] | None = None) -> None:
+    def __init__(
+        self, *, mode: int = 1, unsettled: dict[bytes, Any] | None = None, incomplete: bool = False
+    ) -> None:
         self.connection = FakeConnection()
-        self.link = Link(mode, unsettled)
+        self.link = Link(mode, unsettled, incomplete)
         self.shard = FakeShard()
         self.terms = Terms("owner")
         self.producer = ResumableLink(
@@ -52,8 +55,10 @@ class Rig:
         self.producer.reopen()
 
     def ready(self, *tags: bytes, is_kept: bool = True, durability: int = 0) -> None:
+        number = self.producer.number
         self.producer.unsettled([*tags], is_kept, durability)
-        self.producer.ready()
+        if self.producer.number == number:
+            self.producer.ready()
 
     def transfers(self, *tags: bytes, settled: bool = False) -> None:
         first, self.next_id = self.next_id, self.next_id + len(tags)
@@ -70,7 +75,7 @@ class Rig:
 
 
 def test_the_opening_asks_for_a_terminus_and_the_answer_has_what_the_shard_kept() -> None:
-    rig = Rig()
+    rig = Rig(unsettled={b"a": None})
     (said,) = rig.shard.take()
     opening = ProducerOpen.decode(said.body)
     assert (opening.client_link, opening.steals, opening.suspended_ms) == ("1" * 32, True, 60_000)
@@ -87,12 +92,69 @@ def test_where_the_shard_keeps_nothing_the_link_is_a_plain_one() -> None:
     assert (rig.terms.unsettled, rig.terms.suspended_s, rig.terms.rcv_settle_mode) == (None, 0, 0)
 
 
-def test_what_the_client_does_not_have_is_forgotten() -> None:
-    rig = Rig(unsettled={b"a": None})
+@pytest.mark.parametrize(
+    ("mode", "mine", "known"),
+    [(1, {b"a": None}, [b"a"]), (1, {}, []), (1, None, []), (0, {b"a": None}, [])],
+    ids=["of the map", "of an empty map", "without a map", "in mode first"],
+)
+def test_tags_that_the_client_may_use_again_are_removed_before_its_attach_is_answered(
+    mode: int, mine: dict[bytes, Any] | None, known: list[bytes]
+) -> None:
+    rig = Rig(mode=mode, unsettled=mine)
     rig.shard.take()
     rig.ready(b"a", b"b")
-    assert rig.frames() == [(Kind.FORGET, 0, [b"b"])]
-    assert rig.terms.unsettled == {b"a": ACCEPTED}
+    forget, opening = rig.shard.take()
+    assert (forget.kind, forget.link) == (Kind.FORGET, 5)
+    assert decode_tags(forget.body) == [tag for tag in (b"a", b"b") if tag not in known]
+    # The answer to another opening proves that the shard has removed them, and that this is on disk.
+    assert (opening.kind, opening.link, rig.shard.closed) == (
+        Kind.PRODUCER_OPEN,
+        rig.producer.number,
+        [("producer", 5)],
+    )
+    assert opening.link != 5
+    assert rig.connection.accepted == []
+    rig.ready(*known)
+    assert rig.connection.accepted == [rig.link]
+    assert rig.terms.unsettled == (None if mine is None else dict.fromkeys(known, ACCEPTED))
+
+
+def test_an_incomplete_map_settles_nothing_by_what_it_lacks() -> None:
+    rig = Rig(unsettled={b"a": None}, incomplete=True)
+    rig.ready(b"a", b"b")
+    assert rig.terms.unsettled == {b"a": ACCEPTED, b"b": ACCEPTED}
+
+
+def test_in_mode_first_no_tags_are_kept_and_no_unsettled_state_is_durable() -> None:
+    rig = Rig(mode=0)
+    (said,) = rig.shard.take()
+    assert ProducerOpen.decode(said.body).durability == Durability.CONFIGURATION
+    rig.ready()
+    rig.transfers(b"a")
+    assert rig.frames() == [(Kind.ENQUEUE, 1, [])]
+
+
+def test_where_the_shard_keeps_nothing_the_answer_has_no_map() -> None:
+    rig = Rig(unsettled={b"a": None})
+    rig.ready(is_kept=False)
+    assert rig.terms.unsettled is None
+
+
+def test_a_settled_tag_is_removed_also_if_the_shard_was_lost_meanwhile() -> None:
+    rig = Rig()
+    rig.ready()
+    rig.transfers(b"a")
+    rig.producer.answered(1, 1)
+    rig.shard.take()
+    rig.producer.sender_settled(SenderSettled(rig.link, 0, 0))  # type: ignore[arg-type]
+    rig.transfers(b"a")
+    sent = [(Kind.FORGET, 2, [b"a"]), (Kind.TAGS, 2, [b"a"]), (Kind.ENQUEUE, 2, [])]
+    assert rig.frames() == sent
+    rig.producer.reopen()
+    assert rig.frames()[1:] == sent
+    rig.producer.answered(2, 1)
+    rig.producer.reopen()
+    assert rig.frames()[1:] == []
 
 
 def test_tags_go_ahead_of_their_batch_also_when_it_is_sent_again() -> None:
@@ -122,7 +184,7 @@ def test_what_the_client_settles_is_forgotten() -> None:
     rig.shard.take()
     rig.producer.sender_settled(SenderSettled(rig.link, 0, 1))  # type: ignore[arg-type]
     rig.producer.sender_settled(SenderSettled(rig.link, 0, 1))  # type: ignore[arg-type]
-    assert rig.frames() == [(Kind.FORGET, 0, [b"a", b"b"])]
+    assert rig.frames() == [(Kind.FORGET, 2, [b"a", b"b"])]
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -132,9 +194,9 @@ def test_a_resumed_delivery_is_answered_and_not_sent(settled: bool) -> None:
     rig.shard.take()
     rig.producer.resumed(Resumed(rig.link, 7, b"a", ACCEPTED, settled))  # type: ignore[arg-type]
     assert rig.link.settled == ([] if settled else [(7, 7, ACCEPTED)])
-    assert rig.frames() == ([(Kind.FORGET, 0, [b"a"])] if settled else [])
+    assert rig.frames() == ([(Kind.FORGET, 1, [b"a"])] if settled else [])
     rig.producer.sender_settled(SenderSettled(rig.link, 7, 7))  # type: ignore[arg-type]
-    assert rig.frames() == ([] if settled else [(Kind.FORGET, 0, [b"a"])])
+    assert rig.frames() == ([] if settled else [(Kind.FORGET, 1, [b"a"])])
 
 
 def test_credit_ends_before_the_shard_would_have_to_forget_what_is_unsettled() -> None:

@@ -138,6 +138,32 @@ def test_a_frontend_that_outlives_the_shard_goes_on_with_its_link() -> None:
     assert scene.queue("q")["ready"] == 2
 
 
+def test_a_link_whose_tags_were_dropped_can_not_be_resumed_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 1)
+    disk = Disk()
+    peer = disk.scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a", b"b", durable=True)
+    disk.scene.settle_down()
+    peer = disk.killed().peer(boot=8)
+    assert attach(peer, 1) == Durability.NONE
+    assert peer.unsettled.pop(1) == (False, [])
+
+
+def test_a_new_delivery_under_a_stored_tag_replaces_it_for_good() -> None:
+    disk = Disk(max_length=1, overflow="reject")
+    peer = disk.scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a", durable=True)
+    disk.scene.settle_down()
+    send(peer, 1, 2, b"a", durable=True)
+    disk.scene.settle_down()
+    assert len(peer.refusals) == 1
+    assert unsettled(disk.killed().peer(boot=8), 1) == []
+
+
 def test_what_the_client_has_settled_is_forgotten_for_good() -> None:
     disk = Disk()
     peer = disk.scene.peer()
@@ -342,25 +368,6 @@ def test_without_room_for_its_record_a_link_is_attached_and_is_not_durable() -> 
 
 
 # --- bounds ------------------------------------------------------------------------------------------------
-
-
-def test_links_that_end_because_there_are_too_many_tags_are_not_there_after_a_restart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 2)
-    disk = Disk()
-    peer = disk.scene.peer()
-    for link, tag in ((1, b"a"), (2, b"b"), (3, b"c")):
-        attach(peer, link, client_link=str(link) * 32)
-        send(peer, link, 1, tag)
-        disk.scene.settle_down()
-        if link < 3:
-            peer.close_producer(link)
-    disk.scene.settle_down()
-    scene = disk.killed()
-    peer = scene.peer(boot=8)
-    found = [unsettled(peer, link, client_link=str(link) * 32) for link in (1, 2, 3)]
-    assert found == [[], [b"b"], [b"c"]]
 
 
 def test_no_more_links_than_the_bound_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 """Takeovers: a link that its client attaches elsewhere opens behind all that was sent for the former one."""
 
+import sys
 from typing import Any
 
 import pytest
 
 from lightrail.model import conditions, limits
-from lightrail.wire.frames import Kind
+from lightrail.wire.bodies import ConsumerOpen
+from lightrail.wire.frames import Kind, frame
 from tests.support.shard.scene import Peer, Scene
 
 LINK = "1" * 32
@@ -132,3 +134,50 @@ def test_an_opening_that_is_not_understood_any_more_ends_its_link() -> None:
     first.yielded(FORMER)
     scene.settle_down()
     assert [link for link, _, _ in second.refusals] == [NEW]
+
+
+def mass_takeover(count: int) -> tuple[int, Scene, Peer]:
+    """The calls that a turn with the answers for so many links makes; each link is attached elsewhere."""
+    scene = Scene()
+    first, second = scene.peer("frontend-0", boot=7), scene.peer("frontend-1", boot=8)
+    first.yields = False
+    for link in range(1, count + 1):
+        first.consume(link, f"q{link % 10}", client_link=f"{link:032x}", steals=True)
+    openings = [
+        frame(
+            Kind.CONSUMER_OPEN,
+            link=link,
+            body=ConsumerOpen(f"q{link % 10}", client_link=f"{link:032x}", steals=True).encode(),
+        )
+        for link in range(1, count + 1)
+    ]
+    second.say(*openings)
+    calls = 0
+
+    def counting(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(counting)
+    try:
+        scene.receive(first.identity, [frame(Kind.YIELDED, link=link) for link in range(1, count + 1)])
+        scene.turn()
+    finally:
+        sys.setprofile(None)
+    return calls, scene, second
+
+
+def test_the_takeover_of_a_link_costs_the_same_among_many() -> None:
+    few, many = mass_takeover(100)[0], mass_takeover(200)[0]
+    assert many < 2.2 * few
+
+
+def test_a_turn_opens_so_many_links_as_it_has_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TAKEOVERS_AT_ONCE", 3)
+    _, scene, second = mass_takeover(8)
+    turns = 1
+    while scene.engine.deadline_ms == 0:
+        scene.turn()
+        turns += 1
+    assert [answer.link for answer in second.take(Kind.CONSUMER_READY)] == [*range(1, 9)]
+    assert turns == 3

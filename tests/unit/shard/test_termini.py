@@ -122,6 +122,40 @@ def test_what_the_client_has_settled_is_forgotten() -> None:
     assert unsettled(peer, 2) == [b"b"]
 
 
+def test_a_new_delivery_under_a_stored_tag_replaces_it_before_it_is_answered() -> None:
+    """2.6.12: the client has settled the former one. Were its record kept, a refused message would count as
+    accepted."""
+    scene = scene_of(max_length=1, overflow="reject")
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a")
+    scene.settle_down()
+    send(peer, 1, 2, b"a")
+    scene.settle_down()
+    assert len(peer.refusals) == 1
+    assert unsettled(peer, 2) == []
+
+
+def test_tags_that_are_settled_once_more_are_those_of_later_batches_if_these_are_stored() -> None:
+    """A frontend repeats FORGET, with the number of its next batch, until that batch is answered."""
+    scene = Scene()
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a")
+    scene.settle_down()
+    forget = frame(Kind.FORGET, link=1, number=2, count=1, body=encode_tags([b"a"]))
+    peer.say(forget)
+    send(peer, 1, 2, b"a")
+    scene.settle_down()
+    peer.greet()
+    attach(peer, 1)
+    peer.say(forget)
+    send(peer, 1, 2, b"a")
+    scene.settle_down()
+    assert unsettled(peer, 1) == [b"a"]
+    assert scene.queue("q")["ready"] == 2
+
+
 def test_a_closed_link_is_forgotten() -> None:
     scene = Scene()
     peer = scene.peer()
@@ -186,18 +220,52 @@ def test_where_there_are_too_many_links_another_one_is_attached_without(
     assert peer.accepted(2) == [1]
 
 
-def test_too_many_tags_end_the_link_that_is_suspended_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 3)
+def with_too_many(scene: Scene, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Peer:
+    """Links 1 to 3 with one, three and two tags, of which the shard keeps five; 3 is attached."""
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 5)
+    peer = scene.peer()
+    for link, count in ((1, 1), (2, 3), (3, 2)):
+        attach(peer, link, client_link=str(link) * 32, **options)
+        send(peer, link, 1, *(b"%d" % number for number in range(count)), durable=True)
+        scene.settle_down()
+        if link < 3:
+            peer.close_producer(link)
+    return peer
+
+
+def resumed(peer: Peer, link: int, **options: Any) -> tuple[bool, int]:
+    """Attaches a link anew: whether it is kept, and its tags."""
+    attach(peer, 10 + link, client_link=str(link) * 32, **options)
+    peer.scene.settle_down()
+    is_kept, tags = peer.unsettled.pop(10 + link)
+    return is_kept, len(tags)
+
+
+def test_if_all_links_have_too_many_tags_the_one_with_most_can_not_be_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its client is informed: by an empty map it would take its stored messages for lost ones."""
+    scene = Scene()
+    peer = with_too_many(scene, monkeypatch)
+    assert [resumed(peer, link) for link in (1, 2, 3)] == [(True, 1), (False, 0), (True, 2)]
+    # Once it knows that, it may be resumed as a link without unsettled deliveries.
+    peer.close_producer(12)
+    assert resumed(peer, 2) == (True, 0)
+
+
+def test_an_attached_link_with_most_tags_keeps_none_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 5)
     scene = Scene()
     peer = scene.peer()
-    for link, tag in ((1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")):
-        attach(peer, link, client_link=str(link) * 32)
-        send(peer, link, 1, tag)
-        scene.settle_down()
-        if link < 4:
-            peer.close_producer(link)
-    found = [unsettled(peer, 10 + link, client_link=str(link) * 32) for link in (1, 2, 3, 4)]
-    assert found == [[], [b"b"], [b"c"], [b"d"]]
+    attach(peer, 1, client_link="1" * 32)
+    send(peer, 1, 1, *(b"%d" % number for number in range(6)))
+    scene.settle_down()
+    # It is opened again because its shard was lost, and its client does not get to know of that.
+    peer.greet()
+    attach(peer, 1, client_link="1" * 32, steals=False)
+    send(peer, 1, 2, b"another")
+    scene.settle_down()
+    assert resumed(peer, 1) == (False, 0)
 
 
 def test_a_deleted_queue_has_no_termini() -> None:

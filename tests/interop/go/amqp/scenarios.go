@@ -189,9 +189,10 @@ func detached(scene *Scene) map[string]any {
 	options := user("alice", "secret")
 	options.ContainerID = "twice"
 	first, session := scene.connect(options)
-	receiver := must(session.NewReceiver(scene, scene.name, &amqp.ReceiverOptions{Name: "link"}))
+	kept := &amqp.ReceiverOptions{Name: "link", SourceExpiryTimeout: 60}
+	receiver := must(session.NewReceiver(scene, scene.name, kept))
 	second, session := scene.connect(options)
-	again := must(session.NewReceiver(scene, scene.name, &amqp.ReceiverOptions{Name: "link"}))
+	again := must(session.NewReceiver(scene, scene.name, kept))
 	_, err = receiver.Receive(scene, nil)
 	stolen := why(err)
 	scene.send(scene.sender(nil), value("for the second"))

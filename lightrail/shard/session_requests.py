@@ -224,7 +224,7 @@ def _state_of(fields: Fields) -> bytes | None:
 def _demand_room(queue: Queue, batch: Batch) -> None:
     """Raises RequestError if another state is beyond the bounds of the queue."""
     contents = queue.machine.contents
-    policy, held, held_bytes = contents.policy, contents.held, contents.held_bytes
+    policy, held, held_bytes = contents.policy, queue.held, queue.held_bytes
     if bounds.refuses(policy) and not bounds.room(policy, held, held_bytes, batch, 0):
         raise RequestError(
             conditions.RESOURCE_LIMIT_EXCEEDED, bounds.refusal_text(policy, queue.name, held, held_bytes)

@@ -106,7 +106,7 @@ class Admission:
         """
         contents = queue.machine.contents
         while (entry := self._parking.first(queue)) is not None:
-            if entry.waits(now_ms) and bounds.is_full(contents.policy, contents.held, contents.held_bytes):
+            if entry.waits(now_ms) and bounds.is_full(contents.policy, queue.held, queue.held_bytes):
                 return
             if contents.work.left <= 0:
                 self.unfinished[queue] = None
@@ -175,7 +175,7 @@ class Admission:
         chosen = Chosen(queue, batch, entry.done, end, now_ms)
         wanted = fits = chosen.stop - chosen.first
         if bounds.refuses(policy) or (waits and policy.overflow == bounds.DISCARD_EXISTING):
-            fits = bounds.room(policy, contents.held, contents.held_bytes, chosen.source, chosen.first)
+            fits = bounds.room(policy, queue.held, queue.held_bytes, chosen.source, chosen.first)
             fits = min(fits, wanted)
         dropped = 0
         if entry.whole and fits < wanted and policy.overflow != bounds.DISCARD_INCOMING:

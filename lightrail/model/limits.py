@@ -278,6 +278,8 @@ TRANSACTIONS_PREPARED_MAX: Final = 10_000
 are free besides: the first one a half, each of two a third."""
 TRANSACTIONS_PREPARED_SHARE: Final = 2
 """Their bytes in memory, at most the memory mark divided by this, are shared by users in the same way."""
+TRANSACTIONS_PREPARED_BYTES_MIN: Final = 64 * 1024
+"""They may have so much whatever the mark is."""
 TRANSACTION_PREPARED_BYTES: Final = 3 * 1024
 """Bytes in memory for such a transaction beside its messages."""
 TRANSACTION_PREPARED_PART_BYTES: Final = 1024

@@ -91,7 +91,7 @@ class Memory:
     @property
     def prepared_max(self) -> int:
         """Maximum bytes of prepared transactions."""
-        return self.mark // limits.TRANSACTIONS_PREPARED_SHARE
+        return max(self.mark // limits.TRANSACTIONS_PREPARED_SHARE, limits.TRANSACTIONS_PREPARED_BYTES_MIN)
 
     def commit_begun(self) -> None:
         """Notes that a commit with all spilled bytes has begun."""

@@ -14,7 +14,7 @@ from lightrail.journal.record import CONTINUED, Outcome, Settle
 from lightrail.model import conditions, limits
 from lightrail.model.attempts import DEFERRED, STATE
 from lightrail.shard.ingress.refusals import index_full
-from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.record import Append, Record, size_of
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
 from lightrail.shard.links import Links
 from lightrail.shard.lock_requests import consumer_of
@@ -158,12 +158,13 @@ class SessionRequests:
                 *(0, 0, batch, 0, 1, DEFERRED | STATE),
                 flags=CONTINUED if settles else 0,
             )
+            records: list[Record] = [record]
+            if settles and former is not None:
+                replaced = [(former.sequence, former.end)]
+                records.append(Settle(queue.id, replaced, Outcome.PURGED, str(Reason.REPLACED)))
             try:
-                batch.location = self._store.append(record, now_ms)
-                if settles and former is not None:
-                    reason = str(Reason.REPLACED)
-                    replaced = [(former.sequence, former.end)]
-                    self._store.append(Settle(queue.id, replaced, Outcome.PURGED, reason), now_ms)
+                self._store.reserve(size_of(records), now_ms)
+                batch.location, *_ = [self._store.append(each, now_ms) for each in records]
             except StoreBusyError:
                 raise
             except StoreError as error:

@@ -276,7 +276,20 @@ TRANSACTIONS_BYTES_MAX: Final = 256 * 1024 * 1024
 TRANSACTION_TIME_MS: Final = 300_000
 """Time without a discharge after which a transaction that has work is rolled back."""
 TRANSACTIONS_PREPARED_MAX: Final = 10_000
-"""Transactions over several shards that wait for their decision at one shard."""
+"""Transactions over several shards that wait for their decision at one shard. One user may have as many as
+are free besides: the first one a half, each of two a third."""
+TRANSACTIONS_PREPARED_SHARE: Final = 2
+"""Their bytes in memory, at most the memory mark divided by this, are shared by users in the same way."""
+TRANSACTIONS_PREPARED_BYTES_MIN: Final = 64 * 1024
+"""They may have so much whatever the mark is."""
+TRANSACTION_PREPARED_BYTES: Final = 3 * 1024
+"""Bytes in memory for such a transaction beside its messages."""
+TRANSACTION_PREPARED_PART_BYTES: Final = 1024
+"""Bytes in memory for each of its batches and ranges of deliveries."""
+TRANSACTIONS_AT_ONCE: Final = 500
+"""Transactions that a shard concludes, forgets or asks about in one turn."""
+DECISIONS_ASKED_AT_ONCE: Final = 16
+"""Decisions that a shard requests from another one at the same time."""
 TRANSACTIONS_SHOWN_MAX: Final = 1_000
 """Prepared transactions that a shard reports, the oldest first; the others are counted."""
 TRANSACTION_QUEUES_SHOWN_MAX: Final = 20
@@ -284,7 +297,10 @@ TRANSACTION_QUEUES_SHOWN_MAX: Final = 20
 TRANSACTION_RESOLVE_MS: Final = 5_000
 """Time after which a shard with a prepared transaction asks the deciding shard for the decision."""
 TRANSACTION_ABORTED_MS: Final = 3_600_000
-"""How long the deciding shard remembers that it answered such a request with an abort."""
+"""How long the deciding shard remembers that it answered such a request with an abort; afterwards it refuses
+all transactions that are not younger."""
+TRANSACTIONS_ABORTED_MAX: Final = 100_000
+"""Aborted transactions that it remembers; the oldest are forgotten earlier."""
 TRANSACTION_COMMIT_MS: Final = 60_000
 """How long a commit looks for queues that move before the transaction is rolled back."""
 NODE_REQUEST_BYTES: Final = 1024 * 1024

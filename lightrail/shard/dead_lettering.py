@@ -7,7 +7,7 @@ from lightrail.journal import record
 from lightrail.journal.record import CONTINUED, SPILLED, Settle
 from lightrail.model.names import dead_letter_name
 from lightrail.shard.dead_letters import dead_letter_batch
-from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.record import Append, size_of
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.queue import effects
 from lightrail.shard.queue.runs import Batch
@@ -57,16 +57,13 @@ class DeadLettering:
                 queue.id, [(run.sequence, run.end)], record.Outcome.DEAD_LETTERED, str(effect.reason)
             )
             try:
-                batch.location = self._store.append(copied, now_ms)
+                if not self._store.is_group_open:
+                    # A transaction has reserved room for all of its group.
+                    self._store.reserve(size_of([copied, settled]), now_ms)
+                batch.location, _ = [self._store.append(each, now_ms) for each in (copied, settled)]
             except StoreError as error:
                 self._postpone(queue, effect, str(error))
                 return
-            try:
-                self._store.append(settled, now_ms)
-            except StoreError as error:
-                # After a restart the messages are in both queues: delivered twice at worst, never lost.
-                self._counts.store_failures += 1
-                log.error("dead letters of queue %s could not be settled: %s", queue.name, error)
         location = run.batch.location
         if location is not None:
             self._store.release(location.segment, run.size)

@@ -105,8 +105,8 @@ class Engine:
         self._ticked_ms = now_ms
         self._late: dict[Queue, None] = {}
         """Queues with filters that were dispatched when the looks of their step were used up."""
-        follower.restore(recovered.queues, self.transactions.reserved, now_ms)
-        self.transactions.restored()
+        follower.restore(recovered.queues, self.transactions.prepared.reserved, now_ms)
+        self.transactions.prepared.restored()
         counts.queues = queues.figures
         counts.store_usage = self._usage
 
@@ -308,13 +308,13 @@ class Engine:
         self._follower.tick(now_ms)
         self._last_consumers.tick(now_ms)
         self._relays.tick(now_ms)
-        self.transactions.forget_aborted(now_ms)
+        self.transactions.decisions.forget_aborted(now_ms)
         if self._performer.dead_letters.unwritten:
             self._performer.dead_letters.write_again(now_ms)
         self._house.clean(now_ms)
         self._counts.memory_bytes = self._memory.resident
         self._counts.frontends_connected = self._frontends.count
-        prepared, oldest_ms = self.transactions.waiting(now_ms)
+        prepared, oldest_ms = self.transactions.prepared.waiting(now_ms)
         self._counts.transactions_prepared = prepared
         self._counts.transaction_prepared_seconds = oldest_ms / 1000
 

@@ -77,7 +77,9 @@ async def serve(process: Process) -> None:
     keeping = asyncio.create_task(start.keep(store))
     mover, sources = moving(joining, engine, server, directory, map, counts)
     movers.append(mover)
-    decisions = DecisionRequests(engine.shard, engine.transactions, sources, server.turn, server.now_ms)
+    decisions = DecisionRequests(
+        engine.shard, engine.transactions, sources, server.turn, server.now_ms, engine.commit_failed
+    )
     deciding = asyncio.create_task(decisions.run())
     process.report_ready(metrics=str(page))
     await until_stop(process, server)

@@ -8,8 +8,9 @@ Messages that several queues share count once for each of them: the memory in us
 never more. Indexes of queues count as well, by their measured sizes.
 
 Messages in flight are spilled as well, after those that wait (ADR 29). Not all memory can be spilled: indexes
-of queues that read their messages stay, and parked batches. When the indexes reach their share of the mark,
-senders to such queues wait; when indexes and parked batches are above the mark, all senders do (ADR 20).
+of queues that read their messages stay, parked batches, and prepared transactions (ADR 38). When the indexes
+reach their share of the mark, senders to such queues wait; when all that stays is above the mark, all senders
+do (ADR 20).
 """
 
 from lightrail.model import limits
@@ -19,7 +20,17 @@ from lightrail.shard.shard_queue import Queue
 class Memory:
     """Bytes of messages in memory: in queues, and in batches that wait for room in a queue."""
 
-    __slots__ = ("_committing", "_queues", "flowing", "index", "mark", "parked", "resident", "waiting")
+    __slots__ = (
+        "_committing",
+        "_queues",
+        "flowing",
+        "index",
+        "mark",
+        "parked",
+        "prepared",
+        "resident",
+        "waiting",
+    )
 
     def __init__(self, mark: int) -> None:
         self.mark = mark
@@ -35,6 +46,8 @@ class Memory:
         """Queues with batches that wait until the indexes are smaller."""
         self.parked = 0
         """Bytes of batches that wait for room in their queue: they are not accepted and can't be spilled."""
+        self.prepared = 0
+        """Bytes of prepared transactions, which can't be spilled either."""
         self._queues: dict[Queue, None] = {}
 
     @property
@@ -52,11 +65,12 @@ class Memory:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether indexes and parked batches exceed the mark, so that no sender may send more.
+        """Whether indexes, parked batches and prepared transactions exceed the mark, so that no sender may
+        send more.
 
         Messages in flight are not counted: they can be spilled.
         """
-        return self.index + self.parked > self.mark + limits.UNSPILLABLE_SLACK_BYTES
+        return self.index + self.parked + self.prepared > self.mark + limits.UNSPILLABLE_SLACK_BYTES
 
     @property
     def held_bytes(self) -> int:
@@ -74,6 +88,11 @@ class Memory:
         """Maximum bytes of parked batches: half of the mark is left for messages in queues."""
         return min(limits.PARKED_BYTES_MAX, self.mark // 2)
 
+    @property
+    def prepared_max(self) -> int:
+        """Maximum bytes of prepared transactions."""
+        return max(self.mark // limits.TRANSACTIONS_PREPARED_SHARE, limits.TRANSACTIONS_PREPARED_BYTES_MIN)
+
     def commit_begun(self) -> None:
         """Notes that a commit with all spilled bytes has begun."""
         self._committing = self.flowing
@@ -86,6 +105,11 @@ class Memory:
     def park(self, size: int) -> None:
         """Adds `size` parked bytes; negative if they are no longer parked."""
         self.parked += size
+        self.resident += size
+
+    def prepare(self, size: int) -> None:
+        """Adds `size` bytes of prepared transactions; negative for one that is concluded."""
+        self.prepared += size
         self.resident += size
 
     def update(self, queue: "Queue") -> None:

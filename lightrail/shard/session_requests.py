@@ -14,7 +14,7 @@ from lightrail.journal.record import CONTINUED, Outcome, Settle
 from lightrail.model import conditions, limits
 from lightrail.model.attempts import DEFERRED, STATE
 from lightrail.shard.ingress.refusals import index_full
-from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.record import Append, Record, size_of
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
 from lightrail.shard.links import Links
 from lightrail.shard.lock_requests import consumer_of
@@ -158,12 +158,13 @@ class SessionRequests:
                 *(0, 0, batch, 0, 1, DEFERRED | STATE),
                 flags=CONTINUED if settles else 0,
             )
+            records: list[Record] = [record]
+            if settles and former is not None:
+                replaced = [(former.sequence, former.end)]
+                records.append(Settle(queue.id, replaced, Outcome.PURGED, str(Reason.REPLACED)))
             try:
-                batch.location = self._store.append(record, now_ms)
-                if settles and former is not None:
-                    reason = str(Reason.REPLACED)
-                    replaced = [(former.sequence, former.end)]
-                    self._store.append(Settle(queue.id, replaced, Outcome.PURGED, reason), now_ms)
+                self._store.reserve(size_of(records), now_ms)
+                batch.location, *_ = [self._store.append(each, now_ms) for each in records]
             except StoreBusyError:
                 raise
             except StoreError as error:
@@ -224,7 +225,7 @@ def _state_of(fields: Fields) -> bytes | None:
 def _demand_room(queue: Queue, batch: Batch) -> None:
     """Raises RequestError if another state is beyond the bounds of the queue."""
     contents = queue.machine.contents
-    policy, held, held_bytes = contents.policy, contents.held, contents.held_bytes
+    policy, held, held_bytes = contents.policy, queue.held, queue.held_bytes
     if bounds.refuses(policy) and not bounds.room(policy, held, held_bytes, batch, 0):
         raise RequestError(
             conditions.RESOURCE_LIMIT_EXCEEDED, bounds.refusal_text(policy, queue.name, held, held_bytes)

@@ -49,6 +49,8 @@ class Queue:
         "pace",
         "parked",
         "promised",
+        "promised_bytes",
+        "promised_messages",
         "record",
         "redelivered_before",
         "removed",
@@ -74,6 +76,9 @@ class Queue:
         """Batches that wait for room, in order; None for none. Set by parking.py."""
         self.promised = 0
         """Number of undecided transactions with messages of this queue; it can't move before they end."""
+        self.promised_messages = 0
+        """Number of messages that these transactions send to the queue; they count against its bounds."""
+        self.promised_bytes = 0
         self.removed: dict[Reason, list[tuple[int, int]]] = {}
         """Sequences that left the queue in this step, by reason: ranges that become one Settle record."""
         self.delivered: dict[int, list[tuple[int, int]]] = {}
@@ -162,6 +167,16 @@ class Queue:
         """The sequence below which deliveries after the next start may be redeliveries."""
         contents = self.machine.contents
         return contents.deliveries.seen_to if contents.in_flight_count else self.redelivered_before
+
+    @property
+    def held(self) -> int:
+        """Number of messages that count against the bounds, with those of undecided transactions."""
+        return self.machine.contents.held + self.promised_messages
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the messages that count against the bounds."""
+        return self.machine.contents.held_bytes + self.promised_bytes
 
     @property
     def parked_count(self) -> int:

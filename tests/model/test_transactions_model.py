@@ -255,8 +255,8 @@ class TransactionModel(RuleBasedStateMachine):
         transactions = self.scene.engine.transactions
         return (
             self.scene.engine._links.known_number(self.boot << 32 | 50),
-            {id.hex() for id, _ in transactions.overdue(1 << 60)},
-            {id.hex() for id in transactions.awaited.get(OTHER, [])},
+            {id.hex() for id, _ in transactions.prepared.overdue(1 << 60)},
+            {id.hex() for id in transactions.decisions.awaited.get(OTHER, [])},
         )
 
     @precondition(lambda self: self.open)
@@ -352,7 +352,7 @@ class TransactionModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def the_other_has_concluded(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.state.decided)))
-        self.scene.engine.transactions.forget(OTHER, [bytes.fromhex(id)], self.scene.now_ms)
+        self.scene.engine.transactions.decisions.forget(OTHER, [bytes.fromhex(id)], self.scene.now_ms)
         self.scene.settle_down()
         self.state.decided.discard(id)
 

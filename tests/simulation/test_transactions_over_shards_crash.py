@@ -209,18 +209,20 @@ class World:
         for shard in self.shards:
             transactions = shard.scene.engine.transactions
             now_ms = shard.scene.now_ms + limits.TRANSACTION_RESOLVE_MS
-            for id, decides in transactions.overdue(now_ms):
+            for id, decides in transactions.prepared.overdue(now_ms):
                 answer = self.shards[decides].ask("outcome", id=id.hex())
                 assert answer is not None
-                transactions.conclude(id, commits=answer["committed"], now_ms=shard.scene.now_ms)
+                transactions.prepared.conclude(id, commits=answer["committed"], now_ms=shard.scene.now_ms)
                 shard.scene.settle_down()
-            assert transactions.overdue(now_ms) == []
+            assert transactions.prepared.overdue(now_ms) == []
         for shard in self.shards:
             transactions = shard.scene.engine.transactions
-            for number, ids in transactions.awaited.items():
+            for number, ids in transactions.decisions.awaited.items():
                 answer = self.shards[number].ask("concluded", ids=[id.hex() for id in ids])
                 assert answer is not None
-                transactions.forget(number, map(bytes.fromhex, answer["concluded"]), shard.scene.now_ms)
+                transactions.decisions.forget(
+                    number, map(bytes.fromhex, answer["concluded"]), shard.scene.now_ms
+                )
             shard.scene.settle_down()
 
     def check(self, what: object) -> None:
@@ -248,8 +250,8 @@ class World:
         for shard in self.shards:
             shard.restart(self.seed + 1)
             transactions = shard.scene.engine.transactions
-            assert transactions.overdue(1 << 60) == [], what
-            assert not transactions.awaited, what
+            assert transactions.prepared.overdue(1 << 60) == [], what
+            assert not transactions.decisions.awaited, what
         self.check((what, "again"))
 
 

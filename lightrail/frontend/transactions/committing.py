@@ -7,7 +7,6 @@ to the same shard until it answers; the id of the transaction prevents that it i
 import asyncio
 import contextlib
 import json
-import secrets
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +28,7 @@ from lightrail.frontend.transactions.transaction import LockRetirement, Post, Re
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Role
+from lightrail.model.transaction_ids import new_id
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Right
 from lightrail.namespace.router_plan import Group, earlier_expiry
@@ -98,13 +98,14 @@ class Committing:
         fields |= {"producer": self._producer, "number": self._number}
         if not others:
             return await self._ask(last, "transact", gives_up_ms, fields, blob)
-        id = secrets.token_hex(16)
+        id = new_id(self._frontend.now_ms()).hex()
+        preparation = {"id": id, "decides": last, "user": self._connection.client.user_name}
         decision: bool | None = False
         """None while the decision is not known here: then the shards request it."""
         try:
             prepared = await asyncio.gather(
                 *(
-                    self._ask(shard, "prepare", gives_up_ms, {"id": id, "decides": last, **part}, its_blob)
+                    self._ask(shard, "prepare", gives_up_ms, {**preparation, **part}, its_blob)
                     for shard, (part, its_blob) in parts.items()
                     if shard != last
                 ),

@@ -9,7 +9,6 @@ A batch that was stored in part is remembered with its producer (in a Taken reco
 the rest of it is neither lost nor stored twice when it is sent again after a crash.
 """
 
-import logging
 from enum import Enum, auto
 from typing import Final
 
@@ -20,7 +19,7 @@ from lightrail.shard.answers import Answers
 from lightrail.shard.ingress.parking import Parked, Parking
 from lightrail.shard.ingress.refusals import index_full, never_fits, queue_full, too_large
 from lightrail.shard.ingress.selection import Chosen, conform
-from lightrail.shard.journal.record import Append, Record
+from lightrail.shard.journal.record import Append, Record, size_of
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Producer
@@ -32,14 +31,10 @@ from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal
 
-log = logging.getLogger("lightrail.shard.ingress.admission")
-
 ADMITTED: Final = 8
 """Units of work (queue/work.py) for admitting a batch."""
 EXAMINED: Final = 12
 """Units for each of its messages that is read, beyond that."""
-GROUP_BYTES: Final = 2_048
-"""Upper bound of the records of a batch without messages, ends, message-ids and tags."""
 
 
 class Progress(Enum):
@@ -106,7 +101,7 @@ class Admission:
         """
         contents = queue.machine.contents
         while (entry := self._parking.first(queue)) is not None:
-            if entry.waits(now_ms) and bounds.is_full(contents.policy, contents.held, contents.held_bytes):
+            if entry.waits(now_ms) and bounds.is_full(contents.policy, queue.held, queue.held_bytes):
                 return
             if contents.work.left <= 0:
                 self.unfinished[queue] = None
@@ -175,7 +170,7 @@ class Admission:
         chosen = Chosen(queue, batch, entry.done, end, now_ms)
         wanted = fits = chosen.stop - chosen.first
         if bounds.refuses(policy) or (waits and policy.overflow == bounds.DISCARD_EXISTING):
-            fits = bounds.room(policy, contents.held, contents.held_bytes, chosen.source, chosen.first)
+            fits = bounds.room(policy, queue.held, queue.held_bytes, chosen.source, chosen.first)
             fits = min(fits, wanted)
         dropped = 0
         if entry.whole and fits < wanted and policy.overflow != bounds.DISCARD_INCOMING:
@@ -281,24 +276,16 @@ class Admission:
         if ids is not None:
             records.append(ids)
         if producer.keeps_tags:
-            # A client that resumes its link would send a message without a tag again: no room for the tags
-            # means no room for the messages.
-            tags = self._tags(entry, done)
-            records += tags
-            size = GROUP_BYTES + batch.size + 4 * batch.count + (len(ids.digests) if ids is not None else 0)
-            self._store.reserve(size + sum(each.size for each in tags), now_ms)
+            records += self._tags(entry, done)
         if done != entry.batch.count:
             records.append(Taken(producer.id, number, done))
         for record in records[:-1]:
             record.flags |= CONTINUED
-        location = self._store.append(records[0], now_ms)
-        for record in records[1:]:
-            try:
-                self._store.append(record, now_ms)
-            except StoreError as error:
-                # The messages are stored; only a crash would make a difference.
-                self._counts.store_failures += 1
-                log.error("the message-ids or the progress of a batch could not be written: %s", error)
+        if len(records) > 1:
+            # No room for the last record means no room for the messages: without their ids or tags, a client
+            # that sends them again would send them twice.
+            self._store.reserve(size_of(records), now_ms)
+        location, *_ = [self._store.append(record, now_ms) for record in records]
         return location
 
     def _tags(self, entry: Parked, done: int) -> list[Terminus]:

@@ -41,7 +41,7 @@ def wait_of(targets: list[Queue], batch: Batch, now_ms: int, memory: Memory) -> 
         until_ms = waits_until(contents.policy, now_ms)
         if until_ms is not None and until_ms <= now_ms:
             continue
-        if contents.held and fitting(queue, batch, now_ms)[0] < batch.count:
+        if queue.held and fitting(queue, batch, now_ms)[0] < batch.count:
             untils.append(until_ms)
     if not untils:
         return None

@@ -9,8 +9,8 @@ from lightrail.wire.bodies import Refusal
 
 def queue_full(queue: Queue) -> Refusal:
     """Why a batch does not fit into a queue."""
-    contents = queue.machine.contents
-    description = bounds.refusal_text(contents.policy, queue.name, contents.held, contents.held_bytes)
+    policy = queue.machine.contents.policy
+    description = bounds.refusal_text(policy, queue.name, queue.held, queue.held_bytes)
     return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description)
 
 

@@ -1,19 +1,13 @@
 """The records of a routed batch whose queues store different shares of it: one group in the journal."""
 
-import logging
-from collections.abc import Sequence
-
-from lightrail.journal.record import CONTINUED, SPILLED, Ids, Outcome, Settle, Taken
+from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
 from lightrail.shard.ingress.selection import Share
-from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.journal.record import Append, size_of
+from lightrail.shard.journal.store import Store
 from lightrail.shard.peers import RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.shard_queue import Queue
-from lightrail.telemetry.shard import ShardCounts
-
-log = logging.getLogger("lightrail.shard.ingress.routes")
 
 
 def ids_until_ms(queue: Queue, now_ms: int) -> int:
@@ -24,12 +18,11 @@ def ids_until_ms(queue: Queue, now_ms: int) -> int:
 class RoutedRecords:
     """Writes the group of records of a batch for several queues; a crash keeps all of it or nothing."""
 
-    __slots__ = ("_counts", "_performer", "_store")
+    __slots__ = ("_performer", "_store")
 
-    def __init__(self, store: Store, performer: Performer, counts: ShardCounts) -> None:
+    def __init__(self, store: Store, performer: Performer) -> None:
         self._store = store
         self._performer = performer
-        self._counts = counts
 
     def write(
         self,
@@ -41,7 +34,7 @@ class RoutedRecords:
         *,
         cut: bool,
     ) -> bool:
-        """Writes the records; returns whether the answer waits for a commit. Raises StoreError.
+        """Writes the records; returns whether the answer waits for a commit. Raises StoreError: none is.
 
         Args:
             cut: whether the batch has only the first messages of the batch with this number.
@@ -69,12 +62,9 @@ class RoutedRecords:
         records = [*captured, *records]
         for record in records[:-1]:
             record.flags |= CONTINUED
-        for at, record in enumerate(records):
-            try:
-                location = self._store.append(record, now_ms)
-            except StoreError:
-                self._take_back(records[:at], now_ms)
-                raise
+        self._store.reserve(size_of(records), now_ms)
+        for record in records:
+            location = self._store.append(record, now_ms)
             if isinstance(record, Append):
                 record.batch.location = location
                 if record.flags & SPILLED:
@@ -83,18 +73,3 @@ class RoutedRecords:
                     self._performer.messages_unsynced += record.batch.count
         durable = batch.durable or any(each.batch.durable for each in found)
         return durable or bool(captured and self._performer.capture_lags)
-
-    def _take_back(self, records: Sequence[Record], now_ms: int) -> None:
-        """Settles the messages of a group whose other records had no room."""
-        for record in records:
-            if not isinstance(record, Append) or record.batch.location is None:
-                continue
-            for queue, first in record.targets:
-                self._store.release(record.batch.location.segment, record.batch.size)
-                settled = Settle(queue, [(first, first + record.batch.count)], Outcome.PURGED)
-                try:
-                    self._store.append(settled, now_ms)
-                except StoreError as error:
-                    self._counts.store_failures += 1
-                    log.error("a batch that was refused may be in a queue after a restart: %s", error)
-            record.batch.location = None

@@ -64,7 +64,7 @@ class Routes:
         self._counts = counts
         self._answer = answers.accept
         self._refuse = answers.refuse
-        self._records = RoutedRecords(store, performer, counts)
+        self._records = RoutedRecords(store, performer)
         self._memory = memory
         self.holding = Holding(memory)
 

@@ -11,12 +11,26 @@ from lightrail.shard.shard_queue import Queue
 from lightrail.wire.bodies import Refusal
 
 
+class Ahead:
+    """Messages that a queue will store before those of a batch, as they are in the same transaction."""
+
+    __slots__ = ("bytes", "digests", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.digests: set[bytes] = set()
+        """Of their message-ids, if the queue has a window of duplicates."""
+
+
 class Chosen:
     """The messages of a batch that are not duplicates: `first` to before `stop` of `source`."""
 
     __slots__ = ("digests", "first", "source", "stop", "where")
 
-    def __init__(self, queue: Queue, batch: Batch, first: int, end: int, now_ms: int) -> None:
+    def __init__(
+        self, queue: Queue, batch: Batch, first: int, end: int, now_ms: int, ahead: Ahead | None = None
+    ) -> None:
         self.source = batch
         self.first = first
         self.stop = end
@@ -27,7 +41,9 @@ class Chosen:
         duplicates = queue.machine.contents.duplicates
         if duplicates is None or queue.machine.contents.policy.duplicate_window_ms is None:
             return
-        fresh = duplicates.fresh(batch, first, end, now_ms)
+        fresh = duplicates.fresh(
+            batch, first, end, now_ms, ahead.digests if ahead is not None else frozenset()
+        )
         self.digests = [each.digest for each in fresh]
         if len(fresh) < end - first:
             self.where = [each.at for each in fresh]
@@ -62,35 +78,44 @@ class Share(NamedTuple):
 
 def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | None]:
     """Number of the first messages of a routed batch that fit into a queue now, and why not all fit."""
-    contents = queue.machine.contents
-    policy = contents.policy
+    policy = queue.machine.contents.policy
     large = bounds.too_large(policy, batch, 0)
     end = batch.count if large is None else large
     if bounds.refuses(policy) and policy.overflow != bounds.DISCARD_INCOMING:
         chosen = Chosen(queue, batch, 0, end, now_ms)
-        room = bounds.room(policy, contents.held, contents.held_bytes, chosen.source, chosen.first)
+        room = bounds.room(policy, queue.held, queue.held_bytes, chosen.source, chosen.first)
         if room < chosen.stop - chosen.first:
             return chosen.after(room, end), queue_full(queue)
     return end, None if large is None else too_large(queue, batch, large)
 
 
-def share(queue: Queue, batch: Batch, now_ms: int, *, bounded: bool = True) -> Share:
-    """The messages of a batch that a queue stores; `bounded` is False if the bounds must not be applied."""
-    contents = queue.machine.contents
-    policy = contents.policy
+def share(
+    queue: Queue, batch: Batch, now_ms: int, ahead: Ahead | None = None, *, promised: bool = False
+) -> Share:
+    """The messages of a batch that a queue stores.
+
+    Args:
+        ahead: what the queue will store before; the share is added.
+        promised: the queue may not refuse messages any more, only discard them, if that is its policy.
+    """
+    policy = queue.machine.contents.policy
+    ahead = Ahead() if ahead is None else ahead
     mine = replace(batch)
     conform(policy, mine, now_ms)
-    chosen = Chosen(queue, mine, 0, mine.count, now_ms)
+    chosen = Chosen(queue, mine, 0, mine.count, now_ms, ahead)
     wanted = fits = chosen.stop - chosen.first
-    if bounded and bounds.refuses(policy):
-        fits = bounds.room(policy, contents.held, contents.held_bytes, chosen.source, chosen.first)
-        fits = min(fits, wanted)
+    if bounds.refuses(policy) and (not promised or policy.overflow == bounds.DISCARD_INCOMING):
+        held, held_bytes = queue.held + ahead.messages, queue.held_bytes + ahead.bytes
+        fits = min(wanted, bounds.room(policy, held, held_bytes, chosen.source, chosen.first))
     digests = [digest for digest in (chosen.digests or ())[:fits] if digest is not None]
     same = (mine.durable, mine.expires_at_ms) == (batch.durable, batch.expires_at_ms)
     if fits != batch.count:
         mine = chosen.cut(fits) if fits else replace(mine, count=0, size=0)
     elif same and batch.durable:
         mine = batch
+    ahead.messages += mine.count
+    ahead.bytes += mine.size
+    ahead.digests.update(digests)
     return Share(queue, mine, digests, batch.count - wanted, wanted - fits)
 
 

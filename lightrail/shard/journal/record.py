@@ -1,7 +1,8 @@
 """The records that a shard appends: batches of messages, and those of lightrail/journal/record.py."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from lightrail.journal.layout import APPEND, APPEND_FIXED, MARK, REST, TARGET
 from lightrail.journal.receiver import Receiver
@@ -38,6 +39,31 @@ SmallRecord = (
 """Every record of them without messages."""
 Record = Append | SmallRecord
 """Every record that the engine may append."""
+
+
+RECORD_BYTES: Final = 512
+"""Upper bound of the size of a record without its messages, ends, targets and other columns."""
+
+
+def size_of(records: Iterable[Record]) -> int:
+    """Upper bound of the bytes of records, to reserve room for a group of them."""
+    return sum(map(_size, records))
+
+
+def _size(record: Record) -> int:
+    match record:
+        case Append():
+            batch = record.batch
+            return RECORD_BYTES + 16 * len(record.targets) + 4 * batch.count + batch.size
+        case Settle():
+            return RECORD_BYTES + 16 * len(record.ranges) + 4 * len(record.reason)
+        case Ids():
+            return RECORD_BYTES + len(record.digests)
+        case Transaction() | Terminus() | Receiver():
+            return RECORD_BYTES + record.size
+        case Numbers():
+            return RECORD_BYTES + 24 * len(record.producers)
+    return RECORD_BYTES
 
 
 def encode_append_head(record: Append, lsn: int, unsynced: int, now_ms: int, size: int) -> bytes:

@@ -171,6 +171,13 @@ class Conclude(NamedTuple):
     outcome: Outcome
 
 
+class Return(NamedTuple):
+    """Ends a reservation without a decision: its consumer has the deliveries again, and may settle them. They
+    have failed if it has detached."""
+
+    holder: int
+
+
 class SettleLocked(NamedTuple):
     """Settles one delivery by the key of its consumer, attached or not; answered by LockAnswer."""
 
@@ -343,6 +350,7 @@ Command = (
     | SettleDetached
     | Reserve
     | Conclude
+    | Return
     | SettleLocked
     | LockDeferred
     | RenewLock

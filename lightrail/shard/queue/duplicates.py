@@ -5,7 +5,7 @@ are more than `limits.DUPLICATE_IDS_MAX`. A message without an id is never a dup
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from hashlib import blake2b
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -44,11 +44,17 @@ class Duplicates:
         for until_ms, digests in self._groups:
             yield until_ms, b"".join(digests)
 
-    def fresh(self, batch: Batch, first: int, end: int, now_ms: int) -> list[Fresh]:
-        """The messages `first` to before `end` of a batch that duplicate neither others nor each other."""
+    def fresh(
+        self, batch: Batch, first: int, end: int, now_ms: int, ahead: Set[bytes] = frozenset()
+    ) -> list[Fresh]:
+        """The messages `first` to before `end` of a batch that duplicate neither others nor each other.
+
+        Args:
+            ahead: digests of messages that will be stored before the batch.
+        """
         self._forget(now_ms)
         known = self._known
-        here: set[bytes] = set()
+        here = set(ahead)
         found: list[Fresh] = []
         for index in range(first, end):
             value = self._read(batch.message(index))

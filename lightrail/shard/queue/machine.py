@@ -112,7 +112,7 @@ class Machine:
             case Fetched():
                 self._fetched(command, now_ms, effects)
             case _ if isinstance(command, ReservedCommand):
-                found = reserved.apply(self.contents, command)
+                found = reserved.apply(self.contents, command, now_ms)
                 if found is not None:
                     self.outcomes.settle(*found, effects)
             case _ if isinstance(command, SessionCommand):

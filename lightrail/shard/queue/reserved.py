@@ -11,11 +11,13 @@ matter any more then.
 from collections.abc import Mapping, Sequence
 
 from lightrail.shard.queue.commands import (
+    FAILED,
     Conclude,
     ConsumerOptions,
     Holder,
     Outcome,
     Reserve,
+    Return,
     SettleDetached,
 )
 from lightrail.shard.queue.consumers import Consumer, Consumers
@@ -24,7 +26,7 @@ from lightrail.shard.queue.copying import holders_of
 from lightrail.shard.queue.in_flight import InFlight
 from lightrail.shard.queue.runs import Run
 
-ReservedCommand = Reserve | Conclude | SettleDetached
+ReservedCommand = Reserve | Conclude | Return | SettleDetached
 """Commands of transactions."""
 Settled = tuple[Consumer, list[Run], Outcome]
 """Deliveries that get an outcome, and the consumer that received them."""
@@ -42,7 +44,7 @@ class Reservation(Consumer):
         """The consumer that received the messages; itself after a restart, when that one is unknown."""
 
 
-def apply(contents: Contents, command: ReservedCommand) -> Settled | None:
+def apply(contents: Contents, command: ReservedCommand, now_ms: int) -> Settled | None:
     """Applies a command; returns the deliveries that the caller settles, or None."""
     match command:
         case Reserve():
@@ -50,6 +52,8 @@ def apply(contents: Contents, command: ReservedCommand) -> Settled | None:
             return None
         case Conclude():
             return _conclude(contents.consumers, command)
+        case Return():
+            return _return(contents, command, now_ms)
         case SettleDetached():
             consumer, runs = _take(contents, command)
             return None if consumer is None else (consumer, runs, command.outcome)
@@ -73,6 +77,7 @@ def _reserve(contents: Contents, command: Reserve) -> None:
     if not runs:
         return
     reservation = Reservation(command.holder, consumer)
+    reservation.next = command.first
     for run in runs:
         reservation.in_flight.append(reservation.next, run)
         reservation.next += run.count
@@ -85,6 +90,26 @@ def _conclude(consumers: Consumers, command: Conclude) -> Settled | None:
     if not isinstance(found, Reservation):
         return None
     return found.receiver, found.in_flight.everything(), command.outcome
+
+
+def _return(contents: Contents, command: Return, now_ms: int) -> Settled | None:
+    """Gives deliveries back to their receiver, under their numbers; those of a detached one have failed."""
+    found = contents.consumers.departed.get(command.holder)
+    if not isinstance(found, Reservation):
+        return None
+    receiver, line = found.receiver, found.in_flight
+    is_attached = contents.consumers.by_id.get(receiver.id) is receiver
+    if not (is_attached or (receiver.options.lock_key and contents.locks.restored(receiver))):
+        return _conclude(contents.consumers, Conclude(command.holder, FAILED))
+    del contents.consumers.departed[command.holder]
+    first = line.keys[line.head]
+    into = receiver.in_flight
+    at = into.index(first)
+    into.replace(at, at, line.keys[line.head :], line.runs[line.head :])
+    into.evicted_to = min(into.evicted_to, first)
+    if receiver.lock_ms:
+        contents.locks.add(receiver, first, found.next, now_ms + receiver.lock_ms)
+    return None
 
 
 def runs_of(consumers: Consumers, holder: int) -> Sequence[Run]:

@@ -12,6 +12,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.names import dead_letter_name
 from lightrail.shard.ingress.routed_records import ids_until_ms
 from lightrail.shard.ingress.selection import Share
+from lightrail.shard.journal.record import RECORD_BYTES, size_of
 from lightrail.shard.journal.store import Store
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
@@ -22,7 +23,7 @@ from lightrail.shard.queues import Queues
 from lightrail.shard.requests import RequestError
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.transactions.loading import Loaded
-from lightrail.shard.transactions.records import RECORD_BYTES, Record, Records, records_of_posts, size_of
+from lightrail.shard.transactions.records import Record, Records, records_of_posts
 
 Shares = list[tuple[Batch, list[Share]]]
 """Each batch with the messages that each queue stores of it."""

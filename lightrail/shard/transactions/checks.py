@@ -1,20 +1,23 @@
 """Checks: whether this shard can do all work of a transaction, before it does any."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
 from lightrail.model import conditions
 from lightrail.shard.ingress.holding import looks_and_full
-from lightrail.shard.ingress.refusals import index_full, queue_full
-from lightrail.shard.ingress.selection import fitting
+from lightrail.shard.ingress.refusals import index_full, queue_full, too_large
+from lightrail.shard.ingress.selection import Ahead, Share, share
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer
-from lightrail.shard.queue import bounds
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue import bounds, commands
 from lightrail.shard.queue.consumers import Consumer
-from lightrail.shard.queue.runs import Batch, Run, joined
+from lightrail.shard.queue.runs import Batch, Run
 from lightrail.shard.queues import Queues
 from lightrail.shard.requests import RequestError
 from lightrail.shard.shard_queue import Queue
+from lightrail.shard.transactions.applying import Part, Shares
 from lightrail.shard.transactions.work import Post, Retirement
 from lightrail.wire.bodies import Refusal
 
@@ -27,14 +30,22 @@ class Settled(NamedTuple):
     retirement: Retirement
     runs: list[Run]
 
+    @property
+    def part(self) -> Part:
+        """Their part of the work."""
+        first, last, outcome = self.retirement.first, self.retirement.last, self.retirement.outcome
+        kind = commands.SettleDetached if self.retirement.key else commands.Settle
+        return Part(self.queue, self.runs, kind(self.consumer.id, first, last, outcome))
+
 
 class Checks:
     """Checks of one shard; each raises RequestError, and nothing has changed."""
 
-    __slots__ = ("_memory", "_queues")
+    __slots__ = ("_memory", "_performer", "_queues")
 
-    def __init__(self, queues: Queues, memory: Memory) -> None:
+    def __init__(self, queues: Queues, performer: Performer, memory: Memory) -> None:
         self._queues = queues
+        self._performer = performer
         self._memory = memory
 
     def targets(self, post: Post, now_ms: int) -> list[Queue]:
@@ -50,22 +61,21 @@ class Checks:
             found.append(queue)
         return found
 
-    def check_room(self, posts: list[tuple[list[Queue], Batch]]) -> None:
-        """All messages of the transaction fit into their queues, or none is sent."""
-        by_queue: dict[Queue, list[Batch]] = {}
-        for queues, batch in posts:
-            for queue in queues:
-                if queue.machine.contents.policy.guarded or queue.parked:
-                    by_queue.setdefault(queue, []).append(batch)
-        for queue, batches in by_queue.items():
-            whole_batch = batches[0]
-            if len(batches) > 1:
-                whole_batch = joined([Run(each, 0, each.count, 0) for each in batches], None)
-            fits, why = fitting(queue, whole_batch, whole_batch.enqueued_at_ms)
-            if fits < whole_batch.count or (queue.parked and bounds.refuses(queue.machine.contents.policy)):
-                refusal = why or queue_full(queue)
-                queue.machine.contents.counters.refused += whole_batch.count
-                raise RequestError(refusal.condition, refusal.description)
+    def shares(self, posts: list[tuple[list[Queue], Batch]], now_ms: int) -> Shares:
+        """What each queue stores of the batches, by the rules for batches outside of transactions.
+
+        A queue has room for all of its messages, or discards what does not fit, if that is its policy.
+        """
+        return shares_of(posts, _share, now_ms)
+
+    def all_settled(self, peer: Peer, retirements: list[Retirement], now_ms: int) -> list[Settled]:
+        """The deliveries that a transaction settles, all of which have to be locked."""
+        for queue in {self._queues.find(each.queue) for each in retirements if each.key}:
+            if queue is not None and queue.is_serving:
+                # Ends locks of deferred messages whose time is over.
+                self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
+                self._performer.touched[queue] = None
+        return [self.settled(peer, each, now_ms) for each in retirements]
 
     def settled(self, peer: Peer, retirement: Retirement, now_ms: int) -> Settled:
         """The deliveries of a retirement, all of which have to be locked."""
@@ -90,6 +100,37 @@ class Checks:
                 f"the lock of the session {found.options.session!a:.80} of {queue.name} has ended",
             )
         return Settled(queue, found, retirement, runs)
+
+
+def shares_of(
+    posts: list[tuple[list[Queue], Batch]], select: Callable[[Queue, Batch, int, Ahead], Share], now_ms: int
+) -> Shares:
+    """What each queue stores of batches, which are stored one after the other."""
+    ahead: dict[Queue, Ahead] = {}
+    return [
+        (batch, [select(queue, batch, now_ms, ahead.setdefault(queue, Ahead())) for queue in queues])
+        for queues, batch in posts
+    ]
+
+
+def _share(queue: Queue, batch: Batch, now_ms: int, ahead: Ahead) -> Share:
+    """The messages of a batch that a queue stores, as in `Admission._admit`. Raises RequestError."""
+    contents = queue.machine.contents
+    policy = contents.policy
+    large = bounds.too_large(policy, batch, 0)
+    refusal = None if large is None else too_large(queue, batch, large)
+    # Batches that wait for room were sent before.
+    if refusal is None and queue.parked and bounds.refuses(policy):
+        refusal = queue_full(queue)
+    if refusal is None:
+        found = share(queue, batch, now_ms, ahead)
+        if not found.dropped or policy.overflow == bounds.DISCARD_INCOMING:
+            return found
+        # Others may wait for room; a transaction would lock its deliveries meanwhile.
+        refusal = queue_full(queue)
+        refusal.description += f"; the transaction sends {ahead.messages + found.dropped} messages to it"
+    contents.counters.refused += batch.count
+    raise RequestError(refusal.condition, refusal.description)
 
 
 def _receiver(queue: Queue, peer: Peer, retirement: Retirement) -> Consumer | None:

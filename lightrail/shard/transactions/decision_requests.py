@@ -1,8 +1,12 @@
-"""Decision requests: asks other shards for decisions, and whether they have concluded this shard's."""
+"""Decision requests: asks other shards for decisions, and whether they have concluded this shard's.
+
+Each shard is asked by a task of its own, so that one that does not answer delays no decision of another. It
+is asked again with the next look.
+"""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Protocol
 
 from lightrail.model import limits
@@ -30,6 +34,7 @@ class DecisionRequests:
 
     Args:
         turn: called after changes in the engine, to send its output and commit its records.
+        failed: called with an unexpected error; the state in memory can't be trusted after it.
         sleep: seconds; tests inject it.
     """
 
@@ -40,6 +45,7 @@ class DecisionRequests:
         others: Others,
         turn: Callable[[], None],
         now_ms: Callable[[], int],
+        failed: Callable[[BaseException], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._shard = shard
@@ -47,29 +53,63 @@ class DecisionRequests:
         self._others = others
         self._turn = turn
         self._now_ms = now_ms
+        self._failed = failed
         self._sleep = sleep
+        self._asked: set[int] = set()
+        """Shards that are being asked."""
 
     async def run(self) -> None:
         """Looks periodically until it is cancelled."""
-        while True:
-            await self._sleep(LOOK_S)
-            await self.look()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._sleep(LOOK_S)
+                for shard, ids, awaited in self._begin():
+                    group.create_task(self._ask(shard, ids, awaited))
 
     async def look(self) -> None:
-        """Concludes overdue transactions, and removes those that all other shards have concluded."""
-        for id, shard in self._transactions.overdue(self._now_ms()):
-            await self._ask_decision(id, shard)
-        for shard, ids in self._transactions.awaited.items():
-            await self._ask_concluded(shard, ids[: limits.TRANSACTIONS_PREPARED_MAX])
+        """Looks once, and waits for all answers."""
+        await asyncio.gather(*(self._ask(*each) for each in self._begin()))
 
-    async def _ask_decision(self, id: bytes, shard: int) -> None:
+    def _begin(self) -> list[tuple[int, list[bytes], list[bytes]]]:
+        """Shards that are not asked now, with overdue transactions and those that it may have concluded."""
+        overdue: dict[int, list[bytes]] = {}
+        for id, shard in self._transactions.prepared.overdue(self._now_ms()):
+            overdue.setdefault(shard, []).append(id)
+        awaited = self._transactions.decisions.awaited
+        shards = [shard for shard in {**overdue, **awaited} if shard not in self._asked]
+        self._asked.update(shards)
+        return [(shard, overdue.get(shard, []), awaited.get(shard, [])) for shard in shards]
+
+    async def _ask(self, shard: int, overdue: list[bytes], awaited: list[bytes]) -> None:
+        """Asks a shard for decisions, a few at a time, until it does not answer."""
+        try:
+            for ids in _some(overdue, limits.DECISIONS_ASKED_AT_ONCE):
+                if not all(await asyncio.gather(*(self._ask_decision(id, shard) for id in ids))):
+                    break
+            for ids in _some(awaited, limits.TRANSACTIONS_AT_ONCE):
+                if not await self._ask_concluded(shard, ids):
+                    break
+        except Exception as error:
+            # Records may be written in part: the process has to end.
+            log.exception("decisions of shard %d could not be applied", shard)
+            self._failed(error)
+            self._turn()
+        finally:
+            self._asked.discard(shard)
+
+    async def _ask_decision(self, id: bytes, shard: int) -> bool:
+        """Asks for one decision; returns whether the shard has answered."""
         try:
             answer = await self._others.request(shard, "outcome", {"id": id.hex()})
-            commits = answer.fields["committed"] is True
-            self._transactions.conclude(id, commits=commits, now_ms=self._now_ms())
-        except (ShardDownError, ShardRefusedError, RequestError, StoreError) as error:
+        except (ShardDownError, ShardRefusedError) as error:
             log.warning("transaction %s waits for the decision of shard %d: %s", id.hex(), shard, error)
-            return
+            return False
+        commits = answer.fields["committed"] is True
+        try:
+            self._transactions.prepared.conclude(id, commits=commits, now_ms=self._now_ms())
+        except (RequestError, StoreError) as error:
+            log.warning("transaction %s, decided by shard %d, waits for room: %s", id.hex(), shard, error)
+            return True
         log.info(
             "transaction %s is %s, as shard %d has decided",
             id.hex(),
@@ -77,13 +117,21 @@ class DecisionRequests:
             shard,
         )
         self._turn()
+        return True
 
-    async def _ask_concluded(self, shard: int, ids: list[bytes]) -> None:
+    async def _ask_concluded(self, shard: int, ids: list[bytes]) -> bool:
+        """Asks which decided transactions are concluded; returns whether the shard has answered."""
         try:
             answer = await self._others.request(shard, "concluded", {"ids": [id.hex() for id in ids]})
             done = [bytes.fromhex(each) for each in answer.fields["concluded"]]
-            self._transactions.forget(shard, done, self._now_ms())
+            self._transactions.decisions.forget(shard, done, self._now_ms())
         except (ShardDownError, ShardRefusedError, RequestError, StoreError) as error:
             log.debug("it is unknown whether shard %d has concluded transactions: %s", shard, error)
-            return
+            return False
         self._turn()
+        return True
+
+
+def _some(ids: list[bytes], count: int) -> Iterator[list[bytes]]:
+    for at in range(0, len(ids), count):
+        yield ids[at : at + count]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import nsmallest
 from typing import Any, NamedTuple
 
 from lightrail.journal.record import Transaction, TransactionState
@@ -24,10 +25,16 @@ class ReservedDeliveries(NamedTuple):
 class Prepared:
     """The work of one transaction at this shard."""
 
-    __slots__ = ("id", "posts", "reserved", "shard", "since_ms")
+    __slots__ = ("id", "posts", "queues", "reserved", "shard", "since_ms", "size", "user")
 
     def __init__(
-        self, id: bytes, shard: int, posts: list[Post], reserved: list[ReservedDeliveries], since_ms: int
+        self,
+        id: bytes,
+        shard: int,
+        user: str,
+        posts: list[Post],
+        reserved: list[ReservedDeliveries],
+        since_ms: int,
     ) -> None:
         self.id = id
         self.shard = shard
@@ -36,11 +43,16 @@ class Prepared:
         self.reserved = reserved
         self.since_ms = since_ms
         """Time of its preparation."""
-
-    @property
-    def queues(self) -> set[str]:
+        self.user = user
+        """The user of its client; empty if the frontend's version does not send it."""
+        self.queues = {name for post in posts for name in post.queues} | {each.queue for each in reserved}
         """Names of all queues with work of this transaction."""
-        return {name for post in self.posts for name in post.queues} | {each.queue for each in self.reserved}
+        self.size = (
+            limits.TRANSACTION_PREPARED_BYTES
+            + sum(4 * post.batch.count + post.batch.size for post in posts)
+            + limits.TRANSACTION_PREPARED_PART_BYTES * (len(posts) + len(reserved))
+        )
+        """Its bytes in memory."""
 
     def shown(self, now_ms: int) -> dict[str, Any]:
         """Its description for operators: queues (some of many), and numbers of messages and deliveries."""
@@ -48,7 +60,7 @@ class Prepared:
             "id": self.id.hex(),
             "decides": self.shard,
             "age_ms": max(0, now_ms - self.since_ms),
-            "queues": sorted(self.queues)[: limits.TRANSACTION_QUEUES_SHOWN_MAX],
+            "queues": nsmallest(limits.TRANSACTION_QUEUES_SHOWN_MAX, self.queues),
             "queue_count": len(self.queues),
             "messages": sum(post.batch.count * len(post.queues) for post in self.posts),
             "deliveries": sum(last - first for each in self.reserved for first, last in each.ranges),
@@ -61,7 +73,10 @@ class Prepared:
             "posts": fields["posts"],
             "reserved": [[each.queue, each.ranges, outcome_fields(each.outcome)] for each in self.reserved],
         }
-        blob = bytes(fields.get("blob", b""))
+        if self.user:
+            detail["user"] = self.user
+        # The bytes of the request, which the posts refer to as well.
+        blob = fields.get("blob", b"")
         text = json.dumps(detail, separators=(",", ":"))
         return Transaction(self.id, TransactionState.PREPARED, self.shard, text, blob)
 
@@ -74,7 +89,7 @@ def recovered(record: Transaction, holders: Iterator[int], now_ms: int) -> Prepa
         for queue, ranges, outcome in detail["reserved"]
     ]
     posts = list(posts_of(detail["posts"], memoryview(record.blob), now_ms))
-    return Prepared(record.id, record.shard, posts, reserved, detail["since_ms"])
+    return Prepared(record.id, record.shard, detail.get("user", ""), posts, reserved, detail["since_ms"])
 
 
 def outcome_fields(outcome: Outcome) -> list[Any]:

@@ -2,21 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Numbers, Transaction
 from lightrail.model import conditions
 from lightrail.shard.ingress.routed_records import ids_until_ms
 from lightrail.shard.ingress.selection import Share
-from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.record import Append, size_of
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.requests import RequestError
 from lightrail.shard.shard_queue import Queue
-
-RECORD_BYTES: Final = 512
-"""Upper bound of the size of a record without its messages, ends, targets and ranges."""
 
 Record = Append | Ids | Numbers | Transaction
 
@@ -105,18 +101,3 @@ def _records_of(
     if together:
         records.insert(0, Append(together, 0, 0, batch, 0, batch.count))
     return records
-
-
-def size_of(records: Iterable[Record]) -> int:
-    """Upper bound of the bytes of records."""
-    return sum(map(_size, records))
-
-
-def _size(record: Record) -> int:
-    if isinstance(record, Append):
-        return RECORD_BYTES + 16 * len(record.targets) + 4 * record.batch.count + record.batch.size
-    if isinstance(record, Ids):
-        return RECORD_BYTES + len(record.digests)
-    if isinstance(record, Transaction):
-        return RECORD_BYTES + record.size
-    return RECORD_BYTES

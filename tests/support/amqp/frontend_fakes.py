@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+from lightrail.frontend.client import Client
 from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
 from lightrail.frontend.links.routers import Routers
@@ -113,6 +114,7 @@ class FakeConnection:
     def __init__(self, frontend: FakeFrontend | None = None) -> None:
         self.frontend = frontend or FakeFrontend()
         self.links = self
+        self.client = Client("connection")
         self.is_open = True
         self.paused = False
         self.refusing = False

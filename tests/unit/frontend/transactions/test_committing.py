@@ -16,6 +16,7 @@ from lightrail.frontend.transactions.transaction import Attributes, Post, Retire
 from lightrail.model import conditions, limits
 from lightrail.model.placement import Placement
 from lightrail.model.policy import QUEUE
+from lightrail.model.transaction_ids import born_ms
 from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Name
 from lightrail.wire.bodies import ConsumerOpen
@@ -231,7 +232,9 @@ def test_all_shards_but_the_last_prepare_and_the_last_decides() -> None:
     assert sorted(owners.ops[3:]) == [("conclude", 0), ("conclude", 1)]
     (_, first, _), (_, second, _), (_, decision, _) = rig.asked
     assert first["id"] == second["id"] == decision["id"]
+    assert born_ms(bytes.fromhex(first["id"])) == rig.frontend.now_ms()
     assert first["decides"] == second["decides"] == 2
+    assert first["user"] == second["user"] == "anonymous"
     assert decision["others"] == [0, 1]
     assert (decision["producer"], decision["number"]) == (7 << 32 | LINK, 1)
     assert {commit for _, _, commit in owners.concluded} == {True}

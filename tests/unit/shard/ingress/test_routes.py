@@ -7,7 +7,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import QUEUE
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import Append, Record
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import StoreFullError
 from lightrail.shard.journal.tail import Tail
@@ -443,30 +443,23 @@ def test_a_message_too_large_for_one_queue_is_for_none() -> None:
     assert [scene.queue(name)["ready"] for name in "abc"] == [1, 1, 1]
 
 
-def test_a_group_that_finds_no_room_for_its_end_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_without_room_for_all_of_it_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     files = FakeFiles()
     scene, peer = opened(journalled(files))
     with_policy(scene, "b", Policy(max_age_ms=60_000))
     peer.route(1, 1, 5, [b"before"])
     scene.settle_down()
     assert isinstance(scene.store, Journal)
-    segments = scene.store._segments.values()
-    live = sum(segment.live for segment in segments)
-    real = Journal.append
-    left = [1]
+    lsn = scene.store.position.lsn
 
-    def append(journal: Journal, record: Record, now_ms: int = 0) -> Location | None:
-        if isinstance(record, Append):
-            left[0] -= 1
-            if left[0] < 0:
-                raise StoreFullError("there is no room")
-        return real(journal, record, now_ms)
+    def reserve(_journal: Journal, _size: int, _now_ms: int = 0) -> None:
+        raise StoreFullError("there is no room")
 
-    monkeypatch.setattr(Journal, "append", append)
+    monkeypatch.setattr(Journal, "reserve", reserve)
     peer.route(1, 2, 5, [b"refused"])
     monkeypatch.undo()
     assert peer.refusals[0][2].description == "there is no room"
-    assert sum(segment.live for segment in segments) == live
+    assert scene.store.position.lsn == lsn
     peer.route(1, 3, 5, [b"after"], afresh=True)
     scene.settle_down()
     scene = journalled(files.after_crash(1, "none"))

@@ -22,6 +22,7 @@ from lightrail.shard.queue.commands import (
     Reserve,
     Restore,
     Resume,
+    Return,
     Settle,
     SettleDetached,
     SettleLocked,
@@ -75,6 +76,41 @@ def test_a_message_that_is_given_back_comes_again(policy: Policy) -> None:
     bench = reserved(policy)
     bench.do(Conclude(-1, FAILED), Settle(1, 0, 3))
     assert left(bench) == ["group=a 1"]
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_message_that_returns_to_its_consumer_is_in_flight_under_its_number(policy: Policy) -> None:
+    bench = reserved(policy)
+    bench.do(Return(-1))
+    assert bench.machine.contents.in_flight_count == 3
+    gone = [each for each in bench.do(Settle(1, 1, 2)) if isinstance(each, Removed)]
+    assert [(each.first_sequence, each.last_sequence) for each in gone] == [(1, 2)]
+    bench.do(Settle(1, 0, 3, RELEASED))
+    assert left(bench) == ["group=a 0", "group=a 2"]
+
+
+def test_the_lock_of_a_message_that_returns_begins_again() -> None:
+    bench = reserved(POLICIES["locks"])
+    bench.now += 5_000
+    bench.do(Tick(), Return(-1))
+    bench.now += 999
+    bench.do(Tick())
+    assert bench.machine.contents.in_flight_count == 1
+    bench.now += 1
+    bench.do(Tick())
+    assert bench.machine.contents.in_flight_count == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("ends", [Detach(1), Lose(1)], ids=lambda each: type(each).__name__)
+def test_a_message_whose_consumer_has_detached_fails_instead_of_returning(
+    policy: Policy, ends: Detach | Lose
+) -> None:
+    bench = reserved(policy)
+    bench.do(ends, Return(-1))
+    assert not bench.machine.contents.consumers.departed
+    bench.consumer(2, credit=99)
+    assert sorted(bench.get()) == ["group=a 0", "group=a 1", "group=a 2"]
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)

@@ -155,6 +155,9 @@ def test_from_the_preparation_on_only_the_decision_counts(commits: bool) -> None
     left = {b"2": (True, 1, False), b"3": (True, 0, False)}
     assert states(scene) == left | {b"1": (True, 0, True)}
     assert answer(scene, peer, peer.ask("conclude", id=ID, commit=commits)) == {"concluded": True}
+    # Without an effect it is locked as before, and the time of the lock begins again.
+    assert states(scene) == left | ({} if commits else {b"1": (True, 0, True)})
+    scene.tick(limits.DEFERRED_LOCK_MS + 1)
     assert states(scene) == left | ({} if commits else {b"1": (True, 1, False)})
 
 
@@ -171,7 +174,9 @@ def test_a_rejected_message_on_disk_is_read_before_the_decision_is_applied(commi
     scene, peer = locked()
     assert "prepared" in answer(scene, peer, prepare(peer, settles=[by_lock(0, int(OutcomeCode.REJECTED))]))
     scene.queue_contents("in").deliveries.evict(1 << 20, None)
-    answer(scene, peer, peer.ask("conclude", id=ID, commit=commits))
+    id = bytes.fromhex(ID)
+    scene.engine.transactions.prepared.conclude(id, commits=commits, now_ms=scene.now_ms)
+    scene.settle_down()
     assert states(scene) == LEFT | ({} if commits else {b"1": (True, 1, False)})
     assert scene.has_queue("in/$dlq") is commits
 

@@ -8,6 +8,8 @@ from lightrail.journal.record import Transaction, TransactionState
 from lightrail.model import conditions, limits
 from lightrail.model.attempts import DEFERRED, failures
 from lightrail.shard.journal.store import Recovered, StoreBusyError
+from lightrail.wire.bodies import SettleDetail
+from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.scene import Peer, Scene, SmallStore
 from tests.unit.shard.moving.test_freezing import Story
 from tests.unit.shard.transactions.test_transactions import (
@@ -60,10 +62,53 @@ def test_the_decision_is_applied(commits: bool) -> None:
     peer = prepared(scene)
     assert answer(scene, peer, peer.ask("conclude", id=ID, commit=commits)) == {"concluded": True}
     assert ready(scene, "a") == ([b"m"] if commits else [])
-    assert scene.queue("in") == {"ready": 0 if commits else 1, "in_flight": 1}
+    # Without an effect, the delivery is its consumer's again.
+    assert scene.queue("in") == {"ready": 0, "in_flight": 1 if commits else 2}
     # Again it changes nothing.
     assert answer(scene, peer, peer.ask("conclude", id=ID, commit=commits)) == {"concluded": True}
     assert ready(scene, "a") == ([b"m"] if commits else [])
+
+
+def test_work_that_is_rolled_back_is_prepared_again_under_another_id() -> None:
+    """As after a move of one of its queues: the client has settled once, and its settlement counts."""
+    scene = Scene()
+    peer = prepared(scene)
+    settles = [settled("in", 2, 0, 1)]
+    for number in range(20):
+        last = ID if not number else f"{number:032x}"
+        assert answer(scene, peer, peer.ask("conclude", id=last, commit=False)) == {"concluded": True}
+        request = prepare(peer, post("a"), settles=settles, id=f"{number + 1:032x}")
+        assert answer(scene, peer, request) == {"prepared": True}
+    answer(scene, peer, peer.ask("conclude", id=f"{20:032x}", commit=True))
+    assert ready(scene, "a") == [b"m"]
+    assert [(message, failures(attempts)) for _, _, attempts, message in scene.everything("in")] == [
+        (b"2", 0)
+    ]
+    assert not scene.has_queue("in/$dlq")
+
+
+def test_a_settlement_of_rolled_back_work_is_that_of_its_link_again() -> None:
+    """The frontend releases what the client has settled; the rest stays unsettled (transactions 4.4.2)."""
+    scene = Scene()
+    peer = prepared(scene)
+    answer(scene, peer, peer.ask("conclude", id=ID, commit=False))
+    peer.settle(2, 0, 1, code=OutcomeCode.MODIFIED, detail=SettleDetail(delivery_failed=True))
+    scene.settle_down()
+    found = {message: failures(attempts) for _, _, attempts, message in scene.everything("in")}
+    assert found == {b"1": 1, b"2": 0}
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_presumed_abort_or_the_end_of_the_link_fails_the_deliveries(closes: bool) -> None:
+    scene = Scene()
+    peer = prepared(scene)
+    if closes:
+        peer.close_consumer(2)
+    scene.engine.transactions.prepared.conclude(bytes.fromhex(ID), commits=False, now_ms=scene.now_ms)
+    scene.settle_down()
+    assert b"1" in ready(scene, "in")
+    (found,) = [attempts for _, _, attempts, message in scene.everything("in") if message == b"1"]
+    assert failures(found) == 1
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -76,7 +121,7 @@ def test_a_deferral_waits_for_the_decision(commits: bool) -> None:
     answer(scene, peer, peer.ask("conclude", id=ID, commit=commits))
     (attempts,) = [attempts for _, _, attempts, message in scene.everything("in") if message == b"1"]
     assert bool(attempts & DEFERRED) is commits
-    assert failures(attempts) == (not commits)
+    assert failures(attempts) == 0
 
 
 def test_a_request_that_comes_again_is_prepared_once() -> None:
@@ -111,8 +156,7 @@ def test_so_many_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TRANSACTIONS_PREPARED_MAX", 2)
     scene = Scene()
     peer = scene.peer()
-    for number in range(2):
-        assert "prepared" in answer(scene, peer, prepare(peer, post("a"), id=f"{number:032x}"))
+    assert "prepared" in answer(scene, peer, prepare(peer, post("a"), id=f"{1:032x}"))
     request = prepare(peer, post("a"), id=f"{9:032x}")
     scene.settle_down()
     assert condition(peer, request) == conditions.RESOURCE_LIMIT_EXCEEDED
@@ -162,11 +206,11 @@ def test_a_decision_is_kept_until_all_others_have_concluded_it() -> None:
     assert answer(scene, peer, peer.ask("outcome", id=ID)) == {"committed": True}
     transactions = scene.engine.transactions
     id = bytes.fromhex(ID)
-    assert transactions.awaited == {3: [id], 4: [id]}
-    transactions.forget(3, [id], scene.now_ms)
-    assert transactions.awaited == {4: [id]}
-    transactions.forget(4, [id], scene.now_ms)
-    assert transactions.awaited == {}
+    assert transactions.decisions.awaited == {3: [id], 4: [id]}
+    transactions.decisions.forget(3, [id], scene.now_ms)
+    assert transactions.decisions.awaited == {4: [id]}
+    transactions.decisions.forget(4, [id], scene.now_ms)
+    assert transactions.decisions.awaited == {}
     states = [each.state for each in store.records if isinstance(each, Transaction)]
     assert states == [TransactionState.COMMITTED, TransactionState.ENDED]
 
@@ -185,8 +229,10 @@ def test_one_without_a_decision_is_overdue_after_a_while() -> None:
     scene = Scene()
     prepared(scene)
     transactions = scene.engine.transactions
-    assert transactions.overdue(scene.now_ms + limits.TRANSACTION_RESOLVE_MS - 1) == []
-    assert transactions.overdue(scene.now_ms + limits.TRANSACTION_RESOLVE_MS) == [(bytes.fromhex(ID), 1)]
+    assert transactions.prepared.overdue(scene.now_ms + limits.TRANSACTION_RESOLVE_MS - 1) == []
+    assert transactions.prepared.overdue(scene.now_ms + limits.TRANSACTION_RESOLVE_MS) == [
+        (bytes.fromhex(ID), 1)
+    ]
 
 
 def test_a_disk_without_room_leaves_a_prepared_transaction_as_it_is() -> None:
@@ -221,8 +267,8 @@ def test_what_recovery_found_is_there() -> None:
     scene = Scene(recovered=found)
     peer = scene.peer()
     transactions = scene.engine.transactions
-    assert transactions.overdue(1 << 60) == [(ids[0], 5)]
-    assert transactions.awaited == {2: [ids[1]]}
+    assert transactions.prepared.overdue(1 << 60) == [(ids[0], 5)]
+    assert transactions.decisions.awaited == {2: [ids[1]]}
     found_outcomes = [answer(scene, peer, peer.ask("outcome", id=id.hex())) for id in ids[1:]]
     assert found_outcomes == [{"committed": True}, {"committed": False}]
 
@@ -260,7 +306,7 @@ def test_its_age_counts_on_over_a_restart() -> None:
     detail = '{"since_ms":995000,"posts":[],"reserved":[]}'
     found = Recovered(transactions=[Transaction(bytes(16), TransactionState.PREPARED, 5, detail)])
     scene = Scene(recovered=found, now_ms=1_000_000)
-    assert scene.engine.transactions.waiting(scene.now_ms) == (1, 5_000)
+    assert scene.engine.transactions.prepared.waiting(scene.now_ms) == (1, 5_000)
 
 
 def test_of_many_the_oldest_are_shown_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +336,9 @@ def test_rejected_messages_on_disk_are_read_before_a_decision_is_applied() -> No
     second = peer.ask("conclude", id=ID, commit=True)
     scene.settle_down()
     assert not {first, second} & peer.answers.keys()
-    assert not scene.engine.transactions.conclude(bytes.fromhex(ID), commits=True, now_ms=scene.now_ms)
+    assert not scene.engine.transactions.prepared.conclude(
+        bytes.fromhex(ID), commits=True, now_ms=scene.now_ms
+    )
     assert ready(scene, "a") == []
     scene.reading = True
     for request in (first, second):

@@ -1,0 +1,329 @@
+"""Preparing: work of transactions over several shards that another shard decides.
+
+A prepared transaction counts against the memory mark, and its messages against the bounds of their queues.
+Users share the room: one may have as much as is free besides, so that a user whose decisions do not arrive
+leaves room for others.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from heapq import nsmallest
+from itertools import count
+
+from lightrail.journal.record import Transaction, TransactionState
+from lightrail.model import conditions, limits
+from lightrail.shard.ingress.selection import share
+from lightrail.shard.journal.store import StoreBusyError
+from lightrail.shard.memory import Memory
+from lightrail.shard.peers import Peer
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue import commands
+from lightrail.shard.queue.aside import NOBODY_WITH_STATES
+from lightrail.shard.queue.commands import FAILED
+from lightrail.shard.queue.reserved import runs_of
+from lightrail.shard.queues import Queues
+from lightrail.shard.requests import Fields, Operation, Reply, RequestError, answer, error_of, whole
+from lightrail.shard.transactions.applying import Applying, Part, Shares
+from lightrail.shard.transactions.checks import Checks, check_apart, shares_of
+from lightrail.shard.transactions.loading import Loaded, Loading
+from lightrail.shard.transactions.prepared import Prepared, ReservedDeliveries, recovered
+from lightrail.shard.transactions.work import id_of, work_of
+from lightrail.shard.waiting import Waiter
+
+
+class Preparing:
+    """The prepared transactions of one shard.
+
+    Args:
+        when_synced: registers a waiter that is called when all records so far are on disk.
+        found: the newest records of transactions that recovery found.
+    """
+
+    __slots__ = (
+        "_applying",
+        "_bytes_by_user",
+        "_checks",
+        "_concluding",
+        "_count_by_user",
+        "_holders",
+        "_loading",
+        "_memory",
+        "_performer",
+        "_prepared",
+        "_queues",
+        "_reserved",
+        "_when_synced",
+    )
+
+    def __init__(
+        self,
+        queues: Queues,
+        performer: Performer,
+        applying: Applying,
+        checks: Checks,
+        loading: Loading,
+        memory: Memory,
+        when_synced: Callable[[Waiter, int], None],
+        found: Iterable[Transaction],
+        now_ms: int,
+    ) -> None:
+        self._queues = queues
+        self._performer = performer
+        self._applying = applying
+        self._checks = checks
+        self._loading = loading
+        self._memory = memory
+        self._when_synced = when_synced
+        self._holders = count(NOBODY_WITH_STATES - 1, -1)
+        self._prepared: dict[bytes, Prepared] = {}
+        self._bytes_by_user: Counter[str] = Counter()
+        self._count_by_user: Counter[str] = Counter()
+        self._concluding: dict[bytes, list[tuple[Peer, int]]] = {}
+        """Decided transactions whose messages are being read from disk, and requests that wait for them."""
+        self._reserved: dict[str, dict[int, list[tuple[int, int]]]] = {}
+        """Of recovered transactions, by queue, until the queues are restored."""
+        for record in found:
+            if record.state == TransactionState.PREPARED:
+                prepared = recovered(record, self._holders, now_ms)
+                self._add(prepared)
+                for each in prepared.reserved:
+                    self._reserved.setdefault(each.queue, {})[each.holder] = each.ranges
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        """The requests that this class answers."""
+        return {
+            "prepare": self._prepare,
+            "conclude": self._conclude,
+            "concluded": self._is_concluded,
+            "transactions": self._prepared_ones,
+        }
+
+    def reserved(self, queue: str) -> dict[int, list[tuple[int, int]]]:
+        """Messages of a queue in recovered transactions, in the form for `commands.Restore`."""
+        return self._reserved.get(queue, {})
+
+    def restored(self) -> None:
+        """Called when the recovered queues are restored."""
+        self._reserved = {}
+        for prepared in self._prepared.values():
+            self._promise(prepared, 1)
+
+    def overdue(self, now_ms: int) -> list[tuple[bytes, int]]:
+        """(id, deciding shard) of prepared transactions whose decision is overdue."""
+        until_ms = now_ms - limits.TRANSACTION_RESOLVE_MS
+        return [(each.id, each.shard) for each in self._prepared.values() if each.since_ms <= until_ms]
+
+    def waiting(self, now_ms: int) -> tuple[int, int]:
+        """Number of prepared transactions, and the age of the oldest in ms."""
+        oldest_ms = min((each.since_ms for each in self._prepared.values()), default=now_ms)
+        return len(self._prepared), max(0, now_ms - oldest_ms)
+
+    # --- prepared ----------------------------------------------------------------------------------------
+
+    def _prepare(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
+        """Prepares the work of a transaction, to be applied when another shard decides so.
+
+        Answered when it is on disk. Raises RequestError: nothing has changed.
+        """
+        id = id_of(fields)
+        shard = whole(fields, "decides", 0, (1 << 31) - 1, None)
+        reply = Reply(peer, number, {"prepared": True})
+        if id in self._prepared:
+            self._when_synced(reply, 0)
+            return
+        work = work_of({"producer": 1, "number": 1, **fields}, now_ms)
+        posts = [(self._checks.targets(post, now_ms), post.batch) for post in work.posts]
+        settled = self._checks.all_settled(peer, work.retirements, now_ms)
+        check_apart(settled)
+        self._checks.shares(posts, now_ms)
+        self._applying.check([each.part for each in settled])
+        reserved = [
+            ReservedDeliveries(
+                each.queue.name,
+                next(self._holders),
+                [(run.sequence, run.end) for run in each.runs],
+                each.retirement.outcome,
+            )
+            for each in settled
+        ]
+        prepared = Prepared(id, shard, str(fields.get("user", "")), work.posts, reserved, now_ms)
+        self._check_room(prepared)
+        self._applying.records.write([prepared.record(fields)], now_ms)
+        for each, deliveries in zip(settled, reserved, strict=True):
+            first, last = each.retirement.first, each.retirement.last
+            command = commands.Reserve(deliveries.holder, each.consumer.id, first, last)
+            self._performer.perform(each.queue, each.queue.machine.apply(command, now_ms), now_ms)
+            self._performer.touched[each.queue] = None
+        self._add(prepared)
+        self._promise(prepared, 1)
+        self._when_synced(reply, 0)
+
+    def _check_room(self, prepared: Prepared) -> None:
+        """Checks the user's share of the room for prepared transactions. Raises RequestError."""
+        own, every = self._count_by_user[prepared.user] + 1, len(self._prepared) + 1
+        size, total = (
+            self._bytes_by_user[prepared.user] + prepared.size,
+            self._memory.prepared + prepared.size,
+        )
+        if own > limits.TRANSACTIONS_PREPARED_MAX - every or size > self._memory.prepared_max - total:
+            raise RequestError(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"expected at most {limits.TRANSACTIONS_PREPARED_MAX} transactions of "
+                f"{self._memory.prepared_max} bytes (memory_mark divided by "
+                f"{limits.TRANSACTIONS_PREPARED_SHARE}) that wait here for the decision of other shards, and "
+                f"no more of one user than are free besides; found {every - 1} of "
+                f"{total - prepared.size} bytes, and this one has {prepared.size}: send less in one "
+                "transaction, or wait until decisions arrive",
+            )
+
+    def _add(self, prepared: Prepared) -> None:
+        self._prepared[prepared.id] = prepared
+        self._count_by_user[prepared.user] += 1
+        self._bytes_by_user[prepared.user] += prepared.size
+        self._memory.prepare(prepared.size)
+
+    def _remove(self, prepared: Prepared) -> None:
+        del self._prepared[prepared.id]
+        self._memory.prepare(-prepared.size)
+        self._count_by_user[prepared.user] -= 1
+        self._bytes_by_user[prepared.user] -= prepared.size
+        if not self._count_by_user[prepared.user]:
+            del self._count_by_user[prepared.user], self._bytes_by_user[prepared.user]
+
+    def _promise(self, prepared: Prepared, sign: int) -> None:
+        """Counts the transaction at its queues, which keep room for its messages and are not frozen.
+
+        Args:
+            sign: 1, or -1 to count it no longer.
+        """
+        for name in prepared.queues:
+            if (queue := self._queues.find(name)) is not None:
+                queue.promised += sign
+        for post in prepared.posts:
+            for name in post.queues:
+                if (queue := self._queues.find(name)) is not None:
+                    queue.promised_messages += sign * post.batch.count
+                    queue.promised_bytes += sign * post.batch.size
+                    # Batches may wait for the room.
+                    self._performer.touched[queue] = None
+
+    # --- concluded ---------------------------------------------------------------------------------------
+
+    def _conclude(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
+        """Applies the decision of a prepared transaction, and then answers. Raises RequestError."""
+        id = id_of(fields)
+        if self.conclude(id, commits=fields.get("commit") is True, now_ms=now_ms, returns=True):
+            return {"concluded": True}
+        self._concluding[id].append((peer, number))
+        return None
+
+    def conclude(self, id: bytes, *, commits: bool, now_ms: int, returns: bool = False) -> bool:
+        """Applies the work of a prepared transaction, or ends it without an effect.
+
+        Args:
+            returns: whether deliveries of an aborted transaction return to the consumers that have settled
+                them, as their frontend may prepare them again. If not, or if a consumer has detached, they
+                are released as failed.
+
+        Returns:
+            Whether it is concluded; if not, it will be when its messages have been read from disk.
+
+        Raises:
+            RequestError, StoreBusyError: it stays prepared; try again.
+        """
+        prepared = self._prepared.get(id)
+        if prepared is None:
+            return True
+        if id in self._concluding:
+            return False
+        if returns and not commits:
+            self._return(prepared, now_ms)
+            return True
+        unread = self._applying.unread(self._parts(prepared, commits=commits))
+        if unread:
+            self._concluding[id] = []
+            self._loading.begin(unread, partial(self._conclude_loaded, prepared, commits, now_ms))
+            return False
+        self._apply(prepared, None, commits=commits, now_ms=now_ms)
+        return True
+
+    def _return(self, prepared: Prepared, now_ms: int) -> None:
+        """Ends an aborted transaction.
+
+        Its deliveries return to their consumers after its last record is written, so that recovery never
+        finds them reserved twice.
+        """
+        self._applying.records.write([Transaction(prepared.id, TransactionState.ENDED)], now_ms)
+        self._promise(prepared, -1)
+        self._remove(prepared)
+        for each in prepared.reserved:
+            queue = self._queues.find(each.queue)
+            if queue is not None:
+                command = commands.Return(each.holder)
+                self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
+                self._performer.touched[queue] = None
+
+    def _conclude_loaded(self, prepared: Prepared, commits: bool, now_ms: int, loaded: Loaded) -> None:
+        """Continues after the messages whose bytes the outcomes need were read."""
+        waiting = self._concluding.pop(prepared.id)
+        found: Fields = {"concluded": True}
+        try:
+            self._apply(prepared, loaded, commits=commits, now_ms=now_ms)
+        except StoreBusyError as error:
+            # The deciding shard is asked again later.
+            found = error_of(RequestError(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)))
+        except RequestError as error:
+            found = error_of(error)
+        for peer, number in waiting:
+            answer(peer, number, found)
+
+    def _apply(self, prepared: Prepared, loaded: Loaded | None, *, commits: bool, now_ms: int) -> None:
+        ended = Transaction(prepared.id, TransactionState.ENDED)
+        parts = self._parts(prepared, commits=commits)
+        self._promise(prepared, -1)
+        try:
+            shares = self._shares(prepared, now_ms) if commits else []
+            self._applying.apply(parts, shares, lambda _: [ended], loaded, now_ms, always=True)
+        except (RequestError, StoreBusyError):
+            self._promise(prepared, 1)
+            raise
+        self._remove(prepared)
+
+    def _parts(self, prepared: Prepared, *, commits: bool) -> list[Part]:
+        """The reserved deliveries, with their outcomes."""
+        parts: list[Part] = []
+        for each in prepared.reserved:
+            queue = self._queues.find(each.queue)
+            if queue is not None:
+                command = commands.Conclude(each.holder, each.outcome if commits else FAILED)
+                runs = runs_of(queue.machine.contents.consumers, each.holder)
+                parts.append(Part(queue, runs, command))
+        return parts
+
+    def _shares(self, prepared: Prepared, now_ms: int) -> Shares:
+        """All messages of a prepared transaction by queue."""
+        posts = []
+        for post in prepared.posts:
+            post.batch.enqueued_at_ms = now_ms
+            queues = [queue for name in post.queues if (queue := self._queues.find(name)) is not None]
+            posts.append((queues, post.batch))
+        return shares_of(posts, partial(share, promised=True), now_ms)
+
+    # --- asked about -------------------------------------------------------------------------------------
+
+    def _is_concluded(self, peer: Peer, number: int, fields: Fields, _now_ms: int) -> None:
+        """Answers which transactions prepared at this shard are concluded, when that is on disk."""
+        ids = fields.get("ids")
+        if not isinstance(ids, list) or len(ids) > limits.TRANSACTIONS_PREPARED_MAX:
+            raise RequestError(conditions.INVALID_FIELD, "expected ids, a list of transactions")
+        found = [id.hex() for each in ids if (id := id_of({"id": each})) not in self._prepared]
+        self._when_synced(Reply(peer, number, {"concluded": found}), 0)
+
+    def _prepared_ones(self, _peer: Peer, _number: int, _fields: Fields, now_ms: int) -> Fields:
+        """Answers with transactions that wait for the decision of another shard, for operators."""
+        shown = nsmallest(
+            limits.TRANSACTIONS_SHOWN_MAX, self._prepared.values(), key=lambda each: each.since_ms
+        )
+        return {"count": len(self._prepared), "transactions": [each.shown(now_ms) for each in shown]}

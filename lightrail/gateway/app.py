@@ -267,7 +267,7 @@ class Gateway:
                 return await handler(request)
             if found.part == BELOW and not request.wants(JSON) and not request.wants(ATOM):
                 return await self.services.health.page(http)
-        request.caller = await self.services.callers.caller(http)
+        request.caller = (await self.services.callers.caller(http)).at(found.name)
         return await handler(request)
 
 

@@ -13,6 +13,7 @@ from lightrail.gateway.media_types import ATOM, JSON, POLICY
 from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request
 from lightrail.gateway.resources import atom
+from lightrail.gateway.rights import demand_name
 from lightrail.model import limits
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.records import Name, Right, undefined
@@ -169,6 +170,8 @@ def _header_uri(text: str) -> str:
 
 
 async def _policy(request: Request) -> Policy:
+    """The policy in the body, which is read only for callers who may manage the name."""
+    demand_name(request.directory, request.caller, request.name, Right.MANAGE)
     text = await request.body()
     if request.content_type == ATOM:
         return Policy.parse(atom.policy_of(text))

@@ -227,7 +227,10 @@ class Gateway:
         if path == DETAILED:
             demand_all(services.directory, await services.callers.caller(request))
         if path.startswith("/!ui") and not path.startswith("/!ui/static/"):
-            request[CALLER] = await services.callers.caller(request)
+            try:
+                request[CALLER] = await services.callers.caller(request)
+            except ProblemError as problem:
+                return self._pages.refused(request, problem)
         return await handler(request)
 
     async def _open(self, _: web.Application) -> None:

@@ -74,6 +74,15 @@ def test_without_a_name_nobody_gets_in_but_health_is_open(guarded: Broker) -> No
             assert stranger("GET", "/!queues").status == 401
 
 
+def test_pages_refuse_on_a_page_and_data_as_a_problem(guarded: Broker) -> None:
+    with Http(guarded.http) as nobody:
+        for path, kind in (("/!ui", "text/html"), ("/!ui/data/overview", "application/problem+json")):
+            refused = nobody("GET", path)
+            assert refused.status == 401
+            assert refused.headers["content-type"].startswith(kind)
+            assert refused.headers["www-authenticate"].startswith("Basic ")
+
+
 @pytest.mark.parametrize("header", ["Basic", "Basic %%%", "Basic YQ==", "Digest x", "Bearer a.b.c", "x"])
 def test_credentials_that_can_not_be_read_are_401(guarded: Broker, header: str) -> None:
     with Http(guarded.http) as client:

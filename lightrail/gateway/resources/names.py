@@ -119,12 +119,18 @@ async def below(request: Request) -> web.Response:
     return web.json_response({"name": request.name, "names": names, "next": following}, headers=headers)
 
 
-async def used(request: Request, right: Right) -> Name:
-    """The record of a name for sending; a name without a role becomes a queue if a policy above allows it."""
+def demanded(request: Request, right: Right) -> Name:
+    """The record of a name, which may have no role. Raises ForbiddenError without the right."""
     directory = request.directory
     directory.refresh()
     record = directory.get(request.name)
     demand(directory, request.caller, right, record)
+    return record
+
+
+async def used(request: Request, right: Right) -> Name:
+    """The record of a name for sending; a name without a role becomes a queue if a policy above allows it."""
+    record = demanded(request, right)
     if record.role is Role.NONE:
         record = await request.services.namespace.first_use(request.name)
     if record.role is Role.NONE:

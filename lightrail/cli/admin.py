@@ -15,6 +15,7 @@ from lightrail.amqp.sasl import ROUNDS, ROUNDS_MAX, ROUNDS_MIN
 from lightrail.cli import extra
 from lightrail.cli.administration import entry
 from lightrail.cli.administration.commands import Subparsers, group
+from lightrail.console.pipe import piped
 from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, descriptions
 
 EXAMPLES: Final = f"""examples, by the files of a data directory, or by etcd:
@@ -54,6 +55,10 @@ def _rounds(text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status: 0 done, 1 refused, 2 wrong use; more in cli/administration."""
+    return piped(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parsed = _parser().parse_args(argv)
     if hasattr(parsed, "run"):
         return entry.run(parsed)

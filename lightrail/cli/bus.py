@@ -21,6 +21,7 @@ from lightrail.bus.dead_letters import DeadLetter, DeadLetters
 from lightrail.bus.errors import BusError
 from lightrail.cli import processes
 from lightrail.client import ClientError
+from lightrail.client.options import Address
 from lightrail.console.results import show_json, table
 from lightrail.console.text import printable
 from lightrail.transport import TransportError
@@ -38,7 +39,8 @@ EXAMPLES: Final = """examples:
   lightrail bus outbox /var/lib/shop/outbox.db --json
 """
 URL: Final = "amqp://localhost"
-URL_VARIABLE: Final = "LIGHTRAIL_URL"
+URL_VARIABLE: Final = "LIGHTRAIL_BUS_URL"
+"""LIGHTRAIL_URL is the address of a gateway, for lightrail-admin and lightrail-spark."""
 FAILED: Final = 1
 WRONG_USE: Final = 2
 
@@ -117,11 +119,20 @@ def _add_errors(commands: Any) -> None:
             action.add_argument("--all", action="store_true", help="all dead letters of the queue")
         action.add_argument(
             "--url",
+            type=_url,
             default=os.environ.get(URL_VARIABLE, URL),
             help=f"of the broker (default {URL}, or the variable {URL_VARIABLE})",
         )
         action.add_argument("--json", action="store_true", help="one JSON object per line")
         action.set_defaults(run=_errors)
+
+
+def _url(text: str) -> str:
+    try:
+        Address.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; it is not the gateway of lightrail-admin") from None
+    return text
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -7,6 +7,7 @@ from typing import Final
 MODULES: Final = (
     "aiohttp",
     "cproton",
+    "defusedxml",
     "etcd3",
     "grpc",
     "jinja2",

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from lightrail.cli import extra
+from lightrail.console.pipe import piped
 from lightrail.model.setting_values import SettingsError
 from lightrail.model.settings import VARIABLE_PREFIX, Settings, descriptions, names
 from lightrail.model.units import format_duration, format_size
@@ -41,7 +42,10 @@ ROLES: Final = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    return piped(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def _run(arguments: list[str]) -> int:
     if arguments[:1] == ["bench"]:
         if (refused := extra.refuse("lightrail bench")) is not None:
             return refused

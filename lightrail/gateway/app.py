@@ -227,7 +227,10 @@ class Gateway:
         if path == DETAILED:
             demand_all(services.directory, await services.callers.caller(request))
         if path.startswith("/!ui") and not path.startswith("/!ui/static/"):
-            request[CALLER] = await services.callers.caller(request)
+            try:
+                request[CALLER] = await services.callers.caller(request)
+            except ProblemError as problem:
+                return self._pages.refused(request, problem)
         return await handler(request)
 
     async def _open(self, _: web.Application) -> None:
@@ -267,7 +270,7 @@ class Gateway:
                 return await handler(request)
             if found.part == BELOW and not request.wants(JSON) and not request.wants(ATOM):
                 return await self.services.health.page(http)
-        request.caller = await self.services.callers.caller(http)
+        request.caller = (await self.services.callers.caller(http)).at(found.name)
         return await handler(request)
 
 

@@ -33,9 +33,12 @@ from lightrail.model.endpoint import is_loopback
 from lightrail.model.settings import Settings
 from lightrail.namespace import signatures, tokens
 from lightrail.namespace.rights import ANYBODY, Caller
+from lightrail.namespace.signatures import EVERYTHING, Resource
 
 SAFE: Final = ("GET", "HEAD")
 """Methods that change nothing; browsers don't let a page of another site read the answers."""
+SUPPLEMENTARY: Final = ("ServiceBusSupplementaryAuthorization", "ServiceBusDlqSupplementaryAuthorization")
+"""Headers with the credentials of Azure's clients for the names to which an entity forwards messages."""
 ASK: Final = {"WWW-Authenticate": 'Basic realm="LightRail", charset="UTF-8"'}
 ANONYMOUS: Final = Caller("anonymous")
 ANYBODY_TLS: Final = replace(ANYBODY, tls=True)
@@ -68,8 +71,8 @@ class _Known:
     fresh_until_ms: int
     expires_ms: int | None
     """Expiry of a token or a signature, by the wall clock."""
-    resource: str = ""
-    """The URI that a signature is for; empty for credentials that are valid for every path."""
+    resource: Resource = EVERYTHING
+    """What a signature is for; everything for other credentials."""
     salts: tuple[bytes, ...] | None = None
     """Salts of the user's access keys when the signature was verified; None for other credentials."""
 
@@ -129,16 +132,27 @@ class Callers:
                 "passwords and tokens are accepted from other machines over TLS only; use the https address, "
                 "or set plain_without_tls if something else protects the connection",
             )
-        digest = blake2b(header.encode(errors="surrogateescape"), key=self._key, digest_size=32).digest()
-        known = self._known.get(digest)
-        if known is None or not await self._still_good(known):
-            self._known.pop(digest, None)
-            known = await self._checked(digest, header, _source(request))
-        if known.resource and not _is_for(known.resource, request):
+        known = await self._verified(header, request)
+        if not known.resource.opens(unquote(request.rel_url.raw_path).strip("/")):
             raise ProblemError(
-                401, f"the signature is for {known.resource[:200]!a}, and not for this path", headers=ASK
+                401,
+                f"the signature is for {known.resource.path!a:.200} and paths below, and not for this path; "
+                "one for a host begins with a scheme: sb://HOST/",
+                headers=ASK,
             )
         return replace(known.caller, tls=True) if tls else known.caller
+
+    async def supplements(self, request: web.Request) -> tuple[Caller, ...]:
+        """The callers by the further credentials of a request that forwards messages to other names.
+
+        Only for a request whose caller has been found. Raises ProblemError: 401.
+        """
+        headers = [request.headers[each] for each in SUPPLEMENTARY if each in request.headers]
+        if not self.has_users or not headers:
+            return ()
+        known = [await self._verified(each, request) for each in headers]
+        # Bound in every case: a signature for a path that is no name opens no name.
+        return tuple(replace(each.caller, resource=each.resource) for each in known)
 
     async def user_record(self, caller: Caller) -> UserRecord | None:
         """The user record of a caller; None where no user is defined."""
@@ -170,6 +184,15 @@ class Callers:
                 "by its address",
             )
         return ANYBODY_TLS if tls else ANYBODY
+
+    async def _verified(self, header: str, request: web.Request) -> _Known:
+        """The credentials of a header, verified now or before. Raises ProblemError: 401, 429."""
+        digest = blake2b(header.encode(errors="surrogateescape"), key=self._key, digest_size=32).digest()
+        known = self._known.get(digest)
+        if known is None or not await self._still_good(known):
+            self._known.pop(digest, None)
+            known = await self._checked(digest, header, _source(request))
+        return known
 
     async def _still_good(self, known: _Known) -> bool:
         if known.expires_ms is not None and known.expires_ms <= self._wall():
@@ -265,24 +288,13 @@ class Callers:
         record = await self._coordinator.user(found.user)
         if record is None or not any(found.verify(key.text) for key in keys_of(self.secret, record)):
             raise ProblemError(401, signatures.unsigned(found.user), headers=ASK)
-        known = self._made(Caller(found.user), "", found.expires_s * 1000)
-        return replace(known, resource=found.resource, salts=record.access_keys)
+        resource = found.resource
+        bound = resource if resource.is_name else None
+        known = self._made(Caller(found.user, resource=bound), "", found.expires_s * 1000)
+        return replace(known, resource=resource, salts=record.access_keys)
 
     def _made(self, caller: Caller, digest: str, expires_ms: int | None) -> _Known:
         return _Known(caller, digest, self._monotonic() + limits.CALLER_FRESH_MS, expires_ms)
-
-
-def _is_for(resource: str, request: web.Request) -> bool:
-    """Whether a signature for a URI is valid for the path of a request: the URI or a path below.
-
-    The client for JavaScript signs the whole URI of each request, its query included, in lower case.
-    """
-    parts = urlsplit(signatures.with_scheme(resource, request.host))
-    path = unquote(parts.path).strip("/")
-    asked = unquote(request.rel_url.raw_path).strip("/")
-    if parts.query:
-        return path == asked.lower()
-    return not path or f"{asked}/".startswith(f"{path}/")
 
 
 def _peer(request: web.Request) -> str | None:

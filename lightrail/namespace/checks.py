@@ -44,12 +44,15 @@ def check_lifetime(policy: Policy, owner: str) -> None:
 
 
 def check_dead_letter_target(directory: Directory, caller: Caller, policy: Policy) -> None:
-    """Raises ForbiddenError if the caller may not send to the target of dead letters."""
+    """Raises ForbiddenError if neither the caller nor a supplement may send to the target of dead letters."""
     target = dead_letter_target(policy)
-    record = None if target is None else directory.get(target)
-    # A caller that may manage a name may grant itself the right to send to it.
-    if record is not None and not may(directory, caller, Right.MANAGE, record):
-        demand(directory, caller, Right.SEND, record)
+    if target is not None:
+        record = directory.get(target)
+        callers = (*caller.supplements, caller)
+        # A caller that may manage a name may grant itself the right to send to it.
+        if not any(may(directory, each, Right.MANAGE, record) for each in callers):
+            sender = next((each for each in callers if may(directory, each, Right.SEND, record)), caller)
+            demand(directory, sender, Right.SEND, record)
 
 
 def check_policy(directory: Directory, name: str, policy: Policy) -> None:

@@ -1,11 +1,12 @@
 """Rights: who may manage, send to and listen at a name, for AMQP and HTTP alike."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lightrail.model import names
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right
+from lightrail.namespace.signatures import Resource
 
 
 class ForbiddenError(Exception):
@@ -23,6 +24,17 @@ class Caller:
     """(prefix, rights) pairs that a token is limited to; None for all rights of the user."""
     tls: bool = False
     """Whether the request or connection uses TLS."""
+    resource: Resource | None = None
+    """The resource of a shared access signature, which bounds the rights of its user; None for no bound."""
+    entities: tuple[str, ...] = ()
+    """Names for which the signed path stands, opened beside it: the queue of a subscription, or a request's
+    own name."""
+    supplements: "tuple[Caller, ...]" = ()
+    """Callers by further signatures, each for a name to which this request forwards messages."""
+
+    def at(self, *entities: str) -> "Caller":
+        """The caller in a request whose path was signed, and stands for these names."""
+        return self if self.resource is None else replace(self, entities=(*self.entities, *entities))
 
 
 EVERY_RIGHT: Final = frozenset(Right)
@@ -44,6 +56,9 @@ def rights_of(directory: Directory, caller: Caller, name: str) -> frozenset[Righ
             if not prefix or name == prefix or name.startswith(prefix + "/"):
                 scoped |= granted
         rights &= scoped
+    signed = caller.resource
+    if signed is not None and not signed.opens(name) and names.owner(name) not in caller.entities:
+        return frozenset()
     return rights
 
 
@@ -68,6 +83,12 @@ def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> 
     if record.policy["transport_protection"] == "tls" and not caller.tls:
         raise ForbiddenError(f"{record.name} asks for TLS, and this connection has none; use the TLS address")
     if not may(directory, caller, right, record):
+        signed = caller.resource
+        if signed is not None and may(directory, replace(caller, resource=None), right, record):
+            raise ForbiddenError(
+                f"the signature is for {signed.path!a:.200} and names below, and not for {what}; sign "
+                "another one for it"
+            )
         if right is Right.LISTEN and names.is_temporary(record.name):
             raise ForbiddenError(ONLY_ITS_CONNECTION.format(name=record.name))
         raise ForbiddenError(

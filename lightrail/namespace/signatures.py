@@ -8,21 +8,75 @@ token), the end in seconds since 1970, and the name of the key, which is a user 
 import base64
 import hmac
 from typing import Final, NamedTuple
-from urllib.parse import unquote_plus
+from urllib.parse import unquote, unquote_plus
 
+from lightrail.model.names import TEMPORARY_SEGMENT, InvalidNameError, queue_name
 from lightrail.namespace.tokens import TOKEN_BYTES_MAX, InvalidTokenError
 
 PREFIX: Final = "SharedAccessSignature "
+SCHEMES: Final = frozenset({"amqp", "amqps", "sb", "http", "https"})
+"""Schemes of resources and audiences that are URIs; only their path counts."""
+MANAGEMENT_SUFFIX: Final = "/$management"
+"""Suffix of a resource that is the management node of a name: the signature is for the name."""
 _FIELDS: Final = frozenset({"sr", "sig", "se", "skn"})
 _END_DIGITS: Final = 15
+_TEMPORARY: Final = f"{TEMPORARY_SEGMENT}/"
+
+
+class Resource(NamedTuple):
+    """What a signature opens, by its signed text alone: nothing that its holder sends decides about it.
+
+    A resource with a scheme is a URI, and its path counts: a broker has many hosts and ports. A resource
+    without one is a path, and never begins with a host: who may choose the host would decide how much of the
+    path is left (ADR 54).
+    """
+
+    path: str
+    """A name, decoded, or another path of HTTP; empty for everything."""
+    exact: bool = False
+    """Whether it is the URI of one request, with its query: it opens its path, and nothing below."""
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it bounds names; False for everything, and for paths of the broker's own (`!status`)."""
+        return bool(self.path) and (not self.path.startswith(("!", "$")) or self.path.startswith(_TEMPORARY))
+
+    def opens(self, path: str) -> bool:
+        """Whether it opens a name or another path.
+
+        The clients for Go and JavaScript sign in lower case, whatever the case of the name.
+        """
+        asked = (path, path.lower())
+        if self.exact:
+            return self.path in asked
+        return not self.path or any(f"{each}/".startswith(f"{self.path}/") for each in asked)
+
+
+EVERYTHING: Final = Resource("")
+
+
+def resource_of(text: str) -> Resource:
+    """The resource that a signature is for."""
+    scheme, separator, rest = text.partition("://")
+    query = ""
+    if separator and scheme.lower() in SCHEMES:
+        rest, _, query = rest.partition("?")
+        path = rest.partition("/")[2]
+    else:
+        path = text
+    path = path.strip("/").removesuffix(MANAGEMENT_SUFFIX)
+    try:
+        path = queue_name(f"/{path}")
+    except InvalidNameError:
+        path = unquote(path)
+    return Resource(path, bool(query))
 
 
 class Signature(NamedTuple):
     """A signature that was read, and not verified yet."""
 
     user: str
-    resource: str
-    """The decoded URI of the resource."""
+    resource: Resource
     expires_s: int
     signed: bytes
     """The text that was signed."""
@@ -37,17 +91,6 @@ class Signature(NamedTuple):
 def is_signature(token: str) -> bool:
     """Whether a token is a shared access signature, and no JSON web token."""
     return token.startswith(PREFIX)
-
-
-def with_scheme(resource: str, host: str) -> str:
-    """The resource as a URI with a scheme, also if it begins with the broker's host.
-
-    Args:
-        host: the host by which the client knows the broker, perhaps with a port; empty if it is not known.
-    """
-    first = resource.partition("/")[0].lower()
-    known = host.lower()
-    return f"sb://{resource}" if first and first in (known, known.rpartition(":")[0]) else resource
 
 
 def unsigned(user: str) -> str:
@@ -79,7 +122,7 @@ def read(token: str, now_ms: int) -> Signature:
         raise InvalidTokenError("the signature has expired; make another one")
     return Signature(
         unquote_plus(fields["skn"]),
-        unquote_plus(fields["sr"]),
+        resource_of(unquote_plus(fields["sr"])),
         int(end),
         f"{fields['sr']}\n{end}".encode(errors="replace"),
         unquote_plus(fields["sig"]),

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Final
 
+from lightrail.console.pipe import piped
 from lightrail.console.progress import say
 from lightrail.console.text import one_line
 from lightrail.spark import jobs
@@ -50,6 +51,10 @@ EXAMPLES: Final = f"""examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    return piped(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
     missing = [name for name in EXTRA if find_spec(name) is None]
     if missing:
         # Checked before the job starts, which would fail later otherwise.
@@ -67,9 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"lightrail-spark {args.command}: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of the output closed the pipe; drop what Python has buffered.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        # No failure of the work: the reader of the output closed the pipe.
+        raise
     except Exception as error:
         found = user_error(error)
         if found is None and isinstance(error, OSError):

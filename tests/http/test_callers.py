@@ -45,7 +45,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     data.mkdir(mode=0o700)
 
     async def prepare(coordinator: SqliteCoordinator) -> None:
-        for name in ("root", "alice", "bob", "carol", "dora"):
+        for name in ("root", "alice", "bob", "carol", "dora", "emil"):
             await coordinator.add_user(user(name, f"{name} pass:word"))
         every = Permission("root", "", frozenset(Right))
         await coordinator.write([Write(every.key, every.to_value())])
@@ -72,6 +72,15 @@ def test_without_a_name_nobody_gets_in_but_health_is_open(guarded: Broker) -> No
     for name, password in (("root", "wrong"), ("nobody", "root pass:word")):
         with Http(guarded.http, name, password) as stranger:
             assert stranger("GET", "/!queues").status == 401
+
+
+def test_pages_refuse_on_a_page_and_data_as_a_problem(guarded: Broker) -> None:
+    with Http(guarded.http) as nobody:
+        for path, kind in (("/!ui", "text/html"), ("/!ui/data/overview", "application/problem+json")):
+            refused = nobody("GET", path)
+            assert refused.status == 401
+            assert refused.headers["content-type"].startswith(kind)
+            assert refused.headers["www-authenticate"].startswith("Basic ")
 
 
 @pytest.mark.parametrize("header", ["Basic", "Basic %%%", "Basic YQ==", "Digest x", "Bearer a.b.c", "x"])
@@ -220,3 +229,19 @@ def test_names_of_queues_in_metrics_are_for_managers_of_everything(guarded: Brok
         lambda: 'queue="listed"' in root("GET", "/metrics/detailed?queue=listed").body.decode(),
         "who manages everything sees it",
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("PUT", "/strange?api-version=2021-05", {}, 401),
+        ("PUT", "/strange/!policy", {"Content-Type": "application/atom+xml"}, 403),
+        ("PUT", "/strange/!policy", {"Content-Type": "application/json"}, 403),
+        ("POST", "/strange", {"Content-Type": "application/atom+xml"}, 403),
+    ],
+)
+def test_the_right_is_asked_before_the_body_is_read(
+    guarded: Broker, method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    with Http(guarded.http, "emil", "emil pass:word") as emil:
+        assert emil(method, path, b"<no <policy", headers=headers).status == status

@@ -174,9 +174,9 @@ def test_the_pages_show_a_broker_that_runs(http: Http, broker: Broker) -> None:
         page = http("GET", f"/!ui/connection?id={shown['id']}")
         assert "shown/elsewhere" in page.body.decode()
         form = {"Content-Type": "application/x-www-form-urlencoded"}
-        assert http("POST", "/!ui/purge", "name=shown/q", form).status == 303
+        assert http("POST", "/!ui/purge", "name=shown/q&sure=yes", form).status == 303
         assert http("DELETE", "/shown/q/!head").status == 204
-        assert http("POST", "/!ui/close", f"id={shown['id']}", form).status == 303
+        assert http("POST", "/!ui/close", f"id={shown['id']}&sure=yes", form).status == 303
         assert http("GET", "/!ui/connection?id=nobody").status == 404
     finally:
         with contextlib.suppress(ProtonException):

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 from proton import Message
@@ -252,14 +253,33 @@ def test_json_is_a_message_once_the_name_has_a_role(http: Http) -> None:
 
 def test_a_policy_is_no_message(http: Http) -> None:
     queue(http, "json/policy")
-    for policy in ({"role": "queue"}, {"role": "router", "mistyped": 1}):
-        refused = http("POST", "/json/policy", policy)
+    json_kinds = ("application/json", "application/x-www-form-urlencoded")
+    misspelt = ({"role": "queu"}, {"role": "Queue"}, {"role": "quorum", "max_length": 5})
+    for policy, kind in product(
+        ({"role": "queue"}, {"role": "router", "mistyped": 1}, *misspelt), json_kinds
+    ):
+        refused = http("POST", "/json/policy", json.dumps(policy), {"Content-Type": kind})
         assert refused.status == 409
         assert "BrokerProperties: {}" in refused.json()["detail"]
+    assert http("DELETE", "/json/policy/!head").status == 204
     own = {"Content-Type": "application/vnd.lightrail.policy+json"}
     assert http("POST", "/json/policy", json.dumps({"role": "queue"}), own).status == 409
     assert http("POST", "/json/policy", {"role": "queue"}, {"BrokerProperties": "{}"}).status == 201
     assert http("DELETE", "/json/policy/!head").json() == {"role": "queue"}
+
+
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded"])
+def test_json_without_a_type_of_its_own_makes_no_queue(broker: Broker, http: Http, kind: str | None) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    name = f"json/untyped/{'none' if kind is None else 'form'}"
+    for body in (b'{"role": "queue"}', b' {"order": 7}'):
+        refused = http("POST", f"/{name}", iter([body]), headers)
+        assert refused.status == 400
+        assert "Content-Type: application/json" in refused.json()["detail"]
+        assert http("GET", f"/{name}").status == 404
+    assert http("POST", f"/{name}", iter([b"hello"]), headers).status == 201
+    assert http("POST", f"/{name}", iter([b'{"order": 7}']), headers).status == 201
+    assert http("POST", f"/{name}", iter([b'{"role": "queue"}']), headers).status == 409
 
 
 def test_json_for_a_name_without_a_role_says_how_it_is_sent(http: Http) -> None:

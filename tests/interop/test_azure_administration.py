@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.core.credentials import AccessToken
 from azure.core.exceptions import (
     ClientAuthenticationError,
     HttpResponseError,
@@ -16,6 +17,7 @@ from azure.core.exceptions import (
     ResourceNotFoundError,
 )
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
 from azure.servicebus.management import (
     CorrelationRuleFilter,
     FalseRuleFilter,
@@ -410,6 +412,44 @@ def test_who_does_not_manage_a_name_is_refused(
     wrong = scene.key[:-3] + ("A" if scene.key[-3] != "A" else "B") + scene.key[-2:]
     with scene.admin(wrong) as other, pytest.raises(ClientAuthenticationError):
         other.get_queue(queue)
+
+
+class Narrow(ServiceBusSharedKeyCredential):
+    """Signs for one name, and for those to which the client forwards messages unless `only` is set."""
+
+    def __init__(self, scene: Scene, name: str, *, only: bool) -> None:
+        user, key = (each.partition("=")[2] for each in scene.key.split(";"))
+        super().__init__(user, key)
+        self.resource = f"sb://{scene.broker.ready['https']}/{name}"
+        self.only = only
+
+    def get_token(self, *scopes: str, **options: object) -> AccessToken:
+        """The token of the request, whose scope is the host, or of a name that it forwards to."""
+        is_request = scopes[0].startswith("https://")
+        return super().get_token(self.resource if is_request or self.only else scopes[0])
+
+
+@pytest.mark.parametrize("only", [True, False])
+def test_dead_letters_go_to_a_name_for_which_the_client_signs_as_well(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str, only: bool
+) -> None:
+    client.create_queue(f"{queue}/failed")
+    credential: Any = Narrow(scene, f"{queue}/one", only=only)
+    with ServiceBusAdministrationClient(
+        scene.broker.ready["https"], credential, connection_verify=scene.authority.path, retry_total=0
+    ) as narrow:
+        narrow.create_queue(f"{queue}/one")
+        found = narrow.get_queue(f"{queue}/one")
+        found.forward_dead_lettered_messages_to = f"{queue}/failed"
+        if only:
+            with pytest.raises(ClientAuthenticationError):
+                narrow.update_queue(found)
+            with pytest.raises(ClientAuthenticationError):
+                narrow.create_topic(f"{queue}/topic")
+        else:
+            narrow.update_queue(found)
+    target = scene.policies(f"{queue}/one")[f"{queue}/one"].get("dead_letter")
+    assert target == (None if only else f"{queue}/failed")
 
 
 def test_the_namespace_has_a_name(client: ServiceBusAdministrationClient, scene: Scene, queue: str) -> None:

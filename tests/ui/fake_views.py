@@ -1,8 +1,17 @@
 """Views of a broker that is not there: enough of everything for every page."""
 
-from typing import Any
+from typing import Any, Final
 
 from lightrail.namespace.rights import Caller
+
+SECTIONS: Final[dict[str, Any]] = {
+    "header": {"durable": True},
+    "message_annotations": {"x-opt-dead-letter-reason": "rejected"},
+    "properties": {"subject": "order.created", "message-id": "m-1"},
+    "application_properties": {"colour": "red", "count": 3},
+    "body": {"kind": "data", "text": "<script>alert(1)</script>"},
+}
+"""Sections of a message."""
 
 
 class FakeViews:
@@ -13,6 +22,8 @@ class FakeViews:
         self.redriven: list[str] = []
         self.closed: list[str] = []
         self.asked = 0
+        self.peeked: dict[str, Any] = {}
+        """Members of each message in the place of those below; empty for those."""
 
     async def status(self, caller: Caller) -> dict[str, Any]:
         self.asked += 1
@@ -103,11 +114,7 @@ class FakeViews:
                 "expires_at": None,
                 "size": 120,
                 "priority": 4,
-                "header": {"durable": True},
-                "message_annotations": {"x-opt-dead-letter-reason": "rejected"},
-                "properties": {"subject": "order.created", "message-id": "m-1"},
-                "application_properties": {"colour": "red", "count": 3},
-                "body": {"kind": "data", "text": "<script>alert(1)</script>"},
+                **(self.peeked or SECTIONS),
             }
             for index in range(min(count, 3))
         ]

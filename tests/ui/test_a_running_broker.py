@@ -70,6 +70,7 @@ def test_dead_letters_are_redriven_from_their_page(chrome: Chrome, broker: Broke
         receiver.reject()
     wait.until(lambda: depth(http, "shop/bills/$dlq") == 1, "the rejected message is a dead letter")
     show(chrome, broker, "/!ui/name?name=shop/bills/$dlq")
+    chrome.find_element(By.NAME, "sure").click()
     chrome.find_element(By.XPATH, "//button[text()='Redrive']").click()
     wait.until(lambda: depth(http, "shop/bills") == 1, "it is back in its queue")
 

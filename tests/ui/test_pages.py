@@ -11,6 +11,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from lightrail.gateway.links.incoming import as_json
 from lightrail.namespace.rights import Caller
 from tests.ui import browser
 from tests.ui.browser import complaints
@@ -169,6 +170,7 @@ def test_a_purge_wants_to_be_meant(chrome: Chrome, site: Site) -> None:
 
 def test_dead_letters_are_redriven_and_connections_closed(chrome: Chrome, site: Site) -> None:
     chrome.get(site.url + "/!ui/name?name=jobs/audit/$dlq")
+    chrome.find_element(By.NAME, "sure").click()
     chrome.find_element(By.XPATH, "//button[text()='Redrive']").click()
     until(chrome, "document.querySelector('[role=status]') !== null")
     assert site.views.redriven == ["jobs/audit/$dlq"]
@@ -206,6 +208,9 @@ def test_a_form_of_another_site_does_nothing(site: Site, headers: dict[str, str]
         ("/!ui/name?name=jobs/audit&from=x", 400, "expected a whole number"),
         ("/!ui/name?name=jobs/audit&peek=1&count=101", 400, "from 1 to 100"),
         ("/!ui/data/queue?name=", 400, "the name is empty"),
+        ("/!ui/", 404, "<h1>The request failed</h1>"),
+        ("/!ui/purge", 404, "there is no page /!ui/purge"),
+        ("/!ui/names/elsewhere", 404, "there is no page"),
     ],
 )
 def test_bad_requests_are_said_on_a_page(site: Site, path: str, status: int, says: str) -> None:
@@ -214,6 +219,55 @@ def test_bad_requests_are_said_on_a_page(site: Site, path: str, status: int, say
     with caught.value:
         assert caught.value.code == status
         assert says in caught.value.read().decode()
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        b"\0Su\xa0\2\xff\0",
+        b"\0Su\xa0\0",
+        b"\0Sw\xa1\0",
+        b"\0SwE",
+        b"\0Sw\xc1\1\0",
+        b"\0SvE",
+        b"",
+        b"\0Sw@",
+        b"broken",
+    ],
+)
+def test_every_body_can_be_peeked_at(site: Site, section: bytes) -> None:
+    site.views.peeked = as_json(section, 0, 0)
+    try:
+        with urllib.request.urlopen(site.url + "/!ui/name?name=jobs/audit&peek=1") as answer:
+            assert answer.read().count(b"details class") == 3
+    finally:
+        site.views.peeked = {}
+
+
+def test_a_link_puts_no_text_on_a_page(site: Site) -> None:
+    with urllib.request.urlopen(site.url + "/!ui?flash=call+0900+1234") as answer:
+        assert b"0900" not in answer.read()
+
+
+def test_what_was_done_is_shown_once() -> None:
+    with Site() as site:
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        opener.open(f"{site.url}/!ui/close", b"id=0-7&sure=yes").close()
+        with opener.open(f"{site.url}/!ui/purge", b"name=jobs/audit&sure=yes") as answer:
+            assert b"10 messages were removed" in answer.read()
+        with opener.open(f"{site.url}/!ui/name?name=jobs/audit") as answer:
+            assert b"10 messages were removed" not in answer.read()
+
+
+@pytest.mark.parametrize("form", ["purge", "redrive", "close"])
+@pytest.mark.parametrize("sure", ["", "&sure=", "&sure=no"])
+def test_nothing_is_destroyed_without_a_confirmation(form: str, sure: str) -> None:
+    with Site() as site:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"{site.url}/!ui/{form}", f"name=jobs/audit&id=0-1{sure}".encode())
+        with caught.value:
+            assert (caught.value.code, b"sure=yes" in caught.value.read()) == (400, True)
+        assert [site.views.purged, site.views.redriven, site.views.closed] == [[], [], []]
 
 
 def test_what_somebody_may_not_see_is_not_shown(tmp_path: Path) -> None:

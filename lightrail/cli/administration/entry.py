@@ -128,10 +128,6 @@ def run(parsed: argparse.Namespace) -> int:
     except (KeyboardInterrupt, EOFError):
         print("lightrail-admin: interrupted", file=sys.stderr)
         return 1
-    except BrokenPipeError:
-        # The reader of the output closed the pipe; without this Python would report that again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     finally:
         if client is not None:
             client.close()

@@ -31,10 +31,6 @@ ADDRESS: Final = "$cbs"
 CAPABILITY: Final = "AMQP_CBS_V1_0"
 SET_TOKEN: Final = "set-token"
 TYPES: Final = frozenset({"jwt", "amqp:jwt", "servicebus.windows.net:sastoken"})
-MANAGEMENT_SUFFIX: Final = "/$management"
-"""Suffix of an audience that is the management node of a name: the token is for the name."""
-SCHEMES: Final = frozenset({"amqp", "amqps", "sb", "http", "https"})
-"""Schemes of audiences that are URIs; only their path counts."""
 CONDITION_OF: Final = {
     401: conditions.UNAUTHORIZED_ACCESS,
     403: conditions.UNAUTHORIZED_ACCESS,
@@ -70,7 +66,7 @@ class Cbs:
             try:
                 message = _read(payload)
                 kind = message.application.get("token-type")
-                await self._put(connection, "", kind, message.body, "", "")
+                await self._put(connection, "", kind, message.body, "")
             except _TokenError as error:
                 raise ConditionError(error.condition, str(error)) from None
             return None
@@ -83,12 +79,11 @@ class Cbs:
 
     async def _operate(self, connection: NodeContext, message: Message) -> Message:
         operation = message.application.get("operation")
-        name = message.application.get("name")
-        audience = _audience(name)
+        audience = _audience(message.application.get("name"))
         claimed = _claimed(connection, audience)
         if operation == "put-token":
-            kind, host = message.application.get("type"), _host(name)
-            await self._put(connection, audience, kind, message.body, claimed, host)
+            kind = message.application.get("type")
+            await self._put(connection, audience, kind, message.body, claimed)
             return _reply(202, "Accepted")
         if operation == "delete-token":
             claims = connection.client.claims
@@ -97,9 +92,7 @@ class Cbs:
             return _reply(202, "Accepted")
         raise _TokenError(501, f"operation is {operation!r:.80}; expected put-token or delete-token")
 
-    async def _put(
-        self, connection: NodeContext, audience: str, kind: Any, body: Any, claimed: str, host: str
-    ) -> None:
+    async def _put(self, connection: NodeContext, audience: str, kind: Any, body: Any, claimed: str) -> None:
         if not isinstance(kind, str) or kind.lower() not in TYPES:
             expected = "jwt or servicebus.windows.net:sastoken"
             raise _TokenError(400, f"the type of the token is {kind!r:.80}; expected {expected}")
@@ -117,9 +110,11 @@ class Cbs:
                 "plain_without_tls if something else protects the connection",
             )
         # Some clients send either kind under the type jwt.
+        resource = None
         try:
             if signatures.is_signature(str(body)):
-                token = await self._signature(str(body), audience, host, frontend.now_ms())
+                signature = signatures.read(str(body), frontend.now_ms())
+                token, resource = await self._signature(signature, audience), signature.resource
             else:
                 token = await self._token(str(body), frontend.now_ms())
         except tokens.InvalidTokenError as error:
@@ -129,7 +124,9 @@ class Cbs:
         if not connection.is_open:
             # The connection closed while the token was being checked; discard the result.
             return
-        caller = Caller(token.user, scope=token.scope, tls=client.tls)
+        caller = Caller(token.user, scope=token.scope, tls=client.tls, resource=resource)
+        if claimed != audience:
+            caller = caller.at(claimed)
         if client.claims is None:
             client.claims = Claims(frontend, lambda: frontend.guard.recheck(client))
         try:
@@ -149,15 +146,12 @@ class Cbs:
             raise tokens.InvalidTokenError("the token's user no longer exists, or has a new password")
         return token
 
-    async def _signature(self, text: str, audience: str, host: str, now_ms: int) -> tokens.Claims:
+    async def _signature(self, found: signatures.Signature, audience: str) -> tokens.Claims:
         """The claims of a shared access signature. Raises InvalidTokenError, CoordinatorError."""
-        found = signatures.read(text, now_ms)
-        resource = _audience(signatures.with_scheme(found.resource, host))
-        # The client for Go signs for its audience in lower case, whatever the case of the name.
-        asked = (f"{audience}/", f"{audience.lower()}/")
-        if resource and not any(each.startswith(f"{resource}/") for each in asked):
+        if not found.resource.opens(audience):
             raise tokens.InvalidTokenError(
-                f"the signature is for {resource!a:.200} and names below, and not for {audience!a:.200}"
+                f"the signature is for {found.resource.path!a:.200} and names below, and not for "
+                f"{audience!a:.200}; one for a host begins with a scheme: sb://HOST/"
             )
         record = await self._authenticator.coordinator.user(found.user)
         keys = () if record is None else keys_of(self._authenticator.secret, record)
@@ -181,9 +175,9 @@ def _audience(value: Any) -> str:
         )
     path = str(value)
     scheme, separator, rest = path.partition("://")
-    if separator and scheme.lower() in SCHEMES:
+    if separator and scheme.lower() in signatures.SCHEMES:
         path = rest.partition("/")[2]
-    path = path.strip("/").removesuffix(MANAGEMENT_SUFFIX)
+    path = path.strip("/").removesuffix(signatures.MANAGEMENT_SUFFIX)
     if not path:
         return ""
     try:
@@ -192,16 +186,13 @@ def _audience(value: Any) -> str:
         raise _TokenError(400, f"the audience can't be used: {error}") from None
 
 
-def _host(name: Any) -> str:
-    """The host in a token's audience, with its port; empty for an audience that is no URI."""
-    _, separator, rest = str(name).partition("://")
-    return rest.partition("/")[0] if separator else ""
-
-
 def _claimed(connection: NodeContext, audience: str) -> str:
     """The name at which a token for an audience grants rights."""
+    directory = connection.frontend.directory
+    # Administration clients use a subscription as soon as they have created it.
+    directory.refresh()
     try:
-        return entity_name(connection.frontend.directory, audience)
+        return entity_name(directory, audience)
     except UnknownSubscriptionError:
         return audience
 

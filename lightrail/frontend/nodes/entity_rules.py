@@ -79,7 +79,8 @@ def _managed(connection: NodeContext, name: str) -> tuple[Subscription, Caller]:
     found = subscription_at(directory, name)
     if found is None:
         raise RequestError(404, f"{name} is no subscription of a topic: only those have rules")
-    caller = connection.client.caller_for(found.target)
+    # A token for the subscription is good for its rules, which belong to the topic.
+    caller = connection.client.caller_for(found.target).at(found.router)
     demand(directory, caller, Right.MANAGE, directory.get(found.router))
     return found, caller
 

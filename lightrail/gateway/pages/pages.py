@@ -9,12 +9,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Any, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lightrail.gateway.pages.filters import FILTERS
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.pages.filters import FILTERS, url
 from lightrail.gateway.pages.graph import draw
 from lightrail.gateway.pages.history import SAMPLE_S, History
 from lightrail.gateway.pages.tree import branches
@@ -49,6 +50,9 @@ STATIC: Final = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain",
 }
+FLASH: Final = "lightrail-flash"
+"""Cookie with the text that the next page shows."""
+NOBODY: Final = Caller("")
 CALLER: Final = web.RequestKey("caller", Caller)
 """The authenticated caller of a page."""
 Handler = Callable[[web.Request], Awaitable[web.Response]]
@@ -103,6 +107,7 @@ class Pages:
         ):
             app.router.add_post(path, self._guarded(handler))
         app.router.add_get("/!ui/static/{file}", self._file)
+        app.router.add_route("*", "/!ui/{rest:.*}", self._guarded(self._nothing))
         app.on_cleanup.append(self._stop)
 
     # --- pages -----------------------------------------------------------------------------------------
@@ -212,35 +217,50 @@ class Pages:
             sessions=found.get("session_list", []),
         )
 
+    async def _nothing(self, request: web.Request) -> web.Response:
+        raise MissingError(f"there is no page {request.path[:200]}")
+
+    def refused(self, request: web.Request, problem: ProblemError) -> web.Response:
+        """The answer to a request of a refused caller: a page, with the headers that request a password."""
+        if "/data/" in request.path:
+            return problem.response()
+        request[CALLER] = NOBODY
+        answer = self._failed(request, problem.status, problem.detail)
+        answer.headers.update(problem.headers or {})
+        return answer
+
     # --- actions ---------------------------------------------------------------------------------------
 
     async def _purge(self, request: web.Request) -> web.Response:
-        form = await self._form(request)
-        purged = await self._views.purge(_caller(request), form["name"])
-        return _back(form["name"], f"{purged:,} messages were removed")
+        name = await self._meant(request, "name", "removes every message that is not in flight")
+        purged = await self._views.purge(_caller(request), name)
+        return _back(url("/!ui/name", name=name), f"{purged:,} messages were removed")
 
     async def _redrive(self, request: web.Request) -> web.Response:
-        form = await self._form(request)
-        transfer = await self._views.redrive(_caller(request), form["name"])
-        return _back(form["name"], f"dead letters are being sent again (transfer {transfer['id']})")
+        name = await self._meant(request, "name", "sends every dead letter to the queue that it comes from")
+        transfer = await self._views.redrive(_caller(request), name)
+        text = f"dead letters are being sent again (transfer {transfer['id']})"
+        return _back(url("/!ui/name", name=name), text)
 
     async def _close(self, request: web.Request) -> web.Response:
-        form = await self._form(request)
-        await self._views.close_connection(_caller(request), form["id"])
-        query = urlencode({"flash": f"connection {form['id']} was closed"})
-        return web.Response(status=303, headers=HEADERS | {"Location": f"/!ui/connections?{query}"})
+        id = await self._meant(request, "id", "closes the connection of a client")
+        await self._views.close_connection(_caller(request), id)
+        return _back("/!ui/connections", f"connection {id} was closed")
 
-    async def _form(self, request: web.Request) -> dict[str, str]:
-        """The fields of a form. Raises ForbiddenError for a form of another site, by its origin."""
+    async def _meant(self, request: web.Request, key: str, what: str) -> str:
+        """The subject of a form whose sender has confirmed it. Raises ServiceError, and ForbiddenError for a
+        form of another site, by its origin."""
         origin = request.headers.get("Origin")
         site = request.headers.get("Sec-Fetch-Site", "same-origin")
         if site not in ("same-origin", "none") or (origin and urlsplit(origin).netloc != request.host):
             raise ForbiddenError("this form is not from a page of this gateway; open the page and try again")
         form = await request.post()
-        fields = {key: value for key, value in form.items() if isinstance(value, str)}
-        if not (fields.get("name") or fields.get("id")):
-            raise ServiceError("expected a form with a name; open the page and try again")
-        return {"name": "", "id": "", **fields}
+        subject = form.get(key)
+        if not isinstance(subject, str) or not subject:
+            raise ServiceError(f"expected a form with the field {key}; open the page and try again")
+        if form.get("sure") != "yes":
+            raise ServiceError(f"nothing was done: this {what}; confirm it by the form's box (sure=yes)")
+        return subject
 
     # --- data of charts --------------------------------------------------------------------------------
 
@@ -295,15 +315,23 @@ class Pages:
     def _render(
         self, template: str, request: web.Request, title: str, *, status_code: int = 200, **values: Any
     ) -> web.Response:
+        flash = unquote(request.cookies.get(FLASH, ""))
         text = self._templates.get_template(template).render(
             title=title,
             caller=_caller(request),
             manages=self._manages(_caller(request)),
-            flash=request.query.get("flash", ""),
-            flash_bad=False,
+            flash=flash,
             **values,
         )
-        return web.Response(status=status_code, text=text, content_type="text/html", headers=HEADERS)
+        answer = web.Response(status=status_code, text=text, content_type="text/html", headers=HEADERS)
+        if flash:
+            answer.del_cookie(FLASH, path="/!ui")
+        return answer
+
+    def _failed(self, request: web.Request, status: int, text: str) -> web.Response:
+        return self._render(
+            "error.html", request, "The request failed", status_code=status, here="", text=text
+        )
 
     def _manages(self, caller: Caller) -> bool:
         """Whether a caller may see sums, processes and connections of the whole installation."""
@@ -326,11 +354,19 @@ class Pages:
                 status, text = 409, error.description
             except (ShardDownError, ControlDownError) as error:
                 status, text = 503, str(error)
+            except ProblemError as error:
+                status, text = error.status, error.detail
+            except web.HTTPException as error:
+                status, text = error.status, error.text or error.reason
+            except ConnectionResetError:
+                # The client closed the connection: an answer can't be sent.
+                raise
+            except Exception:
+                log.exception("%s %s failed", request.method, request.path)
+                status, text = 500, "internal error; see the log of the gateway"
             if "/data/" in request.path:
                 return web.json_response({"detail": text}, status=status, headers=HEADERS)
-            return self._render(
-                "error.html", request, "The request failed", status_code=status, here="", text=text
-            )
+            return self._failed(request, status, text)
 
         return guarded
 
@@ -358,9 +394,14 @@ def _policy(record: Name) -> list[tuple[str, Any, bool]]:
     ]
 
 
-def _back(name: str, flash: str) -> web.Response:
-    query = urlencode({"name": name, "flash": flash})
-    return web.Response(status=303, headers=HEADERS | {"Location": f"/!ui/name?{query}"})
+def _back(path: str, flash: str) -> web.Response:
+    """The way back to a page, which shows a text once.
+
+    The text is in a cookie, since a link, which anybody can write, would show what its author wants.
+    """
+    answer = web.Response(status=303, headers=HEADERS | {"Location": path})
+    answer.set_cookie(FLASH, quote(flash), path="/!ui", max_age=60, httponly=True, samesite="Strict")
+    return answer
 
 
 def _whole(request: web.Request, name: str, default: int, low: int, high: int) -> int:

@@ -13,6 +13,7 @@ from lightrail.gateway.media_types import ATOM, JSON, POLICY
 from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request
 from lightrail.gateway.resources import atom
+from lightrail.gateway.rights import demand_name
 from lightrail.model import limits
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.records import Name, Right, undefined
@@ -118,12 +119,18 @@ async def below(request: Request) -> web.Response:
     return web.json_response({"name": request.name, "names": names, "next": following}, headers=headers)
 
 
-async def used(request: Request, right: Right) -> Name:
-    """The record of a name for sending; a name without a role becomes a queue if a policy above allows it."""
+def demanded(request: Request, right: Right) -> Name:
+    """The record of a name, which may have no role. Raises ForbiddenError without the right."""
     directory = request.directory
     directory.refresh()
     record = directory.get(request.name)
     demand(directory, request.caller, right, record)
+    return record
+
+
+async def used(request: Request, right: Right) -> Name:
+    """The record of a name for sending; a name without a role becomes a queue if a policy above allows it."""
+    record = demanded(request, right)
     if record.role is Role.NONE:
         record = await request.services.namespace.first_use(request.name)
     if record.role is Role.NONE:
@@ -169,6 +176,8 @@ def _header_uri(text: str) -> str:
 
 
 async def _policy(request: Request) -> Policy:
+    """The policy in the body, which is read only for callers who may manage the name."""
+    demand_name(request.directory, request.caller, request.name, Right.MANAGE)
     text = await request.body()
     if request.content_type == ATOM:
         return Policy.parse(atom.policy_of(text))

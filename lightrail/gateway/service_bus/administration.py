@@ -7,6 +7,7 @@ bodies and statuses that these clients expect: 401 without the right, 403 at a l
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
@@ -55,7 +56,9 @@ async def serve(services: Services, http: web.Request) -> web.Response:
         if handler is None:
             allowed = ", ".join(methods)
             raise ProblemError(405, f"{http.method} can't be done here; expected {allowed}")
-        caller = await services.callers.caller(http)
+        caller = (await services.callers.caller(http)).at(place.name)
+        if supplements := await services.callers.supplements(http):
+            caller = replace(caller, supplements=supplements)
         services.directory.refresh()
         return await handler(Call(Request(services, http, caller, place.name, ()), place))
     except (ConnectionResetError, asyncio.CancelledError):

@@ -78,6 +78,7 @@ class Call:
         found = self.directory.subscription(topic.name, self.place.subscription)
         if found is None or not self.is_shown(found):
             raise MissingError(f"{topic.name} has no subscription {self.place.subscription!a:.200}")
+        self.caller = self.caller.at(found.target)
         return found
 
     def subscriptions(self, topic: str) -> list[Subscription]:

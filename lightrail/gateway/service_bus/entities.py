@@ -7,6 +7,7 @@ from aiohttp import web
 
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.instants import rfc3339
+from lightrail.gateway.rights import demand_name
 from lightrail.gateway.service_bus import entries
 from lightrail.gateway.service_bus.call import COUNTS, Call, Figures
 from lightrail.gateway.service_bus.entries import Entry
@@ -38,6 +39,8 @@ async def read(call: Call) -> web.Response:
 async def put(call: Call) -> web.Response:
     """PUT /NAME: creates a queue or a topic; with If-Match changes it."""
     name = call.place.name
+    # The right comes first: a stranger's body is not parsed.
+    demand_name(call.directory, call.caller, name, Right.MANAGE)
     kind, wanted = entries.description_in(await call.request.body(), (QUEUE, TOPIC))
     role = _ROLES[kind]
     call.directory.refresh()

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.instants import rfc3339
+from lightrail.gateway.xml import parsed
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 DESCRIPTION: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -108,12 +109,7 @@ def answer(text: str, kind: str, status: int = 200, headers: Mapping[str, str] |
 def description_in(body: bytes, kinds: Iterable[str]) -> tuple[str, dict[str, Xml.Element]]:
     """The kind of the description in an entry, and its properties. Raises ProblemError."""
     expected = f"expected an Atom entry whose content is one of {', '.join(kinds)}"
-    if b"<!DOCTYPE" in body or b"<!ENTITY" in body:
-        raise ProblemError(400, f"{expected}; found a document type, which is not read here")
-    try:
-        root = Xml.fromstring(body)
-    except (Xml.ParseError, ValueError, LookupError) as problem:
-        raise ProblemError(400, f"{expected}; the body is no XML: {problem}") from None
+    root = parsed(body, expected)
     content = next((each for each in root if local(each) == "content"), None)
     if local(root) != "entry" or content is None or len(content) != 1 or local(content[0]) not in kinds:
         found = local(root) if content is None or not len(content) else local(content[0])

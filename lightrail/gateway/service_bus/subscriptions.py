@@ -62,6 +62,7 @@ async def put(call: Call) -> web.Response:
     policy = changed(NEW_SUBSCRIPTION, wanted, subscription_properties(NEW_SUBSCRIPTION, call.server))
     rule_name, first = (DEFAULT, {"filter": None}) if rule is None else descriptions.named_rule(rule, DEFAULT)
     queue, namespace = own_queue(topic, name), call.services.namespace
+    call.caller = call.caller.at(queue)
     is_new = await _give_queue(call, queue, policy)
     try:
         made = await namespace.subscribe(call.caller, topic, queue, id=name, **fields_of({rule_name: first}))

@@ -16,9 +16,12 @@ from lightrail.cluster.access_keys import keys_of, with_key
 from lightrail.cluster.users import UserRecord
 from lightrail.frontend.connection import ClientConnection
 from lightrail.model import conditions, limits
+from lightrail.model.policy import Policy
 from lightrail.namespace import tokens
+from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import ANYBODY, Caller
+from lightrail.namespace.service import Service
 from tests.support.amqp.frontend_scene import Client, Scene
 from tests.support.amqp.frontend_scene import play as play_scene
 from tests.support.amqp.requests import Requester
@@ -162,8 +165,10 @@ def test_an_audience_is_a_name_or_the_path_of_a_uri(audience: str, name: str) ->
         ("amqp://Broker/a/Orders", 202),
         ("amqp://broker/a/orders", 202),  # as the client for Go signs for a/Orders
         ("amqp://broker/a", 202),
-        ("BROKER", 202),  # as a connection string with a signature has it
-        ("broker/a", 202),
+        ("sb://BROKER", 202),
+        ("a", 202),
+        ("broker", 401),  # without a scheme it is a name
+        ("broker/a", 401),
         ("amqp://broker/a/ORDERS", 401),
         ("other", 401),
         ("broker/b", 401),
@@ -179,6 +184,21 @@ def test_a_signature_is_for_its_name_or_for_the_name_in_small_letters(resource: 
         assert found == status
         assert await cbs.attach("a/orders") == conditions.UNAUTHORIZED_ACCESS
         assert await cbs.attach("a/Orders") == (None if status == 202 else conditions.UNAUTHORIZED_ACCESS)
+
+    play(check)
+
+
+def test_a_subscription_of_another_process_is_open_to_its_token_at_once() -> None:
+    async def check(cbs: Cbs) -> None:
+        other = Service(cbs.scene.coordinator, Directory(cbs.scene.coordinator))
+        await other.give(ANYBODY, "a/topic", Policy.parse({"role": "router"}))
+        await other.give(ANYBODY, "b/billing", Policy.parse({"role": "queue"}))
+        await other.subscribe(ANYBODY, "a/topic", "b/billing", id="x")
+        path = "a/topic/Subscriptions/x"
+        signature = cbs.signature(f"sb://broker/{path}")
+        assert await cbs.put(f"sb://broker/{path}", signature, "servicebus.windows.net:sastoken") == 202
+        assert await cbs.attach(path) is None
+        assert await cbs.attach("b/billing/below") == conditions.UNAUTHORIZED_ACCESS
 
     play(check)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from lightrail.namespace.records import NAMES, Name, Right
 from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError, demand
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.namespace.service import Service, policy_from
+from lightrail.namespace.signatures import resource_of
 
 
 class Scene:
@@ -542,5 +544,35 @@ def test_a_router_has_at_most_so_many_subscriptions(monkeypatch: pytest.MonkeyPa
         with pytest.raises(LimitExceededError, match="r has 2 subscriptions"):
             await scene.one.subscribe(ANYBODY, "r", "q", id="c")
         await scene.one.subscribe(ANYBODY, "r", "q", id="b", replace_it=True)
+
+    run(check)
+
+
+def test_a_signature_reaches_no_second_name_without_one_for_it() -> None:
+    async def check(scene: Scene) -> None:
+        service = scene.one
+        await service.permit(ANYBODY, "ann", "", frozenset(Right))
+        for name, role in (("a", "queue"), ("b", "queue"), ("a/topic", "router"), ("topic", "router")):
+            await service.give(ANYBODY, name, policy(role))
+        of_a, of_b = (Caller("ann", resource=resource_of(f"sb://host/{name}")) for name in ("a", "b"))
+        forwarding = policy(dead_letter="b")
+        for act in (
+            lambda: service.change(of_a, "a", forwarding),
+            lambda: service.give(of_a, "a/new", forwarding),
+            lambda: service.subscribe(of_a, "a/topic", "b"),
+            lambda: service.subscribe(of_a, "topic", "a"),
+            lambda: service.permit(of_a, "bob", "b", frozenset({Right.SEND})),
+            lambda: service.permit(of_a, "bob", "", frozenset({Right.SEND})),
+        ):
+            with pytest.raises(ForbiddenError):
+                await act()
+        assert [each.name for each in service.names(of_a)] == ["a", "a/topic"]
+        assert (await service.subscribe(of_a, "a/topic", "a")).target == "a"
+        await service.permit(of_a, "bob", "a", frozenset({Right.SEND}))
+        changed = await service.change(replace(of_a, supplements=(of_b,)), "a", forwarding)
+        assert changed.policy["dead_letter"] == "b"
+        of_another = Caller("ann", resource=resource_of("sb://host/c"))
+        with pytest.raises(ForbiddenError, match="the signature is for 'a'"):
+            await service.give(replace(of_a, supplements=(of_another,)), "a/new", forwarding)
 
     run(check)

@@ -9,7 +9,7 @@ import pytest
 from lightrail.cluster.access_keys import AccessKeyError, keys_of, user_for_keys, with_key, without_key
 from lightrail.cluster.users import UserRecord, stronger
 from lightrail.model import limits
-from lightrail.namespace.signatures import Signature, is_signature, read
+from lightrail.namespace.signatures import Resource, Signature, is_signature, read, resource_of
 from lightrail.namespace.tokens import TOKEN_BYTES_MAX, InvalidTokenError
 
 SECRET = b"s" * 32
@@ -35,7 +35,7 @@ def test_a_signature_names_its_user_its_resource_and_its_end() -> None:
     token = signed("key")
     assert is_signature(token)
     found = read(token, NOW_MS)
-    assert (found.user, found.resource, found.expires_s) == ("shop", "sb://host/orders", END_S)
+    assert (found.user, found.resource, found.expires_s) == ("shop", Resource("orders"), END_S)
     assert found.verify("key")
     assert not found.verify("kez")
 
@@ -101,3 +101,32 @@ def test_users_of_former_versions_have_no_keys() -> None:
 
 def test_a_user_made_for_its_key_has_one() -> None:
     assert len(list(keys_of(SECRET, user_for_keys("shop")))) == 1
+
+
+@pytest.mark.parametrize(
+    ("resource", "path", "exact"),
+    [
+        ("sb://host/a/b", "a/b", False),
+        ("AMQPS://127.0.0.1:5671/a/", "a", False),
+        ("https://[::1]:8080/a?api-version=1", "a", True),
+        ("sb://host", "", False),
+        ("http://host/", "", False),
+        ("sb://host/a/$management", "a", False),
+        ("sb://host/a/$DeadLetterQueue", "a/$dlq", False),
+        ("sb://host/a%20b", "a b", False),
+        ("sb://host/a/!messages", "a/!messages", False),
+        ("host/a", "host/a", False),
+        ("host:5671", "host:5671", False),
+        ("/a/b", "a/b", False),
+        ("a?b", "a?b", False),
+        ("other://host/a", "other://host/a", False),
+        ("//host/a", "host/a", False),
+    ],
+)
+def test_what_a_resource_names_is_in_its_text(resource: str, path: str, exact: bool) -> None:
+    assert resource_of(resource) == Resource(path, exact)
+
+
+def test_a_resource_bounds_names_unless_it_is_everything_or_a_path_of_the_broker() -> None:
+    bound = ["a", "a/!messages", "$temporary/key"]
+    assert [each for each in (*bound, "", "!status", "$Resources/queues") if Resource(each).is_name] == bound

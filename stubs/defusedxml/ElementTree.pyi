@@ -1,0 +1,3 @@
+from xml.etree.ElementTree import Element
+
+def fromstring(text: bytes | str, forbid_dtd: bool = False) -> Element: ...

@@ -159,6 +159,14 @@ class PostgresqlStore:
             yield database
             await self._in_thread(_write, database, Step(context.handler, message, context.sent))
             await self._in_thread(database.commit)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                # What a cancelled handler still executes, such as in a thread of its own, must not get into
+                # the next transaction of a connection of the pool.
+                for each in connected:
+                    with suppress(StoreError):
+                        await self._in_thread(each.invalidate)
+            raise
         finally:
             # Rolls back what is not committed.
             for each in connected:

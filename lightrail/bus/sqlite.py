@@ -122,9 +122,16 @@ class SqliteStore:
                 step = Step(context.handler, message, context.sent)
                 await self._threads.call(_write, database, step)
                 await self._threads.call(database.execute, "commit")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    await self._threads.call(database.execute, "rollback")
+            except BaseException as error:
+                try:
+                    with suppress(sqlite3.Error):
+                        await self._threads.call(database.execute, "rollback")
+                finally:
+                    if not isinstance(error, Exception):
+                        # What a cancelled handler still executes, such as in a thread of its own, must not be
+                        # committed by itself, nor with the next transaction.
+                        self._application = None
+                        await self._threads.call(database.close)
                 raise
         self._has_sent(context.sent)
         context.sent.clear()

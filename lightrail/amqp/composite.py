@@ -23,17 +23,22 @@ _DECLARATION: Final = "amqp"
 class Declaration:
     """One field, as the specification declares it."""
 
-    __slots__ = ("default", "mandatory", "type")
+    __slots__ = ("assumed", "default", "mandatory", "type")
 
-    def __init__(self, type: FieldType, mandatory: bool, default: Any) -> None:
+    def __init__(self, type: FieldType, mandatory: bool, default: Any, assumed: Any = None) -> None:
         self.type = type
         self.mandatory = mandatory
         self.default = default
+        self.assumed = assumed
 
 
-def mandatory(type: FieldType) -> Any:
-    """A field that may not be null. Its annotation is for decoded values; an unset field is None."""
-    return field(default=None, metadata={_DECLARATION: Declaration(type, True, None)})
+def mandatory(type: FieldType, assumed: Any = None) -> Any:
+    """A field that may not be null. Its annotation is for decoded values; an unset field is None.
+
+    Args:
+        assumed: value of a null that a peer sends nevertheless; None: such a null is an error (ADR 55).
+    """
+    return field(default=None, metadata={_DECLARATION: Declaration(type, True, None, assumed)})
 
 
 def optional(type: FieldType, default: Any = None) -> Any:
@@ -49,6 +54,7 @@ class Shape:
         "code",
         "declarations",
         "defaults",
+        "demanded",
         "get",
         "mandatory",
         "name",
@@ -75,9 +81,11 @@ class Shape:
         self.readers = [declaration.type.readers for declaration in self.declarations]
         self.writers = [declaration.type.write for declaration in self.declarations]
         self.mandatory = [index for index, item in enumerate(self.declarations) if item.mandatory]
-        self.defaults = [
-            (index, item.default) for index, item in enumerate(self.declarations) if item.default is not None
-        ]
+        self.demanded = [index for index in self.mandatory if self.declarations[index].assumed is None]
+        """Mandatory fields whose null is an error also when a peer sends it."""
+        values = [item.default if item.assumed is None else item.assumed for item in self.declarations]
+        self.defaults = [(index, value) for index, value in enumerate(values) if value is not None]
+        """Values of nulls that are received."""
         self.get = _getter([name for name, _ in declared])
         self.prefix = b"\x00" + encoder.write_ulong(code)
         self.shared = cls() if not declared else None
@@ -153,7 +161,7 @@ def read_fields(shape: Shape, buffer: Buffer, position: int, end: int, depth: in
         raise DecodeError(f"{shape.name}.{shape.names[index]}: {error}") from None
     if position != after:
         decoder.check_filled(shape.name, position, after)
-    for index in shape.mandatory:
+    for index in shape.demanded:
         if values[index] is None:
             raise unexpected(f"{shape.name}.{shape.names[index]}, which is mandatory", "null", start)
     for index, default in shape.defaults:

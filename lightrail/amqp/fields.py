@@ -81,6 +81,21 @@ def _readers(*codes: int) -> dict[int, Reader]:
     return {code: READERS[code] for code in codes}
 
 
+def _read_string_as_symbol(code: int) -> Reader:
+    reader = _checked(READERS[code], "ASCII where a symbol stands", str.isascii)
+
+    def read(buffer: Buffer, position: int, end: int, depth: int) -> tuple[Any, int]:
+        text, after = reader(buffer, position, end, depth)
+        return Symbol(text), after
+
+    return read
+
+
+# Several clients send string where the specification says symbol (qpid-proton's own bindings let them);
+# the meaning is plain, so strings of ASCII are read as symbols (ADR 55).
+_STRINGS_AS_SYMBOLS: Final = {code: _read_string_as_symbol(code) for code in (0xA1, 0xB1)}
+
+
 # --- scalars: integers come as plain int, their width is known from the field ---------------------------
 
 _OCTETS: Final = range(256)
@@ -105,6 +120,9 @@ TIMESTAMP: Final = FieldType(
 )
 STRING: Final = FieldType("string", _readers(0xA1, 0xB1), write_string)
 SYMBOL: Final = FieldType("symbol", _readers(0xA3, 0xB3), write_symbol)
+"""Of messages, which receivers get as they are."""
+READ_SYMBOL: Final = FieldType("symbol", {**_readers(0xA3, 0xB3), **_STRINGS_AS_SYMBOLS}, write_symbol)
+"""Of performatives, which are read here and nowhere else."""
 BINARY: Final = FieldType("binary", _readers(0xA0, 0xB0), write_binary)
 ANY: Final = FieldType("*", {code: READERS[code] for code in NAMES}, write_value)
 
@@ -116,8 +134,8 @@ SASL_CODE: Final = _choice("sasl-code", UBYTE, (0x50,), (0, 1, 2, 3, 4))
 TERMINUS_DURABILITY: Final = _choice("terminus-durability", UINT, (0x43, 0x52, 0x70), (0, 1, 2))
 TERMINUS_EXPIRY_POLICY: Final = _choice(
     "terminus-expiry-policy",
-    SYMBOL,
-    (0xA3, 0xB3),
+    READ_SYMBOL,
+    (0xA3, 0xB3, 0xA1, 0xB1),
     ("link-detach", "session-end", "connection-close", "never"),
 )
 
@@ -157,8 +175,8 @@ TRANSACTION_ID: Final = FieldType(
 # --- symbols, one or many -------------------------------------------------------------------------------
 
 
-def _read_one_symbol(wide: int) -> Reader:
-    reader = READERS[wide]
+def _read_one_symbol(code: int) -> Reader:
+    reader = READ_SYMBOL.readers[code]
 
     def read(buffer: Buffer, position: int, end: int, depth: int) -> tuple[Any, int]:
         symbol, after = reader(buffer, position, end, depth)
@@ -174,9 +192,10 @@ def _read_many_symbols(wide: int) -> Reader:
         array, after = reader(buffer, position, end, depth)
         if not array:
             return None, after
-        if array.code not in (0xA3, 0xB3) or array.descriptor is not None:
+        is_text = array.code in (0xA1, 0xB1) and all(map(str.isascii, array))
+        if not (is_text or array.code in (0xA3, 0xB3)) or array.descriptor is not None:
             raise unexpected("an array of symbols", f"one of {constructor_name(array.code)}", position)
-        return list(array), after
+        return list(map(Symbol, array)) if is_text else list(array), after
 
     return read
 
@@ -190,8 +209,7 @@ def _write_symbols(value: Any) -> bytes:
 SYMBOLS: Final = FieldType(
     "symbol multiple",
     {
-        0xA3: _read_one_symbol(0xA3),
-        0xB3: _read_one_symbol(0xB3),
+        **{code: _read_one_symbol(code) for code in (0xA3, 0xB3, 0xA1, 0xB1)},
         0xE0: _read_many_symbols(0xE0),
         0xF0: _read_many_symbols(0xF0),
     },
@@ -220,16 +238,6 @@ def map_type(name: str, keys: FieldType, values: FieldType) -> FieldType:
     return FieldType(name, readers, write)
 
 
-def _read_string_as_symbol(code: int) -> Reader:
-    reader = _checked(READERS[code], "an ASCII key", str.isascii)
-
-    def read(buffer: Buffer, position: int, end: int, depth: int) -> tuple[Any, int]:
-        text, after = reader(buffer, position, end, depth)
-        return Symbol(text), after
-
-    return read
-
-
 def key_type(name: str, readers: Mapping[int, Reader], write: Writer) -> FieldType:
     """A type for keys: as any other, and never null."""
     made = FieldType(name, readers, write)
@@ -237,17 +245,7 @@ def key_type(name: str, readers: Mapping[int, Reader], write: Writer) -> FieldTy
     return made
 
 
-# Several clients send string where the specification says symbol (qpid-proton's own bindings let them);
-# the meaning is plain, so strings of ASCII are read as symbols.
-SYMBOL_KEY: Final = key_type(
-    "symbol key",
-    {
-        **_readers(0xA3, 0xB3),
-        0xA1: _read_string_as_symbol(0xA1),
-        0xB1: _read_string_as_symbol(0xB1),
-    },
-    write_symbol,
-)
+SYMBOL_KEY: Final = key_type("symbol key", {**_readers(0xA3, 0xB3), **_STRINGS_AS_SYMBOLS}, write_symbol)
 DELIVERY_TAG_KEY: Final = key_type(
     "delivery-tag key",
     {code: _short_binary(code, "delivery-tag") for code in (0xA0, 0xB0)},

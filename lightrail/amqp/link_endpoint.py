@@ -330,20 +330,15 @@ class LinkEndpoint(Link):
         self.peer_max_message_size = attach.max_message_size or 0
         self.snd_settle_mode = attach.snd_settle_mode
         self.rcv_settle_mode = attach.rcv_settle_mode
-        if not self.is_sender and attach.initial_delivery_count is not None:
-            self.delivery_count = attach.initial_delivery_count
-            self.initial_count = self.delivery_count
+        if not self.is_sender:
+            # Microsoft.Azure.Amqp up to 2.7.0 sends none, though a sender must (2.7.3; ADR 55).
+            self.delivery_count = self.initial_count = attach.initial_delivery_count or 0
         connection = self.session.connection
         if self.state == REQUESTED:
             self.state = ATTACHED
         else:
             if self.is_sender:
                 self.begin_count(connection.settings.initial_delivery_count)
-            if not self.is_sender and attach.initial_delivery_count is None:
-                raise LinkProtocolError(
-                    conditions.INVALID_FIELD,
-                    "expected initial-delivery-count in the attach of a sender, found null",
-                )
         connection.events.append(Attached(self))
 
     def on_detach(self, detach: Detach) -> None:

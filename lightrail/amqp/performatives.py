@@ -29,11 +29,11 @@ from lightrail.amqp.fields import (
     DELIVERY_TAG_KEY,
     FIELDS,
     FILTER_SET,
+    READ_SYMBOL,
     RECEIVER_SETTLE_MODE,
     SASL_CODE,
     SENDER_SETTLE_MODE,
     STRING,
-    SYMBOL,
     SYMBOL_KEY,
     SYMBOLS,
     TERMINUS_DURABILITY,
@@ -45,6 +45,7 @@ from lightrail.amqp.fields import (
     map_type,
 )
 from lightrail.amqp.values import Described, Symbol, truncated, unexpected
+from lightrail.model import conditions
 
 SENDER: Final = False
 RECEIVER: Final = True
@@ -91,7 +92,7 @@ def decode_performative(buffer: Buffer, position: int, end: int) -> tuple[Any, i
 class AmqpError:
     """Transport 2.8.14; the conditions are in lightrail/model/conditions.py."""
 
-    condition: Symbol = mandatory(SYMBOL)
+    condition: Symbol = mandatory(READ_SYMBOL, assumed=Symbol(conditions.INTERNAL_ERROR))
     description: str | None = optional(STRING)
     info: Fields | None = optional(FIELDS)
 
@@ -195,7 +196,7 @@ class Source:
     timeout: int = optional(UINT, 0)
     dynamic: bool = optional(BOOLEAN, False)
     dynamic_node_properties: Fields | None = optional(_NODE_PROPERTIES)
-    distribution_mode: Symbol | None = optional(SYMBOL)
+    distribution_mode: Symbol | None = optional(READ_SYMBOL)
     filter: Fields | None = optional(FILTER_SET)
     default_outcome: Outcome | Described | None = optional(_OUTCOME)
     outcomes: list[Symbol] | None = optional(SYMBOLS)
@@ -363,7 +364,7 @@ class SaslMechanisms:
 @composite(0x41, "amqp:sasl-init:list", "sasl-frame")
 @dataclass(slots=True)
 class SaslInit:
-    mechanism: Symbol = mandatory(SYMBOL)
+    mechanism: Symbol = mandatory(READ_SYMBOL)
     initial_response: bytes | None = optional(BINARY)
     hostname: str | None = optional(STRING)
 

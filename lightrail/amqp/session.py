@@ -339,16 +339,11 @@ class Session(Settlement):
         drain: bool,
         echo: bool,
     ) -> None:
-        """Apply the peer's flow (2.5.6): its windows, and the state of a link when it names a handle."""
-        link = None
-        if handle is not None:
-            link = self.link_of(handle, "flow")
-        elif delivery_count is not None or link_credit is not None or available is not None or drain:
-            raise SessionProtocolError(
-                conditions.INVALID_FIELD,
-                "expected a flow without handle to have no delivery-count, link-credit, available or drain,"
-                " found at least one",
-            )
+        """Apply the peer's flow (2.5.6): its windows, and the state of a link when it names a handle.
+
+        Without a handle the fields of a link apply to none, and are passed over (ADR 55).
+        """
+        link = None if handle is None else self.link_of(handle, "flow")
         self.take_windows(next_incoming_id, incoming_window, next_outgoing_id, outgoing_window)
         if link is not None:
             link.on_flow(delivery_count, link_credit, available, drain, echo)

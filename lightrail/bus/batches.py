@@ -39,6 +39,12 @@ class Collector:
             self._timer = self._clock.call_at(self._clock.time() + self.batch.wait, self._begin)
         await done
 
+    async def stop(self) -> None:
+        """Cancels calls under way, whose messages are released, and waits for their end."""
+        for task in self._calls:
+            task.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
     def _begin(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from lightrail.bus.batches import Collector
@@ -33,6 +34,7 @@ from lightrail.transport import (
     TransportError,
 )
 from lightrail.transport.endpoint import HANDLER_FAILED, NOT_READABLE, description_of, notes_of
+from lightrail.transport.threads import call_in_thread
 
 log = logging.getLogger("lightrail.bus")
 
@@ -122,7 +124,11 @@ class Consumer:
             self._workers.add(task)
 
     async def stop(self, timeout: float) -> None:  # noqa: ASYNC109 - running handlers are cancelled then
-        """Stops receiving, and waits for running handlers; after `timeout` seconds it cancels them."""
+        """Stops receiving, and waits for running handlers; after `timeout` seconds it cancels them.
+
+        A plain function runs in a thread, which can't be stopped: it is waited for to its end, and then its
+        transaction is rolled back.
+        """
         self._is_stopping = True
         for task in self._idle:
             task.cancel()
@@ -132,6 +138,8 @@ class Consumer:
                 log.warning("%s: a handler did not end within %g s and is cancelled", self.queue, timeout)
                 task.cancel()
             await asyncio.gather(*self._workers, return_exceptions=True)
+        if self._collector is not None:
+            await self._collector.stop()
         self._workers.clear()
 
     async def _work(self, transport: Transport) -> None:
@@ -294,12 +302,12 @@ class Consumer:
             values = {} if parameters.context is None else {parameters.context: context}
             if parameters.is_async:
                 return await function(message, **values)
-            return await asyncio.to_thread(function, message, **values)
+            return await call_in_thread(partial(function, message, **values))
         async with AsyncExitStack() as stack:
             values = await parameters.values(context, stack, {})
             if parameters.is_async:
                 return await function(message, **values)
-            result = await asyncio.to_thread(function, message, **values)
+            result = await call_in_thread(partial(function, message, **values))
             return await result if inspect.isawaitable(result) else result
 
     # --- failures ------------------------------------------------------------------------------------------

@@ -1,14 +1,15 @@
 """Dependencies: functions that supply parameters of handlers, called once per message."""
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, get_args, get_origin
 
 from lightrail.bus.context import Context
 from lightrail.bus.errors import ConfigurationError
+from lightrail.transport.threads import call_in_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Parameters:
             return stack.enter_context(contextmanager(self.function)(**values))
         if self.is_async:
             return await self.function(**values)
-        return await asyncio.to_thread(self.function, **values)
+        return await call_in_thread(partial(self.function, **values))
 
 
 def _depends_of(parameter: inspect.Parameter) -> Dependency | None:

@@ -1,9 +1,18 @@
 """A store in memory, for tests, and for services that may lose their sagas with the process."""
 
 import itertools
+import time
 from collections.abc import Sequence
 
-from lightrail.bus.store import AlreadyHandledError, ConflictError, SagaState, Step, Waiting
+from lightrail.bus.store import (
+    INBOX_S,
+    AlreadyHandledError,
+    ConflictError,
+    SagaState,
+    Step,
+    Waiting,
+    first_version,
+)
 
 
 class MemoryStore:
@@ -12,7 +21,8 @@ class MemoryStore:
     def __init__(self) -> None:
         self.sagas: dict[tuple[str, str], SagaState] = {}
         """By name and key."""
-        self._inbox: set[tuple[str | None, str | None]] = set()
+        self._inbox: dict[tuple[str | None, str | None], float] = {}
+        """Handled messages with the time, the oldest first."""
         self._outbox: dict[int, Waiting] = {}
         self._sequences = itertools.count(1)
         self.refused: dict[int, tuple[Waiting, str]] = {}
@@ -36,9 +46,13 @@ class MemoryStore:
             if change.state is None:
                 self.sagas.pop((change.saga, change.key), None)
             else:
-                self.sagas[change.saga, change.key] = SagaState(change.state, change.version + 1)
+                version = change.version + 1 if change.version else first_version()
+                self.sagas[change.saga, change.key] = SagaState(change.state, version)
         if step.handler is not None and step.message is not None:
-            self._inbox.add((step.handler, step.message))
+            now = time.monotonic()
+            self._inbox[step.handler, step.message] = now
+            while self._inbox[oldest := next(iter(self._inbox))] < now - INBOX_S:
+                del self._inbox[oldest]
         for sending in step.sendings:
             sequence = next(self._sequences)
             name = None if sending.type is None else sending.type.wire_name

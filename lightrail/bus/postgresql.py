@@ -4,6 +4,7 @@ It needs the extra `postgresql`: pip install 'lightrail[postgresql]'. docs/forma
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -17,7 +18,6 @@ from sqlalchemy import (
     Float,
     Identity,
     Index,
-    Integer,
     LargeBinary,
     MetaData,
     Table,
@@ -28,6 +28,7 @@ from sqlalchemy import (
     insert,
     select,
     text,
+    tuple_,
     update,
 )
 from sqlalchemy.dialects import postgresql
@@ -36,12 +37,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from lightrail.bus.context import Context
 from lightrail.bus.sending import Sending
 from lightrail.bus.store import (
+    INBOX_S,
+    PRUNE_EVERY,
+    PRUNED_MAX,
     AlreadyHandledError,
     ConflictError,
     SagaState,
     Step,
     StoreError,
     Waiting,
+    first_version,
 )
 from lightrail.transport.envelope import decode_head, encode_head
 from lightrail.transport.threads import Threads
@@ -51,10 +56,6 @@ __all__ = ["PostgresqlStore"]
 CONNECTIONS: Final = 8
 """Concurrent transactions; the engine's pool has to have one more connection, for the lock of the
 forwarder."""
-INBOX_S: Final = 7 * 86_400.0
-"""How long handled messages are remembered."""
-PRUNE_EVERY: Final = 1_000
-"""Commits between two deletions of old entries of the inbox."""
 LOCK: Final = 0x4C52_4F42
 """Number of the advisory lock of the process that forwards the outbox."""
 
@@ -92,10 +93,15 @@ SAGAS: Final = Table(
     METADATA,
     Column("saga", Text, primary_key=True),
     Column("key", Text, primary_key=True),
-    Column("version", Integer, nullable=False),
+    Column("version", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
     Column("changed_at", Float, nullable=False),
 )
+NARROW_VERSIONS: Final = text(
+    "select 1 from pg_attribute where attrelid = to_regclass('lightrail_sagas') and attname = 'version' "
+    "and atttypid = 'integer'::regtype"
+)
+"""Whether the table of sagas was made when versions began at 1."""
 
 Value = TypeVar("Value")
 
@@ -113,7 +119,7 @@ class PostgresqlStore:
         self._engine = engine
         self._threads = Threads(CONNECTIONS, "lightrail-store")
         self._lock: Connection | None = None
-        self._commits = 0
+        self._commits = itertools.count()
         self.arrived: asyncio.Event | None = None
         """Set when this process has added messages to the outbox."""
 
@@ -125,6 +131,8 @@ class PostgresqlStore:
                 # Processes that start together create them one after the other.
                 connection.execute(select(func.pg_advisory_xact_lock(LOCK + 1)))
                 METADATA.create_all(connection)
+                if connection.execute(NARROW_VERSIONS).one_or_none() is not None:
+                    connection.execute(text("alter table lightrail_sagas alter column version type bigint"))
 
         await self._in_thread(make)
         self.arrived = asyncio.Event()
@@ -158,7 +166,16 @@ class PostgresqlStore:
                 raise AlreadyHandledError(f"{message} was handled by {context.handler} before")
             yield database
             await self._in_thread(_write, database, Step(context.handler, message, context.sent))
+            await self._in_thread(self._prune, database)
             await self._in_thread(database.commit)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                # What a cancelled handler still executes, such as in a thread of its own, must not get into
+                # the next transaction of a connection of the pool.
+                for each in connected:
+                    with suppress(StoreError):
+                        await self._in_thread(each.invalidate)
+            raise
         finally:
             # Rolls back what is not committed.
             for each in connected:
@@ -173,14 +190,11 @@ class PostgresqlStore:
 
     async def commit(self, step: Step) -> None:
         """Writes all of a step or nothing."""
-        self._commits += 1
-        prunes = self._commits % PRUNE_EVERY == 0
 
         def write() -> None:
             with self._engine.begin() as database:
                 _write(database, step)
-                if prunes:
-                    database.execute(delete(INBOX).where(INBOX.c.handled_at < time.time() - INBOX_S))
+                self._prune(database)
 
         await self._in_thread(write)
         self._has_sent(step.sendings)
@@ -270,6 +284,18 @@ class PostgresqlStore:
 
     # --- inside ------------------------------------------------------------------------------------------
 
+    def _prune(self, database: Connection) -> None:
+        """Deletes old entries of the inbox, with one of PRUNE_EVERY commits."""
+        if next(self._commits) % PRUNE_EVERY == 0:
+            old = (
+                select(INBOX.c.handler, INBOX.c.message)
+                .where(INBOX.c.handled_at < time.time() - INBOX_S)
+                .order_by(INBOX.c.handled_at)
+                .limit(PRUNED_MAX)
+                .with_for_update(skip_locked=True)
+            )
+            database.execute(delete(INBOX).where(tuple_(INBOX.c.handler, INBOX.c.message).in_(old)))
+
     def _has_sent(self, sendings: Sequence[Sending]) -> None:
         if sendings and self.arrived is not None:
             self.arrived.set()
@@ -321,7 +347,13 @@ def _change(database: Connection, step: Step, now: float) -> None:
     if change.version == 0:
         if change.state is None:
             return
-        row = {"saga": change.saga, "key": change.key, "version": 1, "state": change.state, "changed_at": now}
+        row = {
+            "saga": change.saga,
+            "key": change.key,
+            "version": first_version(),
+            "state": change.state,
+            "changed_at": now,
+        }
         begun = postgresql.insert(SAGAS).values(row).on_conflict_do_nothing().returning(SAGAS.c.key)
         is_done = database.execute(begun).one_or_none() is not None
     else:

@@ -5,6 +5,7 @@ Commits of sagas that run at the same time share one sync of the disk. docs/form
 
 import asyncio
 import fcntl
+import itertools
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -15,22 +16,22 @@ from typing import IO, Final
 from lightrail.bus.context import Context
 from lightrail.bus.sending import Sending
 from lightrail.bus.store import (
+    INBOX_S,
+    PRUNE_EVERY,
+    PRUNED_MAX,
     AlreadyHandledError,
     ConflictError,
     SagaState,
     Step,
     StoreError,
     Waiting,
+    first_version,
 )
 from lightrail.transport.envelope import decode_head, encode_head
 from lightrail.transport.threads import Threads
 
 BUSY_S: Final = 30.0
 """How long a transaction waits for that of another process."""
-INBOX_S: Final = 7 * 86_400.0
-"""How long handled messages are remembered."""
-PRUNE_EVERY: Final = 1_000
-"""Commits between two deletions of old entries of the inbox."""
 STEPS_MAX: Final = 500
 """Most steps of one commit."""
 TABLES: Final = (
@@ -72,7 +73,7 @@ class SqliteStore:
         self._lock: IO[bytes] | None = None
         self._steps: list[tuple[Step, asyncio.Future[None]]] = []
         self._committing: asyncio.Task[None] | None = None
-        self._commits = 0
+        self._commits = itertools.count()
         self.arrived: asyncio.Event | None = None
         """Set when this process has added messages to the outbox."""
 
@@ -121,10 +122,18 @@ class SqliteStore:
                 yield database
                 step = Step(context.handler, message, context.sent)
                 await self._threads.call(_write, database, step)
+                await self._threads.call(self._prune, database)
                 await self._threads.call(database.execute, "commit")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    await self._threads.call(database.execute, "rollback")
+            except BaseException as error:
+                try:
+                    with suppress(sqlite3.Error):
+                        await self._threads.call(database.execute, "rollback")
+                finally:
+                    if not isinstance(error, Exception):
+                        # What a cancelled handler still executes, such as in a thread of its own, must not be
+                        # committed by itself, nor with the next transaction.
+                        self._application = None
+                        await self._threads.call(database.close)
                 raise
         self._has_sent(context.sent)
         context.sent.clear()
@@ -174,9 +183,7 @@ class SqliteStore:
                     database.execute("rollback to step")
                     results.append(error)
                 database.execute("release step")
-            self._commits += 1
-            if self._commits % PRUNE_EVERY == 0:
-                database.execute("delete from lightrail_inbox where handled_at < ?", (time.time() - INBOX_S,))
+            self._prune(database)
             database.execute("commit")
         except BaseException:
             with suppress(sqlite3.Error):
@@ -282,6 +289,15 @@ class SqliteStore:
             raise StoreError(f"{self.path}: expected a database of SQLite: {error}") from error
         return database
 
+    def _prune(self, database: sqlite3.Connection) -> None:
+        """Deletes old entries of the inbox, with one of PRUNE_EVERY commits."""
+        if next(self._commits) % PRUNE_EVERY == 0:
+            database.execute(
+                "delete from lightrail_inbox where (handler, message) in (select handler, message "
+                "from lightrail_inbox where handled_at < ? order by handled_at limit ?)",
+                (time.time() - INBOX_S, PRUNED_MAX),
+            )
+
     def _has_sent(self, sendings: Sequence[Sending]) -> None:
         if sendings and self.arrived is not None:
             self.arrived.set()
@@ -321,8 +337,8 @@ def _change(database: sqlite3.Connection, step: Step, now: float) -> None:
     if change.version == 0 and change.state is not None:
         try:
             database.execute(
-                "insert into lightrail_sagas (saga, key, version, state, changed_at) values (?, ?, 1, ?, ?)",
-                (change.saga, change.key, change.state, now),
+                "insert into lightrail_sagas (saga, key, version, state, changed_at) values (?, ?, ?, ?, ?)",
+                (change.saga, change.key, first_version(), change.state, now),
             )
         except sqlite3.IntegrityError:
             raise ConflictError(f"{change.saga} {change.key} was begun meanwhile") from None

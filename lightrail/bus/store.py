@@ -4,13 +4,30 @@ One commit writes all three, so that a message has its effects once: the message
 after the commit, and a message that is delivered again is found in the inbox.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from lightrail.bus.errors import BusError
 from lightrail.bus.sending import Sending
 from lightrail.transport import Envelope
+
+INBOX_S: Final = 7 * 86_400.0
+"""How long handled messages are remembered."""
+PRUNE_EVERY: Final = 1_000
+"""Commits between two deletions of old entries of the inbox, of which the first is at the first commit."""
+PRUNED_MAX: Final = 10_000
+"""Most entries of one deletion, which is part of a handler's transaction."""
+
+
+def first_version() -> int:
+    """The version of a saga that begins; the following ones count up from it.
+
+    It is random: with a constant, a saga that ended and one that began under its key meanwhile would have the
+    same versions, and a step on the former could overwrite the latter.
+    """
+    return secrets.randbits(62) + 1
 
 
 class StoreError(BusError):
@@ -31,7 +48,7 @@ class SagaState:
 
     Attributes:
         state: JSON.
-        version: number of its changes.
+        version: another one after each change, and not that of any saga before.
     """
 
     state: str

@@ -216,7 +216,7 @@ def refuse_without_users(settings: Settings, has_users: bool) -> None:
             "no user is defined and %s can be reached from outside: every client has all rights", outside[0]
         )
     else:
-        log.info("no user is defined: ANONYMOUS is allowed, on loopback only")
+        log.info("no user is defined: clients need no password, on loopback only")
 
 
 def reserve_all(settings: Settings, reserved: ExitStack) -> Settings:

@@ -16,6 +16,7 @@ from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.logins import LOCAL, Logins, TooManyLoginsError, source_of
 from lightrail.cluster.users import UserRecord
 from lightrail.model.endpoint import is_loopback
+from lightrail.model.setting_values import WITHOUT_USER
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import Caller
@@ -146,7 +147,7 @@ class Authentication:
         """The client chose a mechanism."""
         if mechanism not in self.mechanisms:
             return Step(reason=f"mechanism {mechanism!r} is not offered to this client")
-        if mechanism == "ANONYMOUS":
+        if mechanism in WITHOUT_USER:
             return Step(user="anonymous")
         if mechanism == "EXTERNAL":
             return Step(user=self._certificate)
@@ -178,6 +179,10 @@ class Authentication:
 
     async def _plain(self, response: bytes) -> Step:
         user, password = sasl.parse_plain(response)
+        if not self._users_defined:
+            # Clients are configured with users of other brokers, as guest:guest: the name is shown, and all
+            # clients have all rights.
+            return Step(user=user)
         record = await self._owner.logins.verify(self._source, user, password, lambda: not self.is_abandoned)
         if record is None:
             if self.is_abandoned:

@@ -73,7 +73,8 @@ async def _authenticator(process: Process, joining: Joining) -> Authenticator:
     joining.refuse_strangers(authenticator.has_users)
     if not authenticator.has_users:
         log.warning(
-            "no user is defined: every client on this machine is accepted; see `lightrail-admin user add`"
+            "no user is defined: every client on this machine is accepted, with any password; see "
+            "`lightrail-admin user add`"
         )
     return authenticator
 

@@ -19,6 +19,7 @@ from lightrail.model.destinations import parse_patterns
 from lightrail.model.endpoint import Endpoint, endpoint, endpoint_or_host, endpoints, host_name
 from lightrail.model.setting_values import (
     SASL_MECHANISMS,
+    WITHOUT_USER,
     SettingsError,
     choice,
     flag,
@@ -325,14 +326,15 @@ class Settings:
         """SASL mechanisms for one connection, the preferred first; empty means that nobody may log in.
 
         ``loopback`` is about the peer's address. With no user defined, ANONYMOUS is for loopback only, unless
-        insecure_no_users is set. PLAIN shows the password to everybody on the network path, so beyond
-        loopback it needs TLS, unless plain_without_tls is set.
+        insecure_no_users is set; on loopback PLAIN is offered, too, for clients that are configured with a
+        user, and accepts every password. PLAIN shows the password to everybody on the network path, so
+        beyond loopback it needs TLS, unless plain_without_tls is set.
         """
         if not has_users:
-            return ("ANONYMOUS",) if loopback or self.insecure_no_users else ()
+            return (*WITHOUT_USER, "PLAIN") if loopback else WITHOUT_USER if self.insecure_no_users else ()
         plain = loopback or tls or self.plain_without_tls
         offered = tuple(name for name in self.sasl_mechanisms if plain or name != "PLAIN")
-        return (*offered, "ANONYMOUS") if self.allow_anonymous else offered
+        return (*offered, *WITHOUT_USER) if self.allow_anonymous else offered
 
     def to_json(self) -> str:
         """One line that from_json reads, by which the supervisor passes settings to its children."""

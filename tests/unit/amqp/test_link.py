@@ -103,11 +103,14 @@ def test_coordinators_unsettled_maps_and_dynamic_nodes_are_shown_to_the_caller()
     assert event.link.source.dynamic is True
 
 
-def test_a_sender_must_say_its_initial_delivery_count() -> None:
+def test_a_sender_without_an_initial_delivery_count_begins_at_0() -> None:
     peer = opened()
     (event,) = peer.say(attach_sender(initial_delivery_count=None))
-    assert isinstance(event, events.Detached)
-    assert conditions_of(peer.hear()) == [("detach", "amqp:invalid-field")]
+    assert isinstance(event, events.Attached)
+    event.link.accept()
+    event.link.grant(5)
+    _, flow = peer.hear()
+    assert (flow.delivery_count, flow.link_credit) == (0, 5)
 
 
 def test_an_attach_too_large_for_the_peers_frames_ends_the_session() -> None:

@@ -253,10 +253,6 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         r"attach.source: expected \*:source, found target",
     ),
     "error that is no error": (composite_of(0x18, Described(ULong(0x24), [])), "expected error, found accep"),
-    "error inside without condition": (
-        composite_of(0x18, Described(ULong(0x1D), [])),
-        "close.error: expected error.condition, which is mandatory",
-    ),
     "delivery tag too long": (
         composite_of(0x14, UInt(0), UInt(0), b"x" * (DELIVERY_TAG_BYTES_MAX + 1)),
         "transfer.delivery-tag: expected at most 32 octets",
@@ -269,10 +265,11 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         composite_of(0x18, Described(ULong(0x1D), [Symbol("c"), None, {None: 2}])),
         "symbol key",
     ),
-    "array of strings for symbols": (
-        composite_of(0x40, Array(["PLAIN"], 0xA1)),
+    "array of strings beyond ASCII for symbols": (
+        composite_of(0x40, Array(["PLÄIN"], 0xA1)),
         "expected an array of symbols",
     ),
+    "string beyond ASCII for a symbol": (composite_of(0x41, "PLÄIN"), "expected ASCII"),
     "no mechanism": (composite_of(0x40, Array([], 0xA3)), "which is mandatory"),
 }
 
@@ -290,6 +287,20 @@ def test_one_symbol_and_an_empty_array_of_symbols() -> None:
     assert encode_performative(Coordinator(capabilities=[])) == encode_performative(Coordinator())
     alone: Any = "a"
     assert encode_performative(Coordinator(capabilities=alone)) == composite_of(0x30, Symbol("a"))
+
+
+def test_an_error_without_a_condition_is_an_internal_error() -> None:
+    """Clients reject messages with a description alone."""
+    rejected = whole(composite_of(0x25, Described(ULong(0x1D), [None, "bad"])))
+    assert rejected == Rejected(error=AmqpError(condition=Symbol("amqp:internal-error"), description="bad"))
+
+
+def test_strings_are_read_as_symbols() -> None:
+    for sent in ("a", Array(["a"], 0xA1), Array(["a"], 0xB1)):
+        read = whole(composite_of(0x30, sent))
+        assert read == Coordinator(capabilities=[Symbol("a")])
+        assert type(read.capabilities[0]) is Symbol
+    assert type(whole(composite_of(0x41, "PLAIN")).mechanism) is Symbol
 
 
 def test_strings_are_taken_for_symbols_as_keys() -> None:

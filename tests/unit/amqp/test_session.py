@@ -379,12 +379,15 @@ def test_echo_for_the_session_is_answered_with_its_state() -> None:
     assert (flow.incoming_window, flow.handle, flow.echo) == (50, None, False)
 
 
-def test_link_state_without_a_handle_is_an_invalid_field() -> None:
+@pytest.mark.parametrize("field", ["delivery_count", "link_credit", "available", "drain"])
+def test_the_state_of_a_link_without_a_handle_is_passed_over(field: str) -> None:
     peer = opened()
-    peer.say(
-        Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=1, link_credit=4)
-    )
-    assert conditions_of(peer.hear()) == [("end", "amqp:invalid-field")]
+    link = peer.receiver(credit=3)
+    flow = Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=1, echo=True)
+    setattr(flow, field, field == "drain" or 4)
+    assert peer.say(flow) == []
+    (answer,) = peer.hear()
+    assert (answer.handle, link.credit, link.session.remote_incoming_window) == (None, 3, 9)
 
 
 def test_flow_with_properties_goes_through_the_complete_decoder() -> None:

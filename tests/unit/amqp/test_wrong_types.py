@@ -73,8 +73,9 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "uint": {"uint"},
     "ulong": {"ulong"},
     "string": {"string"},
-    "symbol": {"symbol"},
-    "symbol multiple": {"symbol", "symbols"},
+    # Several clients send strings where symbols stand: ADR 55.
+    "symbol": {"symbol", "string"},
+    "symbol multiple": {"symbol", "symbols", "string"},
     "delivery-tag": {"binary"},
     "sender-settle-mode": {"ubyte"},
     "receiver-settle-mode": {"ubyte"},

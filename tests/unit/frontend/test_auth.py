@@ -13,6 +13,8 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.users import UserRecord
 from lightrail.frontend.auth import Authentication, Authenticator, Step
 from lightrail.model.settings import Settings
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.rights import Caller
 
 Value = TypeVar("Value")
 ITERATIONS = 4_096
@@ -58,7 +60,7 @@ async def begin(*users: str, host: str = "127.0.0.1", tls: Any = None, **setting
 
 def test_without_users_everybody_on_this_machine_gets_in_and_nobody_else() -> None:
     here = run(begin())
-    assert here.mechanisms == ("ANONYMOUS",)
+    assert here.mechanisms == ("ANONYMOUS", "MSSBCBS", "PLAIN")
     assert here.anonymous
     there = run(begin(host="10.0.0.1"))
     assert there.mechanisms == ()
@@ -72,7 +74,7 @@ def test_with_users_a_password_is_needed() -> None:
     assert not here.anonymous
     assert "PLAIN" not in run(begin("ann", host="10.0.0.1")).mechanisms
     assert "PLAIN" in run(begin("ann", host="10.0.0.1", tls=FakeTls(None))).mechanisms
-    assert run(begin("ann", allow_anonymous=True)).mechanisms[-1] == "ANONYMOUS"
+    assert run(begin("ann", allow_anonymous=True)).mechanisms[-2:] == ("ANONYMOUS", "MSSBCBS")
 
 
 def test_users_that_come_later_are_seen_by_the_next_connection() -> None:
@@ -108,10 +110,24 @@ async def start(mechanism: str, response: bytes | None, *users: str, **options: 
 
 
 def test_anonymous() -> None:
-    assert run(start("ANONYMOUS", None)).user == "anonymous"
-    refused = run(start("ANONYMOUS", None, "ann"))
-    assert refused.user is None
-    assert "not offered" in refused.reason
+    for mechanism in ("ANONYMOUS", "MSSBCBS"):
+        assert run(start(mechanism, None)).user == "anonymous"
+        assert run(start(mechanism, None, "ann", allow_anonymous=True)).user == "anonymous"
+        refused = run(start(mechanism, None, "ann"))
+        assert refused.user is None
+        assert "not offered" in refused.reason
+
+
+def test_without_users_plain_accepts_every_password_on_this_machine_alone() -> None:
+    assert run(start("PLAIN", b"\0guest\0guest")).user == "guest"
+    there = run(start("PLAIN", b"\0guest\0guest", host="10.0.0.1", insecure_no_users=True))
+    assert there.user is None
+
+    async def caller() -> Caller:
+        authentication = await begin()
+        return authentication.caller("guest", Directory(MemoryCoordinator()))
+
+    assert run(caller()) == Caller("guest", everything=True)
 
 
 def test_plain() -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
 from lightrail.amqp.performatives import Coordinator, TransactionalState
-from lightrail.amqp.phases import HEADER
+from lightrail.amqp.phases import CLOSING, HEADER
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.client import Client
 from lightrail.frontend.connections import ConnectionFrontend
@@ -131,7 +131,6 @@ class ClientConnection(WebSocketConnection):
         except Exception:
             log.exception("an internal error ends the connection from %s", self.client.peer)
             self.close(conditions.INTERNAL_ERROR, "an internal error of the broker ended this connection")
-            self._end_links()
         self.touch()
 
     def _begin_websocket(self, data: bytes) -> None:
@@ -187,7 +186,6 @@ class ClientConnection(WebSocketConnection):
             self.unfinished_bytes = amqp.unfinished_bytes
             if not self.frontend.intake.unfinished(self, self.unfinished_bytes):
                 self.close(conditions.RESOURCE_LIMIT_EXCEEDED, "too many messages have begun and not ended")
-                self._end_links()
         if amqp.has_more and not self.has_more and self.transport is not None:
             self.has_more = True
             if not self.transport.is_closing():
@@ -253,6 +251,9 @@ class ClientConnection(WebSocketConnection):
         if amqp.phase != self._phase:
             # A deadline of the new phase may be sooner than the present one.
             self._phase, self.deadline_ms = amqp.phase, None
+            if amqp.phase == CLOSING:
+                self._end_links()
+                self._end_output()
         if self.deadline_ms is None:
             self.frontend.deadlines.schedule(self)
 
@@ -382,8 +383,7 @@ class ClientConnection(WebSocketConnection):
         self._end_links()
 
 
-Handler = Callable[[ClientConnection, Any], None]
-_HANDLERS: dict[type, Handler] = {
+_HANDLERS: dict[type, Callable[[ClientConnection, Any], None]] = {
     events.SaslInit: ClientConnection._sasl,
     events.SaslResponse: ClientConnection._sasl,
     events.OpenAsked: ClientConnection._open_asked,

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from lightrail.amqp.backlog import Backlog
+from lightrail.amqp.errors import EndedError
 from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.link_endpoint import LinkEndpoint, LinkSession
 from lightrail.amqp.performatives import Transfer, encode_performative
@@ -180,7 +181,7 @@ class AgainSender(LinkEndpoint):
         state: Any = None,
     ) -> None:
         if self.state != ATTACHED:
-            return
+            raise EndedError(f"{self!r} has ended, and sends nothing")
         again = Again(
             number, payload, message_format, resume=resume, settled=settled, aborted=aborted, state=state
         )

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lightrail.amqp import frames
-from lightrail.amqp.errors import ConnectionProtocolError, FramingError, LocalError
+from lightrail.amqp.errors import ConnectionProtocolError, EndedError, FramingError, LocalError
 from lightrail.amqp.events import Closed, Event, OpenAsked, Opened
 from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import AmqpError, Begin, Close, Open, encode_performative, make_error
@@ -143,9 +143,14 @@ class ConnectionEndpoint:
         )
 
     def begin(self) -> Session:
-        """Begin a session from our side; the event Begun follows the peer's answer."""
-        if not self._open_sent or self.phase > OPEN:
-            raise LocalError("begin can only be sent between open and close")
+        """Begin a session from our side; the event Begun follows the peer's answer.
+
+        Raises EndedError when the connection has ended.
+        """
+        if self.phase > OPEN:
+            raise EndedError("begin can only be sent before close")
+        if not self._open_sent:
+            raise LocalError("begin can only be sent after open")
         if len(self._channels) > self.peer_channel_max:
             raise LocalError(f"the peer takes {self.peer_channel_max + 1} sessions at a time")
         session = self._new_session()

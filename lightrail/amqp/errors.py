@@ -1,7 +1,8 @@
 """Errors of the engine: wrong commands of the caller, and protocol errors of the peer by what they end.
 
-As in h11, local and remote errors are distinct. `LocalError` is raised to the caller of a command. The others
-are raised and caught inside the engine, which answers them with close, end or detach.
+As in h11, local and remote errors are distinct. `LocalError` is raised to the caller of a command, and so is
+`EndedError`, for a command that came too late. The others are raised and caught inside the engine, which
+answers them with close, end or detach.
 """
 
 from lightrail.model import conditions
@@ -9,6 +10,13 @@ from lightrail.model import conditions
 
 class LocalError(Exception):
     """A command that is not allowed in this state; nothing has been written."""
+
+
+class EndedError(LocalError):
+    """A command to a link, session or connection that either side has ended; nothing has been written.
+
+    The caller does not know of the end yet: its event is among those that are still to be handled.
+    """
 
 
 class ProtocolError(Exception):

@@ -1,7 +1,10 @@
 """A link as its caller sees it: state and commands (transport 2.6); link_endpoint.py has how they change.
 
-Commands to a link that is detaching or detached do nothing, as the caller may not know of the peer's detach;
-only a command that could never have been right raises LocalError.
+The engine is ahead of its caller, who learns from an event that a link, its session or its connection has
+ended. A command in between has no effect, and says so where something could be lost by it: one that sends
+messages raises EndedError, one that settles returns the number of deliveries that it settled, and a grant
+returns whether it was sent. What ends a link, answers its attach or its drain is meaningless by then, and
+does nothing. A command that could never have been right raises LocalError.
 
 Deliveries that we send are numbered per link from 0 in order of send(); the caller's credit is the number
 below which it may send. Inside, delivery-count is an integer that does not wrap; it differs from that number
@@ -176,20 +179,27 @@ class Link:
 
     # --- incoming links ----------------------------------------------------------------------------------
 
-    def grant(self, credit: int, drain: bool = False, echo: bool = False) -> None:
-        """Incoming: set the link-credit, counted from the deliveries received so far (2.6.7)."""
+    def grant(self, credit: int, drain: bool = False, echo: bool = False) -> bool:
+        """Incoming: set the link-credit, counted from the deliveries received so far (2.6.7).
+
+        Returns whether the link has not ended; otherwise no message and no end of the drain follows.
+        """
         raise LocalError(f"{self!r} is a sender: the peer grants its credit")
 
-    def settle(self, first: int, last: int, state: Any = ..., settled: bool = True) -> None:
+    def settle(self, first: int, last: int, state: Any = ..., settled: bool = True) -> int:
         """Incoming: send an outcome, by default accepted, of deliveries first..last, ids of Transfers events.
 
         With rcv-settle-mode second the disposition is sent unsettled, and SenderSettled follows. Deliveries
-        that the sender has settled are passed over: it has forgotten them.
+        that the sender has settled are passed over: it has forgotten them. Returns the number of deliveries
+        whose outcome is sent: 0 when the link has ended.
         """
         raise LocalError(f"{self!r} is a sender: its deliveries are settled with settle_sent")
 
-    def release_unsettled(self) -> None:
-        """Incoming: release every delivery that has no outcome, so that others may receive it."""
+    def release_unsettled(self) -> int:
+        """Incoming: release every delivery that has no outcome, so that others may receive it.
+
+        Returns their number: 0 when the link has ended.
+        """
         raise LocalError(f"{self!r} is a sender: its deliveries are settled with settle_sent")
 
     def keep_tags(self) -> None:
@@ -238,27 +248,27 @@ class Link:
 
         The caller stays below the limit of the newest Credit event, and does not change the bytes behind a
         read-only view. What exceeds the peer's session window waits here until the peer's flow opens it.
+        Raises EndedError when the link has ended: no message of the call was sent.
         """
         raise LocalError(f"{self!r} is a receiver and can't send")
 
     def send_one(self, payload: bytes, message_format: int = 0, settled: bool = False) -> None:
-        """Outgoing: send a single message."""
+        """Outgoing: send a single message. Raises EndedError, as `send`."""
         self.send(1, (len(payload),), payload, 0, settled, message_format)
 
     def drained(self) -> None:
         """Outgoing: everything available has been sent; use up the credit if the peer still asks for it."""
         raise LocalError(f"{self!r} is a receiver: only a sender answers drain")
 
-    def settle_sent(self, first: int, last: int, state: Any = None) -> None:
-        """Outgoing: settle deliveries first..last (the link's own numbers), with a disposition."""
+    def settle_sent(self, first: int, last: int, state: Any = None) -> int:
+        """Outgoing: settle deliveries first..last (the link's own numbers), with a disposition.
+
+        Returns how many the peer had not settled: 0 when the link has ended.
+        """
         raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
 
     def forget_sent(self, first: int, last: int) -> None:
         """Outgoing: deliveries first..last are settled, which the peer learns elsewhere: no disposition."""
-        raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
-
-    def take_back(self, first: int, last: int, state: Any) -> int:
-        """Outgoing: settle deliveries like settle_sent; returns how many the peer had not settled."""
         raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
 
     def forget_state(self, state: TransactionalState) -> None:
@@ -308,6 +318,8 @@ class Link:
         Args:
             number: below that of every new delivery; rising, but for settled and aborted ones.
             resume: the peer has the delivery in its map; it ignores a resumed one that it does not know.
+
+        Raises EndedError, as `send`.
         """
         raise LocalError(f"{self!r} is a receiver and can't send")
 

@@ -129,16 +129,17 @@ class ReceivingLink(LinkEndpoint):
 
     # --- credit ------------------------------------------------------------------------------------------
 
-    def grant(self, credit: int, drain: bool = False, echo: bool = False) -> None:
+    def grant(self, credit: int, drain: bool = False, echo: bool = False) -> bool:
         if self.state == ATTACHING:
             raise LocalError(f"{self!r} is not accepted yet: no flow before the attach")
         if self.state != ATTACHED:
-            return
+            return False
         self.credit = credit
         self.drain = drain
         if credit > self.allowed:
             self.allowed = credit
         self.write_flow(drain, echo)
+        return True
 
     def on_flow(
         self, delivery_count: int | None, credit: int | None, available: int | None, drain: bool, echo: bool
@@ -371,30 +372,37 @@ class ReceivingLink(LinkEndpoint):
         assembly.repeated = repeated
         return assembly
 
-    def release_unsettled(self) -> None:
+    def release_unsettled(self) -> int:
         if self.state != ATTACHED:
-            return
+            return 0
         session = self.session
         encoded = encode_state(RELEASED)
+        count = 0
         while found := session.incoming.take(0, _ALL, self):
             for part in found:
                 session.write_disposition(True, part.first, part.last, True, encoded)
+                count += part.last - part.first + 1
+        return count
 
-    def settle(self, first: int, last: int, state: Any = ACCEPTED, settled: bool = True) -> None:
+    def settle(self, first: int, last: int, state: Any = ACCEPTED, settled: bool = True) -> int:
         if last < first:
             raise LocalError(f"expected a range of delivery-ids, found {first}..{last}")
         if self.state != ATTACHED:
-            return
+            return 0
         session = self.session
         unsettled = session.incoming
         encoded = encode_state(state)
+        count = 0
         if self.rcv_settle_mode == SETTLE_FIRST and settled:
             for part in unsettled.take(first, last, self):
                 session.write_disposition(True, part.first, part.last, True, encoded)
-            return
+                count += part.last - part.first + 1
+            return count
         for found in unsettled.find(first, last):
             if found.link is self:
                 done = settled and not found.second
                 if done:
                     unsettled.take(found.first, found.last, self)
                 session.write_disposition(True, found.first, found.last, done, encoded)
+                count += found.last - found.first + 1
+        return count

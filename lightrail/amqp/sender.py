@@ -11,7 +11,7 @@ from typing import Any, Final
 from lightrail.amqp import frames
 from lightrail.amqp.again import AgainSender
 from lightrail.amqp.backlog import Backlog
-from lightrail.amqp.errors import LinkProtocolError, LocalError
+from lightrail.amqp.errors import EndedError, LinkProtocolError, LocalError
 from lightrail.amqp.events import Acquire, Credit
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_MIXED, SETTLE_SETTLED
 from lightrail.amqp.link_endpoint import LinkSession, encode_state, errant
@@ -153,7 +153,7 @@ class SendingLink(AgainSender):
         if self.state != ATTACHED:
             if self.state < ATTACHED:
                 raise LocalError(f"{self!r} is not attached yet")
-            return
+            raise EndedError(f"{self!r} has ended, and sends nothing")
         if self.sent + count > self._limit_max:
             raise LocalError(
                 f"{self!r} may send deliveries below {self._limit_max}, found {count} more after {self.sent}"
@@ -323,15 +323,7 @@ class SendingLink(AgainSender):
             entry.index = index + 1
         return True
 
-    def settle_sent(self, first: int, last: int, state: Any = None) -> None:
-        if self.state != ATTACHED:
-            return
-        session = self.session
-        encoded = encode_state(state)
-        for part in session.outgoing.take_numbered(self, first, last):
-            session.write_disposition(False, part.first, part.last, True, encoded)
-
-    def take_back(self, first: int, last: int, state: Any) -> int:
+    def settle_sent(self, first: int, last: int, state: Any = None) -> int:
         if self.state != ATTACHED:
             return 0
         session = self.session

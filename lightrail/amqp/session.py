@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from lightrail.amqp.errors import (
     ConnectionProtocolError,
+    EndedError,
     LinkProtocolError,
     LocalError,
     SessionProtocolError,
@@ -119,9 +120,11 @@ class Session(Settlement):
 
         Args:
             unsettled: tags and our states of deliveries of a former attach (2.6.13); see AttachAnswer.
+
+        Raises EndedError when the session has ended.
         """
         if self.state not in (MAPPED, BEGIN_SENT):
-            raise LocalError(f"{self!r} is ended: no link can be attached")
+            raise EndedError(f"{self!r} has ended: no link can be attached")
         key = (name, is_sender)
         if self._requests is None:
             self._requests = {}

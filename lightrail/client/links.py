@@ -1,8 +1,9 @@
 """The open links of a connection: attached on each new connection, and again if the broker ended one."""
 
+from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
-from lightrail.amqp.errors import LocalError
+from lightrail.amqp.errors import EndedError, LocalError
 from lightrail.amqp.performatives import AmqpError
 from lightrail.client.errors import ClientError, link_error
 from lightrail.client.link import Link, LinkConnection
@@ -64,7 +65,9 @@ class Links:
         """Opens a link. Raises ClientError if the broker accepts no more links."""
         if self._wire is not None and self._sessions is not None:
             try:
-                link.attach(self._wire, self._sessions.with_room())
+                # After an end of the connection that is handled in this turn, the next one attaches it.
+                with suppress(EndedError):
+                    link.attach(self._wire, self._sessions.with_room())
             except (ClientError, LocalError) as error:
                 raise ClientError(f"{link.address}: {error}") from None
         self._open[link] = None
@@ -116,7 +119,8 @@ class Links:
 
     def _attach(self, link: Link, wire: Wire, sessions: Sessions) -> None:
         try:
-            link.attach(wire, sessions.with_room())
+            with suppress(EndedError):
+                link.attach(wire, sessions.with_room())
         except (ClientError, LocalError) as error:
             # This broker may accept fewer links than the previous one.
             link.end(ClientError(f"{link.address}: {error}"))

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from lightrail.amqp.events import ACCEPTED as WIRE_ACCEPTED
 from lightrail.amqp.performatives import Accepted, Declared, Modified, Rejected, Released, TransactionalState
+from lightrail.model import conditions
 
 
 class OutcomeKind(Enum):
@@ -82,3 +83,12 @@ def outcome_of(state: Any) -> Outcome:
                 annotations=state.message_annotations or {},
             )
     return Outcome(OutcomeKind.UNKNOWN, description=f"the peer settled with {type(state).__name__}")
+
+
+def outcome_of_size(found: int, most: int) -> Outcome:
+    """The outcome of a message that exceeds the broker's max-message-size, and would end its link."""
+    return Outcome(
+        OutcomeKind.REJECTED,
+        conditions.MESSAGE_SIZE_EXCEEDED,
+        f"expected messages of at most {most} bytes (max-message-size), found one of {found}",
+    )

@@ -166,9 +166,8 @@ class Receiver(Link):
         self.flush()
         self._stop(error)
         try:
-            if link.credit > 0:
+            if link.credit > 0 and link.grant(link.credit, drain=True):
                 self._drained = self._connection.loop.create_future()
-                link.grant(link.credit, drain=True)
                 assert self._wire is not None
                 self._wire.touch()
                 async with asyncio.timeout(CLOSE_S):

@@ -95,13 +95,3 @@ def deliveries_max(link: EngineLink) -> int:
 def goes_on_after(error: AmqpError | None) -> bool:
     """Whether a link that the broker has detached is to be resumed."""
     return error is None or str(error.condition) in _GOES_ON
-
-
-def outcome_of_size(found: int, most: int) -> Outcome:
-    """The outcome of a message that exceeds the broker's max-message-size: sent again, it would end each
-    resumed link."""
-    return Outcome(
-        OutcomeKind.REJECTED,
-        conditions.MESSAGE_SIZE_EXCEEDED,
-        f"expected messages of at most {most} bytes (max-message-size), found one of {found}",
-    )

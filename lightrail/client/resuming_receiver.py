@@ -15,10 +15,12 @@ broker decides:
 """
 
 import asyncio
+from contextlib import suppress
 from itertools import repeat
 from typing import Any, Final
 
 from lightrail.amqp import events
+from lightrail.amqp.errors import EndedError
 from lightrail.amqp.events import RELEASED
 from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.link import Link as EngineLink
@@ -322,7 +324,9 @@ class ResumingReceiver(Receiver):
         repeats, wire, link = self._repeats, self._wire, self._link
         if repeats and error is None and wire is not None and link is not None:
             self._drop()
-            self.attach(wire, link.session)  # type: ignore[arg-type]
+            # After an end of the connection that is handled in this turn, the next one attaches it.
+            with suppress(EndedError):
+                self.attach(wire, link.session)  # type: ignore[arg-type]
             return
         if not goes_on_after(error) and self._attached:
             self._kept_s = 0

@@ -17,17 +17,20 @@ broker's map a forgotten link can't be distinguished from one that stored nothin
 import asyncio
 import secrets
 from array import array
+from contextlib import suppress
 from itertools import accumulate
 from typing import Final
 
 from lightrail.amqp import events
+from lightrail.amqp.errors import EndedError
+from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.link import Link as EngineLink
 from lightrail.amqp.performatives import AmqpError, Received, Source, Target, TransactionalState
 from lightrail.amqp.receiver import OUTCOMES
 from lightrail.amqp.session import Session
 from lightrail.client.errors import ClientError
 from lightrail.client.link import LinkConnection
-from lightrail.client.outcomes import Outcome, outcome_of
+from lightrail.client.outcomes import Outcome, outcome_of, outcome_of_size
 from lightrail.client.resuming import (
     UNKNOWN_TOO_LATE,
     Resume,
@@ -35,7 +38,6 @@ from lightrail.client.resuming import (
     goes_on_after,
     kept_s,
     now_s,
-    outcome_of_size,
 )
 from lightrail.client.sender import Sender
 from lightrail.client.wire import Wire
@@ -179,7 +181,8 @@ class ResumingSender(Sender):
             self._timer.cancel()
             self._timer = None
         had_s, self._kept_s = self._kept_s, kept_s(link, link.attach.target)
-        if self._sent:
+        if self._sent and link.state == ATTACHED:
+            # Otherwise the link has ended in this turn, and the next attach compares the maps.
             self._compare(link, had_s)
             self._wake()
         self._lived_at = self._attached_at
@@ -229,7 +232,9 @@ class ResumingSender(Sender):
         goes_on = goes_on_after(error) or not self._attached
         self._suspend()
         if repeats and error is None and wire is not None and link is not None:
-            self.attach(wire, link.session)  # type: ignore[arg-type]
+            # After an end of the connection that is handled in this turn, the next one attaches it.
+            with suppress(EndedError):
+                self.attach(wire, link.session)  # type: ignore[arg-type]
         elif not self._kept_s or not goes_on:
             super().detached(error)
         else:

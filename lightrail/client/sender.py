@@ -19,7 +19,7 @@ from lightrail.client.errors import ClientError, ClosedError, SendError, WindowF
 from lightrail.client.keywords import MessageFields
 from lightrail.client.link import Link, LinkConnection
 from lightrail.client.message import Message
-from lightrail.client.outcomes import ACCEPTED, UNKNOWN, Outcome, outcome_of
+from lightrail.client.outcomes import ACCEPTED, UNKNOWN, Outcome, outcome_of, outcome_of_size
 from lightrail.client.wire import Wire
 
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
@@ -338,10 +338,16 @@ class Sender(Link):
         waiting = self._waiting
         payloads: list[bytes] = []
         presettled = self._presettled
+        largest = link.peer_max_message_size
         state = waiting[0][2]
         while waiting and len(payloads) < room and waiting[0][2] is state:
             payload, answer, _ = waiting.popleft()
             if answer.cancelled():
+                continue
+            if largest and len(payload) > largest:
+                # It would end the link, and the outcomes of all other messages would be unknown.
+                answer.set_result(outcome_of_size(len(payload), largest))
+                self._wake()
                 continue
             if presettled:
                 answer.set_result(ACCEPTED)

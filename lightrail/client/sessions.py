@@ -6,7 +6,7 @@ not wait for the answer.
 """
 
 from lightrail.amqp.connection import Connection as Engine
-from lightrail.amqp.errors import LocalError
+from lightrail.amqp.errors import EndedError, LocalError
 from lightrail.amqp.session import Session
 from lightrail.client.errors import ClientError
 
@@ -26,7 +26,7 @@ class Sessions:
     def with_room(self) -> Session:
         """A session with room for another link, begun if there is none.
 
-        Raises ClientError if the broker accepts no more sessions.
+        Raises ClientError if the broker accepts no more sessions, EndedError after the end of the connection.
         """
         # Usually the newest has room; older ones have room after links ended.
         for session in reversed(self._all):
@@ -34,6 +34,8 @@ class Sessions:
                 return session
         try:
             session = self._engine.begin()
+        except EndedError:
+            raise
         except LocalError:
             raise ClientError(
                 f"expected room for another link, and the broker accepts {self._handle_max + 1} on each of "

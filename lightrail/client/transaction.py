@@ -7,6 +7,7 @@ async with connection.transaction() as transaction:
 The broker applies nothing before the end of the block. An exception in the block rolls everything back.
 """
 
+from collections import deque
 from contextlib import suppress
 from typing import Any, Final, Unpack
 
@@ -27,11 +28,12 @@ from lightrail.client.errors import ClientError, ClosedError, LostError, SendErr
 from lightrail.client.keywords import MessageFields
 from lightrail.client.link import LinkConnection
 from lightrail.client.outcomes import TRANSACTION_ID, Outcome, OutcomeKind
-from lightrail.client.sender import Sender, encoded
+from lightrail.client.sender import Answer, Sender, encoded
 from lightrail.client.wire import Wire
 
 WINDOW: Final = 100
 """Requests of a coordinator without an answer."""
+NOT_SENT: Final = Outcome(OutcomeKind.RELEASED, description="the connection was lost before the commit")
 NOT_OPEN: Final = "expected an open transaction, found one that was not begun or has ended"
 
 
@@ -56,6 +58,8 @@ class TransactionLink(Sender):
         super().__init__(connection, None, window=WINDOW, name=name, presettled=False)
         self.losses = 0
         """How often the link was lost: a transaction ends with the link that it was declared on."""
+        self._discharges: set[Answer] = set()
+        """Of discharges without an answer."""
 
     @property
     def what(self) -> str:
@@ -72,10 +76,21 @@ class TransactionLink(Sender):
         """Counts the loss: the broker rolls the transactions of the link back."""
         self.losses += 1
         super().lost()
+        self._drop_discharges()
 
     def detached(self, error: AmqpError | None) -> None:
         self.losses += 1
         super().detached(error)
+        self._drop_discharges()
+
+    def _drop_discharges(self) -> None:
+        """Drops discharges that wait for credit: a transaction of the next link may have the same id."""
+        waiting, self._waiting = self._waiting, deque()
+        for entry in waiting:
+            if entry[1] not in self._discharges:
+                self._waiting.append(entry)
+            elif not entry[1].done():
+                entry[1].set_result(NOT_SENT)
 
     async def declare(self) -> bytes:
         """The id of a new transaction. Raises TransactionError, ClosedError, LinkError."""
@@ -88,7 +103,10 @@ class TransactionLink(Sender):
 
     async def discharge(self, txn_id: bytes, *, fail: bool) -> Outcome:
         """Ends a transaction; returns the coordinator's outcome. Raises ClosedError."""
-        return await self._hand_in(write_value(Discharge(txn_id=txn_id, fail=fail)))
+        answer = self._hand_in(write_value(Discharge(txn_id=txn_id, fail=fail)))
+        self._discharges.add(answer)
+        answer.add_done_callback(self._discharges.discard)
+        return await answer
 
 
 class Transaction:

@@ -7,13 +7,16 @@ clock, and writes all output of a turn of the loop at once.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection as Engine
 from lightrail.amqp.link import SessionView
 from lightrail.amqp.performatives import AmqpError
 from lightrail.amqp.settings import ConnectionSettings
+
+END_S: Final = 5.0
+"""How long the socket of a connection that has ended may stay open."""
 
 
 class LinkOwner(Protocol):
@@ -37,7 +40,8 @@ class Wire(asyncio.Protocol):
 
     Args:
         negotiate: called with events of SASL and open, which the caller answers.
-        lost: called once, when the socket is closed, with the reason.
+        lost: called once, with the reason, when either side has ended the connection or its session, whatever
+            becomes of the socket: from then on no command to a link has an effect.
     """
 
     def __init__(
@@ -53,7 +57,10 @@ class Wire(asyncio.Protocol):
         self._lost = lost
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.TimerHandle | None = None
+        """Ends the socket of a connection that has ended."""
         self._flushes = False
+        self._is_lost = False
         self.why = ""
         """Why the connection ends; empty before."""
         self.dirty: dict[LinkOwner, None] = {}
@@ -77,10 +84,11 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._ending):
+            if timer is not None:
+                timer.cancel()
         self.why = self.why or (f"the socket was closed: {exc}" if exc else "the broker closed the socket")
-        self._lost(self, self.why)
+        self._lose()
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -93,7 +101,9 @@ class Wire(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         """Whether both sides have opened the connection, and neither closed it."""
-        return self.engine.opened and self._transport is not None and not self._transport.is_closing()
+        if self._is_lost or self._transport is None:
+            return False
+        return self.engine.opened and not self._transport.is_closing()
 
     def touch(self, owner: LinkOwner | None = None) -> None:
         """Writes at the end of this turn of the loop, after flushing the link."""
@@ -128,6 +138,7 @@ class Wire(asyncio.Protocol):
     # --- inside ------------------------------------------------------------------------------------------
 
     def _dispatch(self, found: list[events.Event]) -> None:
+        is_over = False
         for event in found:
             kind = type(event)
             if kind is events.Transfers or kind is events.Outcome or kind is events.Credit:
@@ -147,8 +158,10 @@ class Wire(asyncio.Protocol):
                 # All links ended with it, also those that the broker has not answered.
                 if event.by_peer and event.error is not None:
                     _refuse_by_end(event.session, event.error)
+                is_over = True
                 self.abort(with_reason("the broker ended the session", event.error))
             elif isinstance(event, events.Closed):
+                is_over = True
                 if event.by_peer:
                     self.why = self.why or with_reason("the broker closed the connection", event.error)
                 else:
@@ -162,6 +175,14 @@ class Wire(asyncio.Protocol):
                     # From now on the idle time-outs of both sides apply; before, the time-out of the open.
                     self._loop.call_soon(self._tick)
                 self._negotiate(self, event)
+        if is_over:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Calls `lost`, once."""
+        if not self._is_lost:
+            self._is_lost = True
+            self._lost(self, self.why)
 
     def _flush(self) -> None:
         self._flushes = False
@@ -169,6 +190,9 @@ class Wire(asyncio.Protocol):
             dirty, self.dirty = self.dirty, {}
             for owner in dirty:
                 owner.flush()
+            if self.engine.events:
+                # A command may end its link, which its owner has to know before the next one.
+                self._dispatch(self.engine.feed(b"", _now_ms()))
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -178,6 +202,8 @@ class Wire(asyncio.Protocol):
             output.clear()
         if self.engine.closed:
             transport.close()
+            # What waits for the socket, and the end of TLS, depend on the broker's machine.
+            self._ending = self._loop.call_later(END_S, transport.abort)
 
     def _tick(self) -> None:
         """Sends a heartbeat, or closes a silent connection, when due."""

@@ -159,6 +159,21 @@ class ClientSocket(asyncio.Protocol):
 
     # --- the end ---------------------------------------------------------------------------------------
 
+    def _end_output(self) -> None:
+        """Our close is written: ends our direction of the socket, and reads on for the client's close.
+
+        Some clients do not answer a close with an error, but wait for the end of the socket, as Qpid Proton.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        transport.resume_reading()
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            # TLS ends both directions at once, and a client that still sends would find its socket reset.
+            self.frontend.later(limits.CLOSE_ANSWER_MS, transport.close)
+
     def cut(self, why: str) -> None:
         """Ends the connection of a client that does not read: a close would wait behind unread bytes."""
         log.warning("connection from %s is cut: %s", self.client.peer, why)

@@ -12,7 +12,7 @@ from typing import Any, cast
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
 from lightrail.amqp.performatives import Coordinator, TransactionalState
-from lightrail.amqp.phases import HEADER
+from lightrail.amqp.phases import CLOSING, HEADER
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.client import Client
 from lightrail.frontend.connections import ConnectionFrontend
@@ -251,6 +251,9 @@ class ClientConnection(WebSocketConnection):
         if amqp.phase != self._phase:
             # A deadline of the new phase may be sooner than the present one.
             self._phase, self.deadline_ms = amqp.phase, None
+            if amqp.phase == CLOSING:
+                self._end_links()
+                self._end_output()
         if self.deadline_ms is None:
             self.frontend.deadlines.schedule(self)
 
@@ -384,8 +387,7 @@ class ClientConnection(WebSocketConnection):
         self._end_links()
 
 
-Handler = Callable[[ClientConnection, Any], None]
-_HANDLERS: dict[type, Handler] = {
+_HANDLERS: dict[type, Callable[[ClientConnection, Any], None]] = {
     events.SaslInit: ClientConnection._sasl,
     events.SaslResponse: ClientConnection._sasl,
     events.OpenAsked: ClientConnection._open_asked,

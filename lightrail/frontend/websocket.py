@@ -80,6 +80,8 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._websocket: WSConnection | None = None
         """None until the client has requested a WebSocket."""
         self._accepted = False
+        self._closed = False
+        """Whether our close is written, after which no other frame may be."""
         self._going_on = False
         """Whether frames are left for another turn."""
         self._reading = True
@@ -139,7 +141,8 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
                 elif isinstance(event, Ping):
                     self._pong(websocket, event)
                 elif isinstance(event, CloseConnection):
-                    self._transport.write(websocket.send(event.response()))
+                    if not self._closed:
+                        self._transport.write(websocket.send(event.response()))
                     self._transport.close()
                 elif isinstance(event, TextMessage):
                     self._end(websocket, CloseReason.UNSUPPORTED_DATA, "expected binary messages, found text")
@@ -219,14 +222,14 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
     def _pong(self, websocket: WSConnection, ping: Ping) -> None:
         if self._transport.get_write_buffer_size() > limits.WRITE_HIGH_WATER:
             self._connection.cut("it sends pings and reads no answers")
-        else:
+        elif not self._closed:
             self._transport.write(websocket.send(ping.response()))
 
     def _end(self, websocket: WSConnection, code: CloseReason, reason: str) -> None:
         """Closes the WebSocket for an error of the client."""
         log.info("the WebSocket from %s is closed: %s", self._connection.client.peer, reason)
         self._connection.frontend.counts.connections_failed += 1
-        if self._accepted:
+        if self._accepted and not self._closed:
             self._transport.write(websocket.send(CloseConnection(code=code, reason=reason)))
         self._transport.close()
 
@@ -234,7 +237,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
 
     def write(self, data: Bytes) -> None:
         """Sends bytes of AMQP, in messages of a size that every client accepts."""
-        if self._websocket is None or not self._accepted or self._transport.is_closing():
+        if self._websocket is None or not self._accepted or self._closed or self._transport.is_closing():
             return
         send = self._websocket.send
         view = memoryview(data)
@@ -247,9 +250,22 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
 
     def close(self) -> None:
         """Closes the WebSocket, and the socket when all bytes are written."""
-        if self._websocket is not None and self._accepted and not self._transport.is_closing():
-            self._transport.write(self._websocket.send(CloseConnection(code=CloseReason.NORMAL_CLOSURE)))
+        self._write_close()
         self._transport.close()
+
+    def can_write_eof(self) -> bool:
+        return self._transport.can_write_eof()
+
+    def write_eof(self) -> None:
+        """Closes the WebSocket, and our direction of the socket when all bytes are written."""
+        self._write_close()
+        self._transport.write_eof()
+
+    def _write_close(self) -> None:
+        if self._accepted and not self._closed and not self._transport.is_closing():
+            assert self._websocket is not None
+            self._closed = True
+            self._transport.write(self._websocket.send(CloseConnection(code=CloseReason.NORMAL_CLOSURE)))
 
     def abort(self) -> None:
         self._transport.abort()

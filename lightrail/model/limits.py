@@ -69,6 +69,8 @@ WEBSOCKET_REFUSAL_BYTES: Final = 200
 """Bytes of a server's refusal of a WebSocket that the client's error quotes."""
 CLOSING_TIME_MS: Final = 5_000
 """Time from our close to the peer's; then the socket is closed."""
+CLOSE_ANSWER_MS: Final = 250
+"""Time from our close to the end of a TLS session, for the client's close."""
 
 # --- frontend ------------------------------------------------------------------------------------------
 LINK_CREDIT_MAX: Final = 4_000

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Credit, Outcome
+from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.performatives import TransactionalState
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
@@ -166,7 +167,7 @@ class ConsumerLink(Bound, Consumer):
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         """Sends a slice of the queue to the client."""
-        if self._closed:
+        if self._closed or self._link.state > ATTACHED:  # at the end of this turn it is closed
             return
         self._window.advance(number, count, self._options.queue)
         _sequence, expires, _enqueued, attempts, message_format, base, size = DELIVER_COLUMNS.unpack_from(

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
+from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.performatives import Accepted, Received, Released
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.context import LinkContext
@@ -219,6 +220,11 @@ class ResumableConsumer(ConsumerLink):
 
     # --- from the shard --------------------------------------------------------------------------------
 
+    @property
+    def _has_ended(self) -> bool:
+        """Whether nothing can be sent; a link that has ended in this turn is closed at the end of it."""
+        return self._closed or self._link.state > ATTACHED
+
     def reopen(self) -> None:
         """See Consumer: requests the deliveries that were not sent again yet once more, or aborts them.
 
@@ -246,7 +252,7 @@ class ResumableConsumer(ConsumerLink):
         """See ConsumerLink; deliveries below the first new number are repeated ones."""
         if number >= self._window.next:
             super().deliver(part, number, count)
-        elif not self._closed:
+        elif not self._has_ended:
             self._deliver_again(part, number, count)
 
     def _deliver_again(self, part: bytes | memoryview, number: int, count: int) -> None:
@@ -300,14 +306,14 @@ class ResumableConsumer(ConsumerLink):
 
     def _abort(self, numbers: Iterable[int]) -> None:
         """Aborts deliveries that the client expects, but that are no longer delivered to this link."""
-        for each in numbers:
+        for each in () if self._has_ended else numbers:
             if each in self._known:
                 self._link.send_again(each, resume=True, aborted=True)
         self.connection.touch()
 
     def settled(self, number: int, count: int, is_certain: bool) -> None:
         """See Consumer; confirms outcomes that the client had before this attach."""
-        if self._closed:
+        if self._has_ended:
             return
         if self._concluding:
             for each in range(number, number + count):

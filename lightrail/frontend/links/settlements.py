@@ -188,10 +188,10 @@ class Settlements:
             return
         if first < self._base:
             # Delivered by a shard process that has ended since: the messages are in their queue again.
-            self._link.take_back(first, min(last, self._base - 1), state)
+            self._link.settle_sent(first, min(last, self._base - 1), state)
             first = self._base
         if first <= last:
-            self._remove(self._link.take_back(first, last, state))
+            self._remove(self._link.settle_sent(first, last, state))
             self._post(first, last, state, 0)
         self._connection.touch()
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome, Transfers
-from lightrail.amqp.link import SETTLE_SETTLED
+from lightrail.amqp.link import ATTACHED, SETTLE_SETTLED
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.performatives import AmqpError, Rejected, TransactionalState
 from lightrail.amqp.sections import decode_properties
@@ -358,9 +358,9 @@ class ReplyLink(Bound):
 
     def writable(self) -> None:
         """Sends what credit, session window and socket allow."""
-        link, line = self._link, self._line
+        link, line, connection = self._link, self._line, self._connection
         sent = 0
-        while line and link.credit > 0 and not link.backlog and not self._connection.paused:
+        while line and link.state == ATTACHED and link.credit > 0 and not (link.backlog or connection.paused):
             message = line.popleft()
             sent += len(message)
             link.send_one(message, 0, self._settled)

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+from lightrail.amqp.link import ATTACHED
 from lightrail.frontend.client import Client
 from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
@@ -37,17 +38,21 @@ class FakeLink:
         self.session = SimpleNamespace(connection=SimpleNamespace(peer_open=None))
         self.rcv_settle_mode = 0
         self.attach: Any = None
+        self.state = ATTACHED
 
-    def grant(self, credit: int) -> None:
+    def grant(self, credit: int) -> bool:
         self.credit = credit
         self.granted.append(credit)
+        return True
 
-    def settle(self, first: int, last: int, state: Any) -> None:
+    def settle(self, first: int, last: int, state: Any) -> int:
         assert first <= last
         self.settled.append((first, last, state))
+        return last - first + 1
 
-    def settle_sent(self, first: int, last: int, state: Any) -> None:
+    def settle_sent(self, first: int, last: int, state: Any) -> int:
         self.settled_sent.append((first, last, state))
+        return last - first + 1
 
     def send(
         self, count: int, ends: Any, blob: bytes, base: int, settled: bool, message_format: int = 0

@@ -36,6 +36,9 @@ class FakeTransport(asyncio.Transport):
         self.reading = True
         self.stuck = False
         """The peer does not read: close() waits for ever."""
+        self.has_eof = True
+        """Whether one direction can be ended, as TLS can't."""
+        self.ended = False
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         assert isinstance(protocol, asyncio.Protocol)
@@ -43,6 +46,7 @@ class FakeTransport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         assert not self.closing, "written after it was closed"
+        assert not self.ended, "written after its end"
         self.written += data
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -50,6 +54,13 @@ class FakeTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return len(self.written)
+
+    def can_write_eof(self) -> bool:
+        return self.has_eof
+
+    def write_eof(self) -> None:
+        assert self.has_eof
+        self.ended = True
 
     def is_closing(self) -> bool:
         return self.closing

@@ -1,6 +1,7 @@
 """A broker in the loop of the test that does nothing by itself: the test answers each event of the engine."""
 
 import asyncio
+import ssl
 from collections import defaultdict
 from typing import Any, Self, TypeVar, cast
 
@@ -14,9 +15,18 @@ Kind = TypeVar("Kind", bound=events.Event)
 
 
 class ScriptedBroker:
-    """One server; its events wait for the test by their kind."""
+    """One server; its events wait for the test by their kind.
 
-    def __init__(self, **settings: Any) -> None:
+    Args:
+        tls: for a server of TLS.
+        keeps_sockets: leave the sockets of connections open that have ended.
+    """
+
+    def __init__(
+        self, *, tls: ssl.SSLContext | None = None, keeps_sockets: bool = False, **settings: Any
+    ) -> None:
+        self._tls = tls
+        self.keeps_sockets = keeps_sockets
         self.settings = ConnectionSettings(sasl_mechanisms=("ANONYMOUS",), idle_time_out_ms=0, **settings)
         self.connections: list[_Served] = []
         self._events: dict[type, asyncio.Queue[Any]] = defaultdict(asyncio.Queue)
@@ -28,7 +38,7 @@ class ScriptedBroker:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Served(self), "127.0.0.1", self.port)
+        self._server = await loop.create_server(lambda: _Served(self), "127.0.0.1", self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -120,5 +130,5 @@ class _Served(asyncio.Protocol):
         output = self.engine.output
         self.transport.write(b"".join(output))
         output.clear()
-        if self.engine.closed:
+        if self.engine.closed and not self.broker.keeps_sockets:
             self.transport.close()

@@ -116,18 +116,18 @@ def test_what_is_taken_back_is_settled_and_counted_where_the_peer_has_not_settle
     link.send(4, [4, 8, 12, 16], b"".join(map(data, (b"a", b"b", b"c", b"d"))))
     peer.hear()
     peer.say(Disposition(role=True, first=1, settled=True, state=Released()))
-    assert link.take_back(0, 2, Released()) == 2
+    assert link.settle_sent(0, 2, Released()) == 2
     found = [(body.first, body.last, body.settled, body.state) for body in peer.hear()]
     assert found == [(0, None, True, Released()), (2, None, True, Released())]
-    assert link.take_back(0, 2, Released()) == 0
+    assert link.settle_sent(0, 2, Released()) == 0
     link.detach()
-    assert link.take_back(3, 3, Released()) == 0
+    assert link.settle_sent(3, 3, Released()) == 0
 
 
 def test_a_receiving_link_has_nothing_to_take_back() -> None:
     link = opened().sender()
     assert link.unfinished is None
     with pytest.raises(LocalError):
-        link.take_back(0, 0, Released())
+        link.settle_sent(0, 0, Released())
     with pytest.raises(LocalError):
         link.forget_state(STATE)

@@ -6,6 +6,7 @@ import pytest
 
 from lightrail.amqp import events
 from lightrail.amqp.again import AgainSender
+from lightrail.amqp.errors import EndedError
 from lightrail.amqp.performatives import (
     Accepted,
     Attach,
@@ -180,6 +181,7 @@ def test_a_link_that_has_ended_sends_nothing_again() -> None:
     link.send_again(SEVEN, b"seven", resume=True)
     link.detach()
     assert link.waiting_again == 0
-    link.send_again(EIGHT, b"eight", resume=True)
+    with pytest.raises(EndedError):
+        link.send_again(EIGHT, b"eight", resume=True)
     assert transfers(peer) == []
     assert isinstance(link, AgainSender)

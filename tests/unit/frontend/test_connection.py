@@ -2,11 +2,14 @@
 
 import asyncio
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from lightrail.amqp import events, frames
+from lightrail.amqp.errors import LinkProtocolError
+from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import (
     SaslInit,
     SaslMechanisms,
@@ -414,6 +417,58 @@ def test_a_silent_peer_is_closed_and_what_it_held_goes_back() -> None:
         assert client.transport.aborted
         assert not scene.frontend.connections
         assert not scene.frontend.deadlines
+
+    play(test)
+
+
+def test_a_connection_that_we_close_returns_its_deliveries_and_ends_its_output_at_once() -> None:
+    async def test(scene: Scene) -> None:
+        client, _, _, _ = await both(scene)
+        client.protocol.hold_reading()
+        client.protocol.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
+        await scene.settle()
+        assert sorted(scene.shard.closed) == [("consumer", 2), ("producer", 1)]
+        assert client.transport.ended
+        assert client.transport.reading, "its close, or the end of the socket, is read"
+        assert not client.transport.closing
+        await client.turn()
+        assert client.transport.closing
+
+    play(test)
+
+
+def test_over_tls_a_client_has_some_time_to_answer_before_the_socket_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(scene: Scene) -> None:
+        later: list[Callable[[], None]] = []
+        monkeypatch.setattr(scene.frontend, "later", lambda wait_ms, call: later.append(call))
+        client, _, _, _ = await both(scene)
+        client.transport.has_eof = False
+        client.protocol.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
+        await scene.settle()
+        assert not client.transport.closing
+        later[-1]()
+        assert client.transport.closing
+
+    play(test)
+
+
+def test_deliveries_for_a_link_that_ended_in_the_same_turn_are_not_sent() -> None:
+    async def test(scene: Scene) -> None:
+        client, _, _, receiver = await both(scene)
+        receiver.grant(10)
+        await client.turn()
+        (consumer,) = scene.shard.consumers.values()
+        link = consumer._link
+        assert isinstance(link, LinkEndpoint)
+        link.fail(LinkProtocolError(conditions.INTERNAL_ERROR, "an error that the engine finds"))
+        client.protocol.touch()
+        consumer.deliver(slice_of(0, 1), 0, 1)
+        await client.turn()
+        assert client.take(events.Transfers) == []
+        assert len(client.take(events.Detached)) == 1
+        assert scene.shard.closed == [("consumer", 2)]
 
     play(test)
 

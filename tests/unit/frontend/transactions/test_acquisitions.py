@@ -21,7 +21,7 @@ FAILED = Modified(delivery_failed=True)
 
 
 class Link(FakeLink):
-    """Counts deliveries as settled once."""
+    """Remembers the states of deliveries."""
 
     name = "link"
     unfinished: int | None = None
@@ -29,7 +29,6 @@ class Link(FakeLink):
     def __init__(self) -> None:
         super().__init__()
         self.states: list[Any] = []
-        self.taken_back: list[tuple[int, int, Any]] = []
 
     def send(
         self,
@@ -46,10 +45,6 @@ class Link(FakeLink):
 
     def forget_state(self, state: Any) -> None:
         pass
-
-    def take_back(self, first: int, last: int, state: Any) -> int:
-        self.taken_back.append((first, last, state))
-        return last - first + 1
 
 
 class Rig:
@@ -112,7 +107,7 @@ def test_a_rollback_takes_back_what_was_acquired_and_no_more() -> None:
     rig.deliver(1)
     rig.shard.take()
     rig.transactions.roll_back(transaction)
-    assert rig.link.taken_back == [(1, 3, RELEASED)]
+    assert rig.link.settled_sent == [(1, 3, RELEASED)]
     assert rig.settled() == [(OutcomeCode.RELEASED, 1, 3)]
     assert rig.consumer.settlements.count == 2
     assert transaction.acquisitions == {}
@@ -128,7 +123,7 @@ def test_what_had_an_outcome_failed() -> None:
     rig.transactions.outcome(Outcome(rig.link, 0, 1, state, False))  # type: ignore[arg-type]
     rig.shard.take()
     rig.transactions.roll_back(transaction)
-    assert rig.link.taken_back == [(1, 1, FAILED), (1, 3, RELEASED)]
+    assert rig.link.settled_sent == [(1, 1, FAILED), (1, 3, RELEASED)]
     first, second = rig.shard.take(Kind.SETTLE)
     assert (first.flags, first.number, first.count) == (OutcomeCode.MODIFIED, 1, 1)
     assert SettleDetail.decode(first.body).delivery_failed
@@ -144,7 +139,7 @@ def test_deliveries_of_a_shard_that_has_ended_are_taken_back_from_the_client_alo
     rig.deliver(1)
     rig.shard.take()
     rig.transactions.roll_back(transaction)
-    assert rig.link.taken_back == [(0, 1, RELEASED), (2, 2, RELEASED)]
+    assert rig.link.settled_sent == [(0, 1, RELEASED), (2, 2, RELEASED)]
     assert rig.settled() == [(OutcomeCode.RELEASED, 2, 1)]
     assert rig.consumer.settlements.count == 0
 
@@ -187,7 +182,7 @@ def test_after_its_time_what_a_link_acquired_earlier_is_taken_back() -> None:
     ((_, time_out),) = [each for each in rig.frontend.calls if each[0]]
     time_out()
     assert rig.connection.lost == []
-    assert rig.link.taken_back == [(0, 0, RELEASED)]
+    assert rig.link.settled_sent == [(0, 0, RELEASED)]
 
 
 def test_outcomes_in_no_transaction_take_their_usual_way_once_it_is_discharged() -> None:
@@ -201,7 +196,7 @@ def test_outcomes_in_no_transaction_take_their_usual_way_once_it_is_discharged()
     assert rig.settled() == [(OutcomeCode.ACCEPTED, 0, 1)]
     rig.link.unfinished = None
     rig.transactions.roll_back(transaction)
-    assert [state for *_, state in rig.link.taken_back] == [Released()]
+    assert [state for *_, state in rig.link.settled_sent] == [Released()]
 
 
 @given(
@@ -228,11 +223,11 @@ def test_each_delivery_with_an_outcome_fails_once_and_all_others_are_released(
         outcomes.update(range(first, first + count + 1))
     rig.transactions.roll_back(transaction)
     failed = [
-        n for first, last, each in rig.link.taken_back if each == FAILED for n in range(first, last + 1)
+        n for first, last, each in rig.link.settled_sent if each == FAILED for n in range(first, last + 1)
     ]
     assert failed == sorted(acquired & outcomes)
     released = [
-        n for first, last, each in rig.link.taken_back if each is RELEASED for n in range(first, last + 1)
+        n for first, last, each in rig.link.settled_sent if each is RELEASED for n in range(first, last + 1)
     ]
     assert released == sorted(acquired)
 

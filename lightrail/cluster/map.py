@@ -6,12 +6,12 @@ microseconds when nothing changed, and is called before each decision and every 
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.changes import ChangeFollower
-from lightrail.cluster.coordinator import CoordinatorError, KeySpace
+from lightrail.cluster.coordinator import CoordinatorError, KeySpace, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.readers import READERS, Reader
 from lightrail.model import names
@@ -141,6 +141,16 @@ class Member:
         fields = asdict(self)
         del fields["id"]
         return json.dumps(fields, separators=(",", ":"))
+
+
+def unplacing(queues: Iterable[str]) -> list[Write]:
+    """The writes that delete the placements of deleted queues; queues made again may get another shard.
+
+    They belong into the transaction that deletes the names: alone, and late, they would delete the placements
+    of queues that were made again meanwhile.
+    """
+    owners = dict.fromkeys(queue for queue in queues if not names.is_dead_letter(queue))
+    return [Write(prefix + queue, None) for queue in owners for prefix in (PLACEMENT, MOVES)]
 
 
 @dataclass(slots=True)

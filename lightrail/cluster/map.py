@@ -143,6 +143,17 @@ class Member:
         return json.dumps(fields, separators=(",", ":"))
 
 
+def known(kind: type[Move | ShardRecord | Member], value: str) -> dict[str, Any]:
+    """The fields of an entry that this program knows: a later one may have written more.
+
+    Raises ValueError.
+    """
+    fields = json.loads(value)
+    if not isinstance(fields, dict) or (kind is ShardRecord and "disk" not in fields):
+        raise ValueError(f"expected a JSON object with the fields of {kind.__name__}, found {value[:80]}")
+    return {name: fields[name] for name in kind.__slots__ if name in fields}
+
+
 def unplacing(queues: Iterable[str]) -> list[Write]:
     """The writes that delete the placements of deleted queues; queues made again may get another shard.
 
@@ -259,7 +270,7 @@ class Map:
             if value is None:
                 self.moves.pop(queue, None)
             else:
-                self.moves[queue] = Move(queue=queue, revision=revision, **json.loads(value))
+                self.moves[queue] = Move(queue=queue, revision=revision, **known(Move, value))
             changes.moves.add(queue)
             return
         if key.startswith(READERS):
@@ -278,11 +289,10 @@ class Map:
                 if value is None:
                     table.pop(id, None)
                 else:
-                    fields = json.loads(value)
                     table[id] = (
-                        ShardRecord(id=id, revision=revision, **fields)
+                        ShardRecord(id=id, revision=revision, **known(ShardRecord, value))
                         if prefix == SHARD_SETS
-                        else Member(id=id, **fields)
+                        else Member(id=id, **known(Member, value))
                     )
                 if prefix in (SHARD_SETS, SHARDS):
                     changes.shards.add(id)

@@ -221,9 +221,6 @@ class Placements(Protocol):
     async def placements(self) -> dict[str, Placement]:
         """All placements, without dead-letter queues."""
 
-    async def unplace(self, queues: Sequence[str]) -> None:
-        """Deletes the placements of deleted queues: queues that are created again may get another shard."""
-
 
 class Users(Protocol):
     """The users of the installation."""

@@ -19,8 +19,10 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from lightrail.cluster import moves
 from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, KeySpace, Write
 from lightrail.cluster.entries import Entry
+from lightrail.cluster.map import Map
 from lightrail.cluster.membership import MemberRefusedError
 
 GENERATIONS: Final = "generations/"
@@ -162,7 +164,11 @@ async def accept_disk(coordinator: KeySpace, shard: int) -> Generation:
                 "`lightrail-admin shard list` shows which shards there are"
             )
         accepted = replace(found, accepted=True)
+        map = Map(coordinator)
+        map.refresh()
         try:
+            # The directory may lack the copies that the last start has made.
+            await moves.cancel_to(coordinator, map, shard)
             await coordinator.write([Write(key_of(shard), accepted.encode(), revision)])
         except ConflictError:
             continue

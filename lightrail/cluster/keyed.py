@@ -123,9 +123,6 @@ class KeyedCoordinator(ABC):
     async def placements(self) -> dict[str, Placement]:
         return await self._placements.placements()
 
-    async def unplace(self, queues: Sequence[str]) -> None:
-        await self._placements.unplace(queues)
-
     async def user(self, name: str) -> UserRecord | None:
         return await self._users.user(name)
 

@@ -18,7 +18,7 @@ from lightrail.cluster.coordinator import (
     ShardsInUseError,
     Write,
 )
-from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, Map, Placed, ShardRecord
+from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Placed, ShardRecord
 from lightrail.cluster.placement import NOWHERE, Near, choose
 from lightrail.model import names
 from lightrail.model.placement import Placement
@@ -178,9 +178,3 @@ class KeyedPlacements:
     async def placements(self) -> dict[str, Placement]:
         self._map.refresh()
         return {queue: placed.placement for queue, placed in self._map.placements().items()}
-
-    async def unplace(self, queues: Sequence[str]) -> None:
-        owners = [queue for queue in dict.fromkeys(queues) if not names.is_dead_letter(queue)]
-        writes = [Write(prefix + queue, None) for queue in owners for prefix in (PLACEMENT, MOVES)]
-        for start in range(0, len(writes), WRITES_MAX):
-            await self._space.write(writes[start : start + WRITES_MAX])

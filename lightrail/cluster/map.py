@@ -6,12 +6,12 @@ microseconds when nothing changed, and is called before each decision and every 
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.changes import ChangeFollower
-from lightrail.cluster.coordinator import CoordinatorError, KeySpace
+from lightrail.cluster.coordinator import CoordinatorError, KeySpace, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.readers import READERS, Reader
 from lightrail.model import names
@@ -143,6 +143,27 @@ class Member:
         return json.dumps(fields, separators=(",", ":"))
 
 
+def known(kind: type[Move | ShardRecord | Member], value: str) -> dict[str, Any]:
+    """The fields of an entry that this program knows: a later one may have written more.
+
+    Raises ValueError.
+    """
+    fields = json.loads(value)
+    if not isinstance(fields, dict) or (kind is ShardRecord and "disk" not in fields):
+        raise ValueError(f"expected a JSON object with the fields of {kind.__name__}, found {value[:80]}")
+    return {name: fields[name] for name in kind.__slots__ if name in fields}
+
+
+def unplacing(queues: Iterable[str]) -> list[Write]:
+    """The writes that delete the placements of deleted queues; queues made again may get another shard.
+
+    They belong into the transaction that deletes the names: alone, and late, they would delete the placements
+    of queues that were made again meanwhile.
+    """
+    owners = dict.fromkeys(queue for queue in queues if not names.is_dead_letter(queue))
+    return [Write(prefix + queue, None) for queue in owners for prefix in (PLACEMENT, MOVES)]
+
+
 @dataclass(slots=True)
 class MapChanges:
     """The changes that a refresh found."""
@@ -249,7 +270,7 @@ class Map:
             if value is None:
                 self.moves.pop(queue, None)
             else:
-                self.moves[queue] = Move(queue=queue, revision=revision, **json.loads(value))
+                self.moves[queue] = Move(queue=queue, revision=revision, **known(Move, value))
             changes.moves.add(queue)
             return
         if key.startswith(READERS):
@@ -268,11 +289,10 @@ class Map:
                 if value is None:
                     table.pop(id, None)
                 else:
-                    fields = json.loads(value)
                     table[id] = (
-                        ShardRecord(id=id, revision=revision, **fields)
+                        ShardRecord(id=id, revision=revision, **known(ShardRecord, value))
                         if prefix == SHARD_SETS
-                        else Member(id=id, **fields)
+                        else Member(id=id, **known(Member, value))
                     )
                 if prefix in (SHARD_SETS, SHARDS):
                     changes.shards.add(id)

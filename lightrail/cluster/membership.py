@@ -8,13 +8,12 @@ lease expires, and until then the new process waits.
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, KeySpace, Write
 from lightrail.cluster.entries import Entry
-from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardRecord
+from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardRecord, known
 from lightrail.model import limits
 
 Clock = Callable[[], float]
@@ -69,7 +68,7 @@ def member_of(entry: Entry | None) -> Member | None:
         return None
     id = entry.key.rpartition("/")[2]
     try:
-        return Member(id=int(id), **json.loads(entry.value))
+        return Member(id=int(id), **known(Member, entry.value))
     except (ValueError, TypeError) as error:
         raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
 
@@ -185,7 +184,7 @@ async def shard_records(coordinator: KeySpace) -> dict[int, ShardRecord]:
     for entry in await coordinator.entries(SHARD_SETS):
         try:
             id = int(entry.key.removeprefix(SHARD_SETS))
-            found[id] = ShardRecord(id=id, revision=entry.revision, **json.loads(entry.value or "{}"))
+            found[id] = ShardRecord(id=id, revision=entry.revision, **known(ShardRecord, entry.value or ""))
         except (ValueError, TypeError) as error:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
     return found

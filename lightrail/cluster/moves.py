@@ -44,6 +44,18 @@ async def _begin(coordinator: KeySpace, moves: list[Move]) -> list[Move]:
     return moves
 
 
+async def renew(coordinator: KeySpace, move: Move) -> Move:
+    """Writes the entry of a move again, so that transactions that were guarded by its former revision fail.
+
+    A process that died may have sent the commit of its copy, and the coordinator may carry it out later: its
+    successor drops the copy only after it has won the entry.
+
+    Raises:
+        ConflictError: the former process committed, or the move changed.
+    """
+    return replace(move, revision=await coordinator.write([Write(move.key, move.encode(), move.revision)]))
+
+
 async def freeze(coordinator: KeySpace, move: Move) -> Move:
     """Records that the destination is about to request the source to freeze the queue.
 
@@ -69,6 +81,21 @@ async def commit(coordinator: KeySpace, move: Move, placed: Placed) -> None:
             Write(move.key, None, move.revision),
         ]
     )
+
+
+async def cancel_to(coordinator: KeySpace, map: Map, shard: int) -> None:
+    """Cancels the moves to a shard whose copies are given up with its disk.
+
+    A commit that the shard has sent before cannot succeed afterwards; it would make a shard without the copy
+    the owner.
+
+    Raises:
+        ConflictError: a move changed just now.
+    """
+    for move in [move for move in map.moves.values() if move.to == shard]:
+        placed = map.placed(move.queue)
+        if placed is not None:
+            await give_up(coordinator, move, placed)
 
 
 async def give_up(coordinator: KeySpace, move: Move, placed: Placed) -> None:

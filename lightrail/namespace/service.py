@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, Coordinator, Write
+from lightrail.cluster.map import unplacing
 from lightrail.model import limits
 from lightrail.model import names as spelling
 from lightrail.model.clock import wall_ms
@@ -258,10 +259,8 @@ class Service:
         writes = [Write(found.key, None, found.revision)]
         queue = spelling.subscription_name(router, id)
         if found.push:
-            writes.append(Write(NAMES + queue, None))
+            writes += [Write(NAMES + queue, None), *unplacing([queue])]
         await self._write(writes, f"subscription {id} of {router}")
-        if found.push:
-            await self._coordinator.unplace([queue, spelling.dead_letter_name(queue)])
 
     # --- permissions -----------------------------------------------------------------------------------
 
@@ -339,14 +338,12 @@ class Service:
             or each.target in gone
             or (each.push and spelling.subscription_name(each.router, each.id) in gone)
         ]
+        writes += unplacing(each.name for each in reversed(leaving) if each.role in PLACED)
         # The name itself is deleted in the last transaction, so that a deletion that fails can be repeated.
         writes.append(Write(NAMES + name, None, record.revision))
         first = len(writes) % WRITES_MAX or WRITES_MAX
         for end in range(first, len(writes) + 1, WRITES_MAX):
             await self._write(writes[max(0, end - WRITES_MAX) : end], name)
-        placed = [each.name for each in leaving if each.role in PLACED]
-        if placed:
-            await self._coordinator.unplace(sorted({*placed, *map(spelling.dead_letter_name, placed)}))
 
     async def _write(self, writes: list[Write], what: str) -> None:
         try:

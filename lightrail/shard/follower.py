@@ -165,12 +165,13 @@ class Follower:
         return queue
 
     def _open_recovered(self) -> None:
-        """Opens copies whose move was committed before this shard ended, and drops the others."""
+        """Opens copies whose move was committed before this shard ended, and drops those without a move.
+
+        While there is a move, its commit may still succeed: the mover decides on the copy.
+        """
         for name in self._arrivals.take_recovered():
-            found = self._queues.names.get(name)
             self._open(name)
-            arrival = self._arrivals.find(name)
-            if arrival is not None or found.role is not Role.QUEUE:
+            if self._queues.names.get(name).role is not Role.QUEUE:
                 self._drop_arrival(name)
 
     def _tell_unknown(self, unknown: list[Queue]) -> None:
@@ -261,6 +262,7 @@ class Follower:
         for name in changes.moves:
             if name not in self._tenancy.map.moves:
                 self._end_exports(name)
+                self._open(name)
 
     def _open(self, name: str) -> None:
         """Opens complete copies of queues that are placed here; drops useless copies."""
@@ -271,8 +273,13 @@ class Follower:
         verdict = judge(State.COPYING, arrival.epoch, placed, self._tenancy.shard)
         if verdict is Verdict.SERVE and arrival.complete:
             self.committed(arrival, self._now_ms)
-        elif verdict is not Verdict.STAY:
+        elif verdict is not Verdict.STAY or (arrival.complete and not self._is_coming(arrival)):
             self._drop_arrival(name)
+
+    def _is_coming(self, arrival: Arrival) -> bool:
+        """Whether the move of a copy exists, so that its commit may succeed."""
+        move = self._tenancy.map.moves.get(arrival.name)
+        return move is not None and (move.to, move.epoch + 1) == (self._tenancy.shard, arrival.epoch)
 
     def committed(self, arrival: Arrival, now_ms: int) -> None:
         """Serves a queue that moved here and is placed here, unless it is served already."""

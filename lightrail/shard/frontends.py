@@ -10,6 +10,7 @@ from lightrail.shard.peers import Peer
 from lightrail.shard.relaying.relays import Relays
 from lightrail.wire.bodies import Hello, Welcome
 from lightrail.wire.frames import HEADER_SIZE, VERSION, Kind, frame
+from lightrail.wire.versions import VERSIONS, unknown
 
 log = logging.getLogger("lightrail.shard.frontends")
 
@@ -52,10 +53,10 @@ class Frontends:
             self._strangers[identity] = frame(Kind.ABSENT)
             return False
         hello = Hello.decode(part[HEADER_SIZE:])
-        if hello.version != VERSION:
-            # The answer has our version; the layout of the frontend's other frames is unknown.
-            log.error("frontend %s has wire version %d, expected %d", hello.frontend, hello.version, VERSION)
-            self._strangers[identity] = self._welcome(hello.attempt)
+        if hello.version not in VERSIONS:
+            # The frontend greets again if it speaks the version of the answer.
+            log.warning("%s", unknown(f"frontend {hello.frontend}", hello.version))
+            self._strangers[identity] = self._welcome(VERSION, hello.attempt)
             return False
         for other in [peer for peer in self if peer.frontend == hello.frontend]:
             # The frontend was restarted: the deliveries of its former process return at once.
@@ -65,8 +66,8 @@ class Frontends:
 
     def greet(self, identity: bytes, hello: Hello, now_ms: int) -> None:
         """Adds a peer without links for a frontend that has greeted."""
-        peer = Peer(identity, hello.frontend, hello.boot, hello.attempt, now_ms)
-        peer.out.append(self._welcome(hello.attempt))
+        peer = Peer(identity, hello.frontend, hello.boot, hello.attempt, now_ms, hello.version)
+        peer.out.append(self._welcome(hello.version, hello.attempt))
         self._by_identity[identity] = peer
 
     def greet_again(self, peer: Peer, hello: Hello, now_ms: int) -> None:
@@ -112,5 +113,5 @@ class Frontends:
                 output.append((peer.identity, peer.take()))
         return output
 
-    def _welcome(self, attempt: int) -> bytes:
-        return frame(Kind.WELCOME, body=Welcome(VERSION, self._shard, self._boot, attempt).encode())
+    def _welcome(self, version: int, attempt: int) -> bytes:
+        return frame(Kind.WELCOME, body=Welcome(version, self._shard, self._boot, attempt).encode())

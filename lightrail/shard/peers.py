@@ -7,7 +7,8 @@ from lightrail.journal.terminus import Terminus
 from lightrail.model import limits
 from lightrail.shard.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen, Refusal
-from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, Kind, frame
+from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, VERSION, Kind, frame
+from lightrail.wire.versions import for_version
 
 
 class NumberMissingError(Exception):
@@ -222,10 +223,15 @@ class Peer:
         "producers",
         "routers",
         "said",
+        "version",
     )
 
-    def __init__(self, identity: bytes, frontend: str, boot: int, attempt: int, now_ms: int) -> None:
+    def __init__(
+        self, identity: bytes, frontend: str, boot: int, attempt: int, now_ms: int, version: int = VERSION
+    ) -> None:
         self.identity = identity
+        self.version = version
+        """Version of the wire."""
         self.frontend = frontend
         self.boot = boot
         self.attempt = attempt
@@ -260,6 +266,6 @@ class Peer:
             for producer in self.acking:
                 producer.flush()
             self.acking.clear()
-        out, self.out = self.out, []
+        out, self.out = for_version(self.out, self.version), []
         self.said += 1
         return out

@@ -19,10 +19,11 @@ class _Body:
 
     @classmethod
     def decode(cls: type[Body], data: bytes | memoryview) -> Body:
+        """Reads a body; ignores fields of later versions. Raises WireError."""
         try:
             fields: dict[str, Any] = json.loads(bytes(data))
-            return cls(**fields)
-        except (ValueError, TypeError) as error:
+            return cls(**{name: value for name, value in fields.items() if name in cls.__slots__})
+        except (ValueError, TypeError, AttributeError) as error:
             raise WireError(
                 f"expected the JSON body of {cls.__name__}, got {bytes(data[:80])!r}: {error}"
             ) from error

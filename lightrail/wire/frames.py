@@ -13,8 +13,9 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 4
-"""Version of this layout; exchanged in HELLO and WELCOME, which keep their shape in every version."""
+VERSION: Final = 5
+"""Version of this layout; exchanged in HELLO and WELCOME, which keep their shape in every version. See
+versions.py for the rule."""
 
 HEADER: Final = Struct("<BBHIIIQ")
 HEADER_SIZE: Final = HEADER.size

@@ -21,6 +21,7 @@ from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
 from lightrail.wire.links import TO_CONSUMERS, TO_PRODUCERS, Consumer, MissingDeliveriesError, Producer
 from lightrail.wire.requests import Requests, ShardDownError, ShardRefusedError
 from lightrail.wire.socket import LoopSocket, dealer
+from lightrail.wire.versions import VERSIONS, for_version, unknown
 from lightrail.wire.watch import Watch
 
 log = logging.getLogger("lightrail.wire.shards")
@@ -43,37 +44,6 @@ class State(Enum):
 class ShardPeer:
     """The connection of one frontend to one shard."""
 
-    __slots__ = (
-        "_attempt",
-        "_boot",
-        "_connections",
-        "_context",
-        "_flush",
-        "_frontend",
-        "_greeting_ms",
-        "_heard",
-        "_heard_ms",
-        "_loop",
-        "_now_ms",
-        "_out",
-        "_pings",
-        "_pongs",
-        "_requests",
-        "_said",
-        "_schedule_flush",
-        "_shard_boot",
-        "_silent",
-        "_socket",
-        "_timer",
-        "_watch",
-        "address",
-        "consumers",
-        "greetings",
-        "producers",
-        "shard",
-        "state",
-    )
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -91,6 +61,7 @@ class ShardPeer:
         self.shard = shard
         self.address = address
         self.state = State.GREETING
+        self.version = VERSION
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
         self.greetings = 0
@@ -178,7 +149,7 @@ class ShardPeer:
     def flush(self) -> bool:
         """Sends the frames of this turn as one message; False if the socket was closed."""
         if self._out:
-            out, self._out = self._out, []
+            out, self._out = for_version(self._out, self.version), []
             self._said += 1
             if not self._socket.send([HEADER.pack(COUNT, 0, 0, 0, 0, 0, self._said), *out]):
                 self.greet_again("its socket was closed")
@@ -259,7 +230,7 @@ class ShardPeer:
     def _greet(self) -> int:
         """Sends HELLO; returns how long to wait for the answer, in milliseconds."""
         self._attempt += 1
-        hello = Hello(VERSION, self._frontend, self._boot, self._attempt)
+        hello = Hello(self.version, self._frontend, self._boot, self._attempt)
         wait_ms = self._greeting_ms
         if self._socket.send([frame(Kind.HELLO, body=hello.encode())]):
             self._greeting_ms = min(2 * wait_ms, GREETING_MS_MAX)
@@ -281,6 +252,7 @@ class ShardPeer:
         if self.state is State.SERVING:
             log.warning("shard %d is lost (%s); links wait for it", self.shard, why)
             self.state = State.GREETING
+            self.version = VERSION
             self._silent = False
             self._out.clear()
             self._requests.lost(why)
@@ -290,8 +262,12 @@ class ShardPeer:
     def _welcomed(self, welcome: Welcome) -> None:
         if welcome.attempt != self._attempt or self.state is State.SERVING:
             return
-        if welcome.version != VERSION:
-            log.error("shard %d speaks wire version %d, we speak %d", self.shard, welcome.version, VERSION)
+        if welcome.version not in VERSIONS:
+            log.error("%s", unknown(f"shard {self.shard}", welcome.version))
+            return
+        if welcome.version != self.version:
+            self.version = welcome.version
+            self._begin_greeting()
             return
         self.state = State.SERVING
         self._said = self._heard = self._pings = self._pongs = 0

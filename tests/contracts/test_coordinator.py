@@ -20,7 +20,7 @@ from lightrail.cluster.coordinator import (
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.etcd.channels import EtcdSettings
 from lightrail.cluster.etcd.coordinator import EtcdCoordinator
-from lightrail.cluster.map import Member, Move, Placed, ShardRecord
+from lightrail.cluster.map import Member, Move, Placed, ShardRecord, unplacing
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
@@ -111,7 +111,7 @@ def test_epochs_rise_over_the_deletion_of_a_queue(run: Run) -> None:
                 await coordinator.write([Write("placement/q", value)])
             epochs += [placed.epoch, placed.epoch + 4]
             assert await coordinator.placement("q") == (0, placed.epoch + 4)
-            await coordinator.unplace(["q"])
+            await coordinator.write(unplacing(["q"]))
         assert epochs == sorted(set(epochs))
 
     run(check)
@@ -307,7 +307,7 @@ def test_a_queue_that_was_forgotten_may_be_placed_anew(run: Run) -> None:
     async def check(coordinator: Coordinator) -> None:
         await coordinator.set_shards(2)
         await coordinator.place("q/$dlq")
-        await coordinator.unplace(["q", "q/$dlq", "never"])
+        await coordinator.write(unplacing(["q", "q/$dlq", "never"]))
         assert await coordinator.placements() == {}
         # Its load is gone as well: the shards take turns again.
         shards = [(await coordinator.place(name)).shard for name in ("a", "b")]
@@ -332,7 +332,7 @@ def test_shards_and_placements_are_entries(run: Run) -> None:
         await coordinator.write([Write(found.key, Placed.encode(1 - shard, epoch + 1), found.revision)])
         assert await coordinator.place("a") == (1 - shard, epoch + 1)
         await coordinator.write([Write("moves/a", Move("a", shard, 1 - shard, epoch + 1).encode())])
-        await coordinator.unplace(["a"])
+        await coordinator.write(unplacing(["a"]))
         assert await coordinator.entries("moves/") == []
         assert await coordinator.placement("a") is None
 

@@ -151,6 +151,36 @@ def test_a_shard_dies_at_a_step(victim: int, at: int) -> None:
     told(act)
 
 
+@pytest.mark.parametrize("later", range(16))
+def test_a_commit_arrives_when_its_process_has_died(later: int) -> None:
+    """`later` is the number of steps after its death; the successor restarts in between."""
+    arriving: list[asyncio.Task[None]] = []
+
+    def die(cluster: Cluster, _: str) -> None:
+        commit = cluster.coordinator.latest
+        assert len(commit) == 2, "the placement and the move"
+        died = len(cluster.steps)
+        cluster.shards[1].die()
+
+        def stepped(number: int, _: str) -> None:
+            if number == died + later:
+                arriving.append(asyncio.create_task(cluster.coordinator.arrive(commit)))
+
+        cluster.on_step = stepped
+        stepped(died, "")
+
+    async def act(cluster: Cluster) -> None:
+        calm = Cluster()
+        await story(calm, None, 0)
+        calm.close()
+        moving = calm.steps[calm.steps.index("ask export") - 1 :]
+        commit = len(moving) - 1 - moving[::-1].index("write")
+        check(cluster, await story(cluster, die, commit), died=True)
+        assert len(arriving) == 1
+
+    told(act)
+
+
 @pytest.mark.parametrize("at", STEPS)
 def test_both_shards_die_at_a_step(at: int) -> None:
     def die(cluster: Cluster, _: str) -> None:

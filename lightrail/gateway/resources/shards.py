@@ -7,8 +7,8 @@ from typing import Any, Final
 from aiohttp import web
 
 from lightrail.cluster import moves
-from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, Coordinator, Write
-from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Move, Placed, ShardRecord
+from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, Write
+from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Placed, ShardRecord
 from lightrail.cluster.placement import choose
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request, whole_number
@@ -102,7 +102,7 @@ async def _answers(peer: ShardPeer) -> bool:
 async def _give_up(
     request: Request, found: ShardRecord, value: str | None, owner: Callable[[str], int]
 ) -> None:
-    """Gives up all messages of a shard's queues, then writes the shard's own entry.
+    """Gives up all messages of a shard's queues and its copies of moving queues, then writes its own entry.
 
     One transaction moves queues to their new owners and raises their epochs. A process that starts on the old
     disk finds by these epochs that its messages were given up, and keeps them.
@@ -120,6 +120,7 @@ async def _give_up(
     writes.append(Write(f"{SHARD_SETS}{found.id}", value, found.revision))
     first = len(writes) % WRITES_MAX or WRITES_MAX
     try:
+        await moves.cancel_to(services.coordinator, map, found.id)
         # The entry of the shard is in the last transaction: until then the request can be repeated.
         for end in range(first, len(writes) + 1, WRITES_MAX):
             await services.coordinator.write(writes[max(0, end - WRITES_MAX) : end])
@@ -173,10 +174,6 @@ async def remove(request: Request) -> web.Response:
         raise ProblemError(
             409, f"no other shard can have the {len(queues)} queues of shard {found.id}: start one"
         )
-    for move in coming:
-        placed = map.placements().get(move.queue)
-        if placed is not None:
-            await _cancel(services.coordinator, move, placed)
 
     def owner(queue: str) -> int:
         shard = choose(queue, loads)
@@ -185,14 +182,6 @@ async def remove(request: Request) -> web.Response:
 
     await _give_up(request, found, None, owner)
     return web.Response(status=204)
-
-
-async def _cancel(coordinator: Coordinator, move: Move, placed: Placed) -> None:
-    """Cancels a move to a lost shard; the queue stays at its source."""
-    try:
-        await moves.give_up(coordinator, move, placed)
-    except ConflictError:
-        raise ProblemError(409, f"the move of {move.queue} changed just now: read it again") from None
 
 
 def _found(request: Request) -> ShardRecord:

@@ -151,7 +151,10 @@ class Mover:
         except Exception:
             log.exception("the move of %s ended by an internal error; it begins again", queue)
             progress.error = "internal error; see the shard's log"
-            self._drop(queue)
+            arrival = self._engine.arrivals.find(queue)
+            if arrival is not None and not arrival.complete:
+                # The commit of a complete copy may have been sent: the next attempt decides on that copy.
+                self._drop(queue)
             await self._sleep(limits.MOVE_AGAIN_MS_MAX / 1000)
         finally:
             del self._tasks[queue], self._progress[queue]
@@ -224,7 +227,10 @@ class Mover:
         try:
             arrival = self._engine.arrivals.find(queue)
             if arrival is None or arrival.epoch != move.epoch + 1 or arrival.complete:
-                # A complete copy is that of a former process, and lacks messages that arrived since.
+                # A complete copy is that of a former process, and lacks messages that arrived since. That
+                # process may have sent its commit: while the commit can still succeed, the copy stays.
+                if move.phase == "frozen":
+                    move = await self._transactions.renew(move)
                 self._drop(queue)
                 progress.messages = progress.bytes = 0
                 arrival = self._engine.arrivals.begin(queue, move.epoch + 1, self._now_ms())

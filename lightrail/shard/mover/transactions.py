@@ -54,10 +54,18 @@ class Transactions:
 
     async def freeze(self, move: Move) -> Move:
         """Writes to the coordinator that the queue is frozen. Raises CoordinatorError."""
+        return await self._changed(moves.freeze(self._coordinator, move))
+
+    async def renew(self, move: Move) -> Move:
+        """Makes sure that no commit of a former copy can succeed any more. Raises CoordinatorError."""
+        return await self._changed(moves.renew(self._coordinator, move))
+
+    async def _changed(self, change: Awaitable[Move]) -> Move:
         try:
-            return await moves.freeze(self._coordinator, move)
+            return await change
         except ConflictError as error:
-            # The move was cancelled, or an attempt whose answer was lost has frozen it: the map shows which.
+            # The move was cancelled or committed, or an attempt whose answer was lost has succeeded: the map
+            # shows which.
             raise CoordinatorError(str(error)) from error
 
     async def commit(self, move: Move, placed: Placed) -> None:

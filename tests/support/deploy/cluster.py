@@ -50,6 +50,8 @@ class Node:
         self.name = name
         self.data = data
         self.flags = tuple(flags)
+        self.source = ROOT
+        """The folder with the program that it runs."""
         self.log = cluster.directory / f"{name}.log"
         (metrics, port) = free_ports(2)
         self.metrics = f"127.0.0.1:{metrics}"
@@ -100,7 +102,7 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=ROOT,
+                cwd=self.source,
                 env=clean | self._environ,
             )
         return self

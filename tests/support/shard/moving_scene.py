@@ -5,12 +5,13 @@ for a real time: a pause ends at the next turn of the loop.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from lightrail.cluster import moves
+from lightrail.cluster.coordinator import ConflictError, Write
 from lightrail.cluster.coordinator import Coordinator as CoordinatorPort
-from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import PLACEMENT, Map, Placed
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.shard.declarations import EveryName
@@ -140,14 +141,22 @@ class Coordinator(MemoryCoordinator):
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__()
         self.cluster = cluster
+        self.latest: Sequence[Write] = ()
+        """The transaction that was requested last."""
 
     async def write(self, writes: Any) -> int:
+        self.latest = writes
         self.cluster.step("write")
         await asyncio.sleep(0)
         revision = await super().write(writes)
         self.cluster.step("written")
         await asyncio.sleep(0)
         return revision
+
+    async def arrive(self, writes: Sequence[Write]) -> None:
+        """A transaction that was sent before arrives; nobody waits for its answer."""
+        with contextlib.suppress(ConflictError):
+            await super().write(writes)
 
 
 class Cluster:

@@ -218,7 +218,7 @@ class Cluster:
     def calm(self) -> None:
         """No fault from here on; whoever died is started."""
         self.etcd.is_down = False
-        self.etcd.answers_lost = 0.0
+        self.etcd.answers_lost = self.etcd.late = 0.0
         self.network.slow = 1.0
         for host in list(self.network.hosts):
             if host.is_cut_off:
@@ -435,7 +435,27 @@ class Late(Faults):
         cluster.network.heal(life.host, broken=False)
 
 
-SCRIPTS: dict[str, type[Script]] = {"moves": Script, "faults": Faults, "late": Late}
+class Overtaken(Faults):
+    """The destination dies just after it sent its transaction; its successor starts before it arrives."""
+
+    async def step(self) -> None:
+        cluster = self.cluster
+        await cluster.ask_move()
+        await self.until_frozen()
+        if not self.ends:
+            return
+        cluster.etcd.late = 0.9
+        await asyncio.sleep(cluster.chance.uniform(0.003, 0.05))
+        destination = cluster.shards[self.ends[1]]
+        cluster.crash(destination)
+        await asyncio.sleep(cluster.chance.choice((0.01, 0.2, 1.0)))
+        cluster.etcd.late = cluster.chance.choice((0.0, 0.3))
+        destination.start()
+        await asyncio.sleep(cluster.chance.choice((0.1, 1.0, 5.0)))
+        cluster.etcd.late = 0.0
+
+
+SCRIPTS: dict[str, type[Script]] = {"moves": Script, "faults": Faults, "late": Late, "overtaken": Overtaken}
 
 
 class _Watch(logging.Handler):

@@ -1,7 +1,8 @@
 """An etcd in memory as each process sees it: transactions are instant and guarded, news of them come later.
 
 Every process has a view of its own that lags behind, answers get lost after the transaction went through, the
-whole service goes away for a while, and what is registered on a lease goes when its process does.
+whole service goes away for a while, and what is registered on a lease goes when its process does. A
+transaction that a process has sent arrives although the process has died meanwhile, maybe seconds later.
 """
 
 import asyncio
@@ -16,6 +17,8 @@ from tests.support.sim.loop import SimLoop
 from tests.support.sim.network import Host
 
 LATENCY_S: Final = (0.0002, 0.003)
+LATE_S: Final = (0.05, 8.0)
+"""Travel time of a late transaction; its process waits for TIMEOUT_S."""
 TIMEOUT_S: Final = 5.0
 LEASE_S: Final = 10.0
 
@@ -29,6 +32,8 @@ class Etcd:
         self.is_down = False
         self.answers_lost = 0.0
         """Share of transactions whose answer does not arrive."""
+        self.late = 0.0
+        """Share of transactions that arrive late."""
         self.log: list[Entry] = []
         self.entries: dict[str, Entry] = {}
         self.revision = 0
@@ -36,6 +41,12 @@ class Etcd:
 
     def latency_s(self) -> float:
         return self.chance.uniform(*LATENCY_S) * (20 if self.chance.random() < 0.02 else 1)
+
+    def travel_s(self) -> float:
+        """Time until a transaction arrives."""
+        if self.late and self.chance.random() < self.late:
+            return self.chance.uniform(*LATE_S)
+        return self.latency_s()
 
     def commit(self, writes: Sequence[Write]) -> int:
         """One transaction."""
@@ -99,8 +110,13 @@ class SimCoordinator(KeyedCoordinator):
         return True
 
     async def _commit(self, writes: Sequence[Write]) -> int:
-        await self._travel()
-        revision = self._etcd.commit(writes)
+        arrived: asyncio.Future[int] = self._etcd.loop.create_future()
+        self._etcd.loop.call_later(self._etcd.travel_s(), self._arrive, writes, arrived)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                revision = await arrived
+        except TimeoutError:
+            raise CoordinatorError("no answer: whether it went through is not known") from None
         if self._etcd.chance.random() < self._etcd.answers_lost:
             await asyncio.sleep(TIMEOUT_S)
             raise CoordinatorError("no answer: whether it went through is not known")
@@ -108,6 +124,19 @@ class SimCoordinator(KeyedCoordinator):
         while self._revision < revision and not self.is_away and not self.closed:
             await self._arrived.wait()
         return revision
+
+    def _arrive(self, writes: Sequence[Write], arrived: "asyncio.Future[int]") -> None:
+        """A transaction arrives, whether its process still lives or not."""
+        if self.is_away:
+            return
+        try:
+            revision = self._etcd.commit(writes)
+        except ConflictError as error:
+            if not arrived.done():
+                arrived.set_exception(error)
+        else:
+            if not arrived.done():
+                arrived.set_result(revision)
 
     async def _travel(self) -> None:
         await asyncio.sleep(self._etcd.latency_s())

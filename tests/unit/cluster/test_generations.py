@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from lightrail.cluster.coordinator import CoordinatorError, Write
+from lightrail.cluster import moves
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.generations import (
     PREVIOUS_MAX,
@@ -17,6 +18,7 @@ from lightrail.cluster.generations import (
     last_generation,
     next_mark,
 )
+from lightrail.cluster.map import PLACEMENT, Map, Move, Placed
 from lightrail.cluster.membership import MemberRefusedError
 from lightrail.cluster.memory import MemoryCoordinator
 
@@ -114,5 +116,26 @@ def test_a_disk_is_accepted_of_a_shard_that_has_served() -> None:
         assert found is not None
         assert found.accepted
         assert found.token == LAST.token
+
+    asyncio.run(story())
+
+
+def test_an_accepted_disk_has_no_moves_to_it_because_it_may_lack_their_copies() -> None:
+    async def story() -> None:
+        coordinator = MemoryCoordinator()
+        moving = Move("q", 0, 3, 1, phase="frozen")
+        await coordinator.write(
+            [
+                Write(key_of(3), LAST.encode()),
+                Write(f"{PLACEMENT}q", Placed.encode(0, 1)),
+                Write(moving.key, moving.encode()),
+            ]
+        )
+        map = Map(coordinator)
+        map.refresh()
+        sent, placed = map.moves["q"], map.placements()["q"]
+        await accept_disk(coordinator, 3)
+        with pytest.raises(ConflictError):
+            await moves.commit(coordinator, sent, placed)
 
     asyncio.run(story())

@@ -32,6 +32,15 @@ def test_an_entry_that_can_not_be_read_stays_as_it_was() -> None:
             assert map.shard_records[0].disk == "d0"
             assert map.shards[0].address == "tcp://a:1"
             assert map.gateways[0].boot == 6
+        # A later program may write more: what is known of it counts.
+        later = {key: value[:-1] + ',"unknown":1}' for key, value in values.items()}
+        await coordinator.write(
+            [Write(key, value.replace("tcp://a", "tcp://b")) for key, value in later.items()]
+        )
+        map.refresh()
+        assert map.shard_records[0].disk == "d0"
+        assert map.shards[0].address == "tcp://b:1"
+        assert map.moves["q"].to == 1
         await coordinator.write([Write(key, None) for key in values])
         map.refresh()
         assert map.placed("q") is None

@@ -8,7 +8,7 @@ import pytest
 
 from lightrail.cluster import shard_connections
 from lightrail.cluster.coordinator import CoordinatorError, Write
-from lightrail.cluster.map import PLACEMENT, SHARD_SETS, SHARDS, Member, Placed
+from lightrail.cluster.map import PLACEMENT, SHARD_SETS, SHARDS, Member, Placed, unplacing
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.model import conditions
@@ -159,7 +159,7 @@ def test_a_queue_is_lost_only_by_the_coordinators_word(monkeypatch: pytest.Monke
     async def check(made: ShardConnections, coordinator: MemoryCoordinator) -> None:
         await made.place("q")
         assert await made.lost("q") is None
-        await coordinator.unplace(["q"])
+        await coordinator.write(unplacing(["q"]))
         refusal = await made.lost("q")
         assert refusal is not None
         assert refusal.condition == conditions.RESOURCE_DELETED

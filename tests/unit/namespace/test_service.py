@@ -1,13 +1,14 @@
 """Service: what is refused and why, who wins, and what goes with what."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lightrail.cluster.coordinator import WRITES_MAX, Write
+from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, CoordinatorError, Write
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model import limits
 from lightrail.model.destinations import Destinations
@@ -28,11 +29,34 @@ from lightrail.namespace.service import Service, policy_from
 from lightrail.namespace.signatures import resource_of
 
 
+class DyingCoordinator(MemoryCoordinator):
+    """One whose process dies after a number of transactions; the others arrive when `arrive` is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lives_for: int | None = None
+        self.sent: list[Sequence[Write]] = []
+
+    async def write(self, writes: Sequence[Write]) -> int:
+        if self.lives_for == 0:
+            self.sent.append(writes)
+            raise CoordinatorError("the process has died")
+        if self.lives_for is not None:
+            self.lives_for -= 1
+        return await super().write(writes)
+
+    async def arrive(self) -> None:
+        self.lives_for = None
+        for writes in self.sent:
+            with suppress(ConflictError):
+                await super().write(writes)
+
+
 class Scene:
     """Two services on one coordinator, as two processes have them."""
 
     def __init__(self, auto_create: bool = True) -> None:
-        self.coordinator = MemoryCoordinator()
+        self.coordinator = DyingCoordinator()
         self.now_ms = 1_000
         self.one = self._service(auto_create)
         self.two = self._service(auto_create)
@@ -68,6 +92,28 @@ def test_a_queue_is_placed_when_it_is_made_and_forgotten_when_it_goes() -> None:
         assert await scene.coordinator.placements() == {}
         with pytest.raises(MissingError, match="q has no role"):
             await scene.one.drop(ANYBODY, "q")
+
+    run(check)
+
+
+@pytest.mark.parametrize("lives_for", [0, 1, 2])
+def test_a_late_deletion_spares_a_name_that_was_made_again(lives_for: int) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "q", policy())
+        scene.coordinator.lives_for = lives_for
+        with suppress(CoordinatorError):
+            await scene.one.drop(ANYBODY, "q")
+        late, scene.coordinator.sent = scene.coordinator.sent, []
+        scene.coordinator.lives_for = None
+        with suppress(MissingError):
+            await scene.two.drop(ANYBODY, "q")
+        await scene.two.give(ANYBODY, "q", policy())
+        placed = await scene.coordinator.placement("q")
+        scene.coordinator.sent = late
+        await scene.coordinator.arrive()
+        assert placed is not None
+        assert await scene.coordinator.placement("q") == placed
+        assert scene.two.directory.get("q").role is Role.QUEUE
 
     run(check)
 

@@ -213,6 +213,17 @@ def test_another_version_of_the_wire_is_told_ours_and_not_served() -> None:
     assert peer.take() == [Answer(Kind.ABSENT, 0, 0, 0)]
 
 
+def test_a_frontend_of_the_version_before_is_answered_in_its_version() -> None:
+    scene = Scene()
+    peer = Peer(scene)
+    peer.say(frame(Kind.HELLO, body=Hello(VERSION - 1, peer.name, peer.boot, 1).encode()))
+    assert peer.welcome is not None
+    assert peer.welcome.version == VERSION - 1
+    peer.take()
+    peer.say(frame(Kind.COUNT, number=1), frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+    assert [answer.kind for answer in peer.take()] == [Kind.PRODUCER_READY]
+
+
 def test_frames_behind_a_greeting_belong_to_the_new_life() -> None:
     scene = Scene()
     peer = scene.peer()

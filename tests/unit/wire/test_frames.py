@@ -50,7 +50,7 @@ from lightrail.wire.frames import (
 from lightrail.wire.ranges import encode_ranges, encode_suspended
 from lightrail.wire.tags import decode_tags, encode_tags
 
-GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v4.txt"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v5.txt"
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -159,9 +159,7 @@ def test_bodies_are_read_again(body: Hello) -> None:
     assert kind.decode(memoryview(b"head" + body.encode())[4:]) == body
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"1", b"null", b'{"other":1}', b'{"queue":"q","x":1}', b"\xff"]
-)
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"1", b"null", b'{"other":1}', b'"queue"', b"\xff"])
 def test_a_body_of_another_layout_is_said_to_be_one(data: bytes) -> None:
     with pytest.raises(WireError, match="expected the JSON body of ProducerOpen"):
         ProducerOpen.decode(data)

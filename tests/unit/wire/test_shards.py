@@ -133,6 +133,13 @@ class Rig:
             Hello.decode(said.body).attempt for parts in sent for said in parts if said.kind == Kind.HELLO
         ]
 
+    def hellos(self) -> list[int]:
+        """Versions of the Hellos since the last time."""
+        sent, self.socket.sent = self.socket.sent, []
+        return [
+            Hello.decode(said.body).version for parts in sent for said in parts if said.kind == Kind.HELLO
+        ]
+
     def kinds(self) -> list[list[Kind]]:
         """Of the messages since the last time."""
         self.peer.flush()
@@ -212,6 +219,18 @@ def test_a_slow_shard_is_greeted_in_the_end(rig: Rig) -> None:
 def test_another_version_is_not_served(rig: Rig) -> None:
     rig.welcome(1, version=VERSION + 1)
     assert rig.peer.state is State.GREETING
+
+
+def test_a_shard_of_the_version_before_is_greeted_again_in_its_version(rig: Rig) -> None:
+    assert rig.hellos() == [VERSION]
+    rig.welcome(1, version=VERSION - 1)
+    assert rig.peer.state is State.GREETING
+    assert rig.hellos() == [VERSION - 1]
+    rig.welcome(2, version=VERSION - 1)
+    assert (rig.peer.state, rig.peer.version) == (State.SERVING, VERSION - 1)
+    # The shard may have been upgraded when it is back.
+    rig.peer.greet_again("it was lost")
+    assert rig.hellos() == [VERSION]
 
 
 def test_what_was_posted_before_the_welcome_is_dropped_and_said_after_it(rig: Rig) -> None:

@@ -128,6 +128,8 @@ def test_a_disk_that_is_forgotten_takes_every_queue_to_a_later_epoch() -> None:
     async def check(scene: MoveScene) -> None:
         queues = [f"q{number}" for number in range(WRITES_MAX + 5)]
         await scene.place(1, *queues)
+        await scene.place(0, "coming")
+        await scene.move("coming", 0, 1, "frozen")
         await scene.put(f"{SHARDS}1", None)
         forget = {"disk": ""}
         assert "answers all the same" in (await scene.refused(shards.change, "/", forget, "1")).detail
@@ -135,7 +137,12 @@ def test_a_disk_that_is_forgotten_takes_every_queue_to_a_later_epoch() -> None:
         before = dict(scene.map.placements())
         for times in (1, 2):
             await scene.ask(shards.change, "/", forget, "1")
-            for queue, each in scene.map.placements().items():
+            # A commit that the shard has sent with the copy on its former disk can't succeed any more.
+            assert scene.map.moves == {}
+            coming = scene.map.placements()["coming"]
+            assert (coming.shard, coming.epoch) == (0, before["coming"].epoch + 2)
+            for queue in queues:
+                each = scene.map.placements()[queue]
                 epoch = before[queue].epoch + times
                 assert (each.shard, each.epoch, each.lost) == (1, epoch, epoch)
         assert scene.map.shard_records[1].disk == ""

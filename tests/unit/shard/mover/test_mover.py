@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import Write
-from lightrail.cluster.map import Map
+from lightrail.cluster.map import Map, unplacing
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.moving.answering import FORMER_FREEZE_OP, FREEZE_OP
@@ -189,7 +189,7 @@ def test_a_queue_that_is_dropped_while_it_moves_is_gone_everywhere_and_its_move_
         cluster.on_step = stepped
         await cluster.begin("q", 1)
         await cluster.until(lambda: cluster.shards[0].scene.engine._queues.find("q") is None)
-        await cluster.coordinator.unplace(["q"])
+        await cluster.coordinator.write(unplacing(["q"]))
         await cluster.until(lambda: not cluster.shards[1].mover._tasks and not cluster.is_moving("q"))
         assert not cluster.shards[1].scene.engine._queues.copying
 

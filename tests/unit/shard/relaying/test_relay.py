@@ -120,9 +120,7 @@ def test_listeners_take_turns() -> None:
     assert len(peer.messages(1)) == len(peer.messages(2)) == 5
 
 
-def test_a_listener_that_failed_has_failed_with_its_messages_and_one_that_closed_in_order_has_not() -> (
-    None
-):
+def test_a_listener_that_failed_has_failed_with_its_messages_and_one_that_closed_in_order_has_not() -> None:
     _, peer = opened()
     listen(peer, 1, credit=3)
     listen(peer, 2, credit=3)

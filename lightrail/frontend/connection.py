@@ -18,12 +18,13 @@ from lightrail.frontend.client import Client
 from lightrail.frontend.connections import ConnectionFrontend
 from lightrail.frontend.links.attaching import attach
 from lightrail.frontend.links.bound import Bound
-from lightrail.frontend.links.bound_links import BoundLinks
+from lightrail.frontend.links.bound_links import BoundLinks, ending_of
 from lightrail.frontend.nodes.links import NodeLinks, RequestLink
 from lightrail.frontend.sasl_exchange import SaslExchange
 from lightrail.frontend.transactions.transactions import Transactions
 from lightrail.frontend.websocket import WebSocket, WebSocketConnection
 from lightrail.model import conditions, limits
+from lightrail.model.ending import Ending
 from lightrail.model.endpoint import is_loopback
 from lightrail.wire.forwarded import Forwarded
 
@@ -206,7 +207,7 @@ class ClientConnection(WebSocketConnection):
             link.relieved()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_links()
+        self._end_links(Ending.FAILED if self.amqp is not None and self.amqp.opened else Ending.BY_BROKER)
         self.frontend.intake.forget(self)
         self.frontend.outflow.forget(self)
         if self._sasl_exchange is not None:
@@ -318,12 +319,12 @@ class ClientConnection(WebSocketConnection):
         """
         if self.amqp is not None and not self.amqp.closed:
             self.amqp.close(condition, description, info)
-            self._end_links()
+            self._end_links(Ending.BY_BROKER)
             self.touch()
 
-    def _end_links(self) -> None:
+    def _end_links(self, ending: Ending) -> None:
         self._count_sessions(-self._sessions)
-        self.links.close_all()
+        self.links.close_all(ending)
         self.frontend.lifetimes.ended(self.client.owner)
 
     def _count_sessions(self, change: int) -> None:
@@ -370,8 +371,7 @@ class ClientConnection(WebSocketConnection):
 
     def _ended(self, event: events.Ended) -> None:
         self._count_sessions(-1)
-        for link in event.session.links:
-            self.links.close(link)
+        self.links.session_ended(event.session.links, ending_of(event))
         self.frontend.lifetimes.ended(self.client.session_owner(event.session))
 
     def _header_rejected(self, event: events.HeaderRejected) -> None:
@@ -384,7 +384,7 @@ class ClientConnection(WebSocketConnection):
             self.frontend.counts.connections_failed += not event.by_peer
             condition, description = event.error.condition, event.error.description or ""
             log.info("connection from %s ended: %s: %s", self.client.peer, condition, description)
-        self._end_links()
+        self._end_links(ending_of(event))
 
 
 _HANDLERS: dict[type, Callable[[ClientConnection, Any], None]] = {

@@ -11,9 +11,10 @@ A consumer that no link takes over in time is released. Only those of durable li
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from lightrail.model import limits
+from lightrail.model.ending import Ending
 from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.outcomes import outcome_in
 from lightrail.shard.peers import Consumer, Peer
@@ -21,10 +22,7 @@ from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen
-from lightrail.wire.frames import HEADER, Kind
-
-EVERYTHING: Final = 1 << 62
-"""Beyond every delivery number."""
+from lightrail.wire.frames import ENDING, FOR_GOOD, HEADER, Kind
 
 Key = tuple[int, int]
 """Boot of the frontend, number of the link."""
@@ -44,7 +42,7 @@ class Origin(NamedTuple):
 class AwaitedConsumer:
     """A consumer of a queue's machine that has no link here."""
 
-    __slots__ = ("id", "is_lost", "key", "queue", "suspended", "until_ms")
+    __slots__ = ("ending", "id", "key", "queue", "suspended", "until_ms")
 
     def __init__(self, key: Key, queue: Queue, id: int, until_ms: int) -> None:
         self.key = key
@@ -55,8 +53,8 @@ class AwaitedConsumer:
         """When it is released."""
         self.suspended: int | None = None
         """Where the client's link has ended: its unsettled deliveries by then."""
-        self.is_lost = True
-        """Its link ended with a frontend, or with a move, and not by its client."""
+        self.ending = Ending.BY_BROKER
+        """How its link ended, as far as this shard knows: with a frontend or a move by the broker."""
 
 
 class AwaitedConsumers:
@@ -127,7 +125,7 @@ class AwaitedConsumers:
 
     # --- they are suspended ----------------------------------------------------------------------------
 
-    def suspend(self, consumer: Consumer, now_ms: int, *, lost: bool) -> bool:
+    def suspend(self, consumer: Consumer, now_ms: int, ending: Ending) -> bool:
         """The link of a consumer, which is still in its machine, has ended.
 
         Returns:
@@ -140,7 +138,7 @@ class AwaitedConsumers:
         self.release_client_link(consumer.queue, opened.client_link, now_ms)
         self.adopted[consumer.id] = Origin(*key, opened, has_ended=True)
         found = AwaitedConsumer(key, consumer.queue, consumer.id, 0)
-        found.is_lost = lost
+        found.ending = ending
         self._add(found)
         if self._suspend(found, now_ms):
             return True
@@ -270,27 +268,23 @@ class AwaitedConsumers:
         found = self._by_key.get(key)
         if found is None:
             return
-        kind, code, _, _, _, count, number = HEADER.unpack_from(part)
+        kind, flags, _, _, _, count, number = HEADER.unpack_from(part)
         if kind == Kind.CONSUMER_CLOSE:
-            found.is_lost = False
-            if found.suspended is None and not self._suspend(found, now_ms):
+            found.ending = Ending(flags & ENDING)
+            is_over = bool(flags & FOR_GOOD)
+            if found.suspended is None and (is_over or not self._suspend(found, now_ms)):
                 self._detach(found, now_ms, lost=False)
         else:
-            settled = commands.Settle(found.id, number, number + count, outcome_in(part, code))
+            settled = commands.Settle(found.id, number, number + count, outcome_in(part, flags))
             self._apply(found.queue, settled, now_ms)
 
     # --- they go ---------------------------------------------------------------------------------------
 
     def release(self, found: AwaitedConsumer, now_ms: int) -> None:
-        """Returns the deliveries of a consumer that no link took over, as where its link is lost.
+        """Returns the deliveries of a consumer that no link took over, as its link ended.
 
         Deliveries that it locked under a key stay locked.
         """
-        attached = found.queue.machine.contents.consumers.by_id.get(found.id)
-        if found.is_lost and attached is not None and not attached.options.lock_key:
-            if len(attached.in_flight):
-                found.queue.holder_lost()
-            self._apply(found.queue, commands.Settle(found.id, 0, EVERYTHING, commands.RELEASED), now_ms)
         self._detach(found, now_ms, lost=True)
 
     def release_client_link(self, queue: Queue, client_link: str, now_ms: int) -> None:
@@ -319,7 +313,7 @@ class AwaitedConsumers:
 
     def _detach(self, found: AwaitedConsumer, now_ms: int, *, lost: bool) -> None:
         self._drop(found)
-        self._apply(found.queue, commands.Detach(found.id), now_ms)
+        self._performer.detach(found.queue, found.id, found.ending, now_ms)
         self.ended(found.queue, found.id)
         self._last_consumers.left(found.queue, now_ms, lost=lost)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from lightrail.filters.errors import FilterError
 from lightrail.model import conditions
 from lightrail.model.durability import Durability
+from lightrail.model.ending import Ending
 from lightrail.shard.awaited import AwaitedConsumer, AwaitedConsumers, Origin
 from lightrail.shard.client_links import ClientLinks, Opened
 from lightrail.shard.consumer_options import options_of
@@ -132,9 +133,7 @@ class Links(KnownNumbers):
             self._leave(former)
             former.peer.producers.pop(former.link, None)
             return
-        if former.opened is not None and not resumes:
-            former.opened.suspended_ms = None
-        self.close_consumer(former, now_ms, stolen=True)
+        self.close_consumer(former, now_ms, for_good=not resumes)
 
     def open_router(self, peer: Peer, link: int, next_number: int) -> None:
         """Opens a frontend's link that sends to sets of queues; `next_number` as in `Numbered`."""
@@ -243,26 +242,27 @@ class Links(KnownNumbers):
             self.close_consumer(consumer, now_ms, lost=True)
 
     def close_consumer(
-        self, consumer: Consumer, now_ms: int, *, lost: bool = False, stolen: bool = False
+        self,
+        consumer: Consumer,
+        now_ms: int,
+        ending: Ending = Ending.BY_BROKER,
+        *,
+        lost: bool = False,
+        for_good: bool = False,
     ) -> None:
-        """Settles a consumer's deliveries with its default outcome, or suspends it for its client.
+        """Returns a consumer's deliveries, or suspends it for its client, unless it is closed `for_good`.
 
         Args:
-            lost: whether its frontend may open it again; its deliveries are released, as those of `stolen`.
+            lost: whether its frontend may open it again; its deliveries are released.
         """
         consumer.peer.consumers.pop(consumer.link, None)
         if consumer.opened is not None:
             self.client_links.drop(consumer.queue, consumer.opened.client_link, consumer)
         if self._performer.consumers.pop(consumer.id, None) is not None:
             queue = consumer.queue
-            if self.awaited.suspend(consumer, now_ms, lost=lost):
+            if not for_good and self.awaited.suspend(consumer, now_ms, ending):
                 return
-            attached = queue.machine.contents.consumers.by_id.get(consumer.id)
-            if lost and attached is not None and len(attached.in_flight) and not attached.options.lock_key:
-                queue.holder_lost()
-            command = commands.Lose(consumer.id) if lost or stolen else commands.Detach(consumer.id)
-            self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
-            self._performer.touched[queue] = None
+            self._performer.detach(queue, consumer.id, ending, now_ms)
             self.last_consumers.left(queue, now_ms, lost=lost)
 
     def send_away(self, queue: Queue) -> None:

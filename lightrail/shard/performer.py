@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from lightrail.journal import record
 from lightrail.journal.record import DEFERRED_REASON, REWRITTEN, SPILLED, Delivered, Settle
 from lightrail.model import limits
+from lightrail.model.ending import Ending
 from lightrail.shard.dead_lettering import DeadLettering
 from lightrail.shard.delivering import Delivering, follows
 from lightrail.shard.journal.record import Append
@@ -167,6 +168,23 @@ class Performer:
             self.messages_unsynced += batch.count
         self.perform(queue, queue.machine.apply(commands.Enqueue(batch), now_ms), now_ms)
         self.touched[queue] = None
+
+    def detach(self, queue: Queue, consumer: int, ending: Ending, now_ms: int) -> None:
+        """Detaches a consumer."""
+        self.mark(queue, consumer, ending)
+        self.perform(queue, queue.machine.apply(commands.Detach(consumer, ending), now_ms), now_ms)
+        self.touched[queue] = None
+
+    def mark(self, queue: Queue, consumer: int, ending: Ending) -> None:
+        """Marks the deliveries of a consumer that ends, unless its client ends it in order (ADR 28).
+
+        Its client may have received them, and settled them by frames that were lost.
+        """
+        attached = queue.machine.contents.consumers.by_id.get(consumer)
+        if ending is Ending.BY_CLIENT or attached is None or attached.options.lock_key:
+            return
+        if attached.next:
+            queue.holder_lost()
 
     def removed(self, queue: Queue, effect: effects.Removed) -> None:
         """Releases and settles messages that left a queue for good."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lightrail.model import conditions, limits
+from lightrail.model.ending import Ending
 from lightrail.shard.answers import Answers
 from lightrail.shard.follower import Follower
 from lightrail.shard.frontends import Frontends
@@ -18,7 +19,7 @@ from lightrail.shard.requests import Requests
 from lightrail.shard.settling import Settling
 from lightrail.shard.takeovers import Opening
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets
-from lightrail.wire.frames import COUNT_MASK, HEADER, HEADER_SIZE, Kind, frame
+from lightrail.wire.frames import COUNT_MASK, ENDING, FOR_GOOD, HEADER, HEADER_SIZE, Kind, frame
 
 log = logging.getLogger("lightrail.shard.receiving")
 
@@ -88,7 +89,6 @@ class Receiving:
             Kind.CONSUMER_OPEN: self._open_consumer,
             Kind.PRODUCER_CLOSE: self._close_producer,
             Kind.PRODUCER_ABANDON: self._abandon_producer,
-            Kind.CONSUMER_CLOSE: self._close_consumer,
             Kind.TARGETS: self._targets,
             Kind.REQUEST: self._request,
             Kind.HELLO: self._hello,
@@ -144,8 +144,12 @@ class Receiving:
                     if looks_left > 0:
                         continue
                     rest = parts[index + 1 :]
-                elif kind == CONSUMER_CLOSE and self._settling.release_piece(peer, part, now_ms):
-                    rest = parts[index:]
+                elif kind == CONSUMER_CLOSE:
+                    left = self._settling.return_piece(peer, part, now_ms)
+                    if left is None:
+                        self._close_consumer(peer, part, now_ms)
+                    else:
+                        rest = [left, *parts[index + 1 :]]
                 else:
                     self._apply(peer, part, now_ms)
             except NumberMissingError as error:
@@ -261,12 +265,13 @@ class Receiving:
             self._routes.abandon(router, now_ms)
 
     def _close_consumer(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        link = HEADER.unpack_from(part)[4]
+        _, flags, _, _, link, _, _ = HEADER.unpack_from(part)
+        ending = Ending(flags & ENDING)
         consumer = peer.consumers.get(link)
         if consumer is not None:
-            self._links.close_consumer(consumer, now_ms)
+            self._links.close_consumer(consumer, now_ms, ending, for_good=bool(flags & FOR_GOOD))
         elif not self._takeovers.drop(peer, link):
-            self._relays.close_listener(peer, link)
+            self._relays.close_listener(peer, link, ending)
             self._settling.stray(peer, part, now_ms)
 
     def _targets(self, peer: Peer, part: bytes, now_ms: int) -> None:

@@ -1,6 +1,7 @@
-"""Settling: SETTLE and CREDIT frames of consumers, and the release of deliveries of closing consumers."""
+"""Settling: SETTLE and CREDIT frames of consumers, and the return of deliveries of closing consumers."""
 
 from lightrail.model import limits
+from lightrail.model.ending import Ending
 from lightrail.shard.answers import Answers
 from lightrail.shard.awaited import AwaitedConsumers
 from lightrail.shard.moving.freezing import Freezing
@@ -8,12 +9,12 @@ from lightrail.shard.outcomes import outcome_in
 from lightrail.shard.peers import Peer, Settlement
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.outcomes import is_much
+from lightrail.shard.queue.outcomes import is_much, outcome_of_rest
 from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.takeovers import Takeovers
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, Kind
+from lightrail.wire.frames import DRAIN, ENDING, EXACT, HEADER, HEADER_SIZE, Kind
 
 
 class Settling:
@@ -88,29 +89,39 @@ class Settling:
         if not self._awaited.said(peer, part, now_ms):
             self._freezing.bounce(peer, part)
 
-    def release_piece(self, peer: Peer, part: bytes, now_ms: int) -> bool:
-        """Releases some of the deliveries of a closing consumer; returns whether there are more for later
-        turns."""
-        consumer = peer.consumers.get(HEADER.unpack_from(part)[4])
+    def return_piece(self, peer: Peer, part: bytes, now_ms: int) -> bytes | None:
+        """Returns some of the deliveries of a closing consumer, if they are many.
+
+        Returns:
+            A frame that closes the consumer in later turns; None to close it now.
+        """
+        kind, flags, reserved, epoch, link, count, number = HEADER.unpack_from(part)
+        consumer = peer.consumers.get(link)
         if consumer is None or (consumer.opened is not None and consumer.opened.suspended_ms):
-            # A client may resume the link: few or no deliveries are released.
-            return False
+            # A client may resume the link: few or no deliveries are returned.
+            return None
         machine = consumer.queue.machine
         found = machine.contents.consumers.by_id.get(consumer.id)
         if found is None or found.options.lock_key or not is_much(found):
-            return False
+            return None
+        ending = Ending(flags & ENDING)
+        self._performer.mark(consumer.queue, consumer.id, ending)
         line = found.in_flight
         first = line.keys[line.head]
         last = first + limits.SETTLE_SLICE_MESSAGES
         if len(line) > limits.SETTLE_SLICE_REWRITTEN:
             last = min(last, line.keys[line.head + limits.SETTLE_SLICE_REWRITTEN])
+        outcome = outcome_of_rest(found.options.default_outcome, ending)
+        if ending is Ending.FAILED:
+            # The oldest delivery counts; those behind it return as after an end by the broker.
+            last, outcome, flags = first + 1, commands.FAILED, flags & ~ENDING | Ending.BY_BROKER
         for command in (
             commands.Credit(consumer.id, found.next),
-            commands.Settle(consumer.id, first, last, found.options.default_outcome),
+            commands.Settle(consumer.id, first, last, outcome),
         ):
             self._performer.perform(consumer.queue, machine.apply(command, now_ms), now_ms)
         self._performer.touched[consumer.queue] = None
-        return True
+        return HEADER.pack(kind, flags, reserved, epoch, link, count, number)
 
     def _settlement(self, peer: Peer, link: int, count: int) -> Settlement:
         """The answer by which the frontend confirms settlements to its client once they are on disk."""

@@ -88,6 +88,11 @@ class Kind(IntEnum):
     SESSION = 95
 
 
+# Flags of CONSUMER_CLOSE.
+ENDING: Final = 3
+"""The bits of a number of model/ending.py; former versions send 0."""
+FOR_GOOD: Final = 4
+"""The client does not resume the link, whose deliveries return at once; former versions suspend it."""
 # Flags of FORGET.
 CLOSED: Final = 1
 """The client has closed the link: no state of it is kept."""

@@ -120,17 +120,17 @@ class Owner:
             link.peer.close_producer(number)
         self.ended(number)
 
-    def close_consumer(self, number: int) -> None:
+    def close_consumer(self, number: int, flags: int) -> None:
         link = self._links.get(number)
         if link is None:
             return
-        close = frame(Kind.CONSUMER_CLOSE, link=number, epoch=self.epoch)
+        close = frame(Kind.CONSUMER_CLOSE, flags=flags, link=number, epoch=self.epoch)
         if link.is_behind or self.peer is None:
             if link.peer is not None:
                 link.peer.consumers.pop(number, None)
             self.post(close)
         else:
-            self.peer.close_consumer(number)
+            self.peer.close_consumer(number, flags)
             if self.confirmed is None:
                 self._held.add(close)
         self.ended(number)

@@ -16,6 +16,7 @@ from typing import Any, Final
 import zmq
 
 from lightrail.model import conditions, limits
+from lightrail.model.ending import Ending
 from lightrail.wire.bodies import Answer, Hello, Refusal, Welcome, decode_request, encode_request
 from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
 from lightrail.wire.links import TO_CONSUMERS, TO_PRODUCERS, Consumer, MissingDeliveriesError, Producer
@@ -170,9 +171,9 @@ class ShardPeer:
         if self.producers.pop(number, None) is not None:
             self.post(frame(Kind.PRODUCER_CLOSE, link=number))
 
-    def close_consumer(self, number: int) -> None:
+    def close_consumer(self, number: int, flags: int) -> None:
         if self.consumers.pop(number, None) is not None:
-            self.post(frame(Kind.CONSUMER_CLOSE, link=number))
+            self.post(frame(Kind.CONSUMER_CLOSE, flags=flags, link=number))
 
     async def request(
         self, op: str, fields: dict[str, Any], *, blob: bytes = b"", wait_ms: int = limits.REQUEST_MS
@@ -371,6 +372,6 @@ class ShardPeer:
         bound = self.producers.get(link) or self.consumers.get(link)
         if bound is not None:
             self.close_producer(link)
-            self.close_consumer(link)
+            self.close_consumer(link, Ending.BY_BROKER)
             self._watch.ended(self, link)
             bound.ended(refusal)

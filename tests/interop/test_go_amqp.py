@@ -43,7 +43,7 @@ SCENARIOS = (
         "credit",
         "browse",
     ),
-    *("select", "request", "enter", "detached"),
+    *("select", "request", "enter", "detached", "closing"),
 )
 SECONDS = 100.0
 """In which all of them end; they take 2."""
@@ -161,7 +161,11 @@ def test_outcomes_and_redelivery(found: Found) -> None:
 
 
 def test_what_a_lost_client_had_comes_back(found: Found) -> None:
-    assert found["loss"] == {"body": "held", "count": 1}
+    assert found["loss"] == {"body": "held", "count": 0}
+
+
+def test_closing_counts_nothing_of_what_was_fetched_ahead(found: Found) -> None:
+    assert found["closing"] == {"bodies": list(range(60, 200)), "counts": 0}
 
 
 def test_presettled_both_ways(found: Found) -> None:

@@ -187,6 +187,11 @@ def test_what_a_lost_client_held_comes_back(broker: Broker, queue: str) -> None:
     assert node("loss", broker, queue) == {"body": "held", "attempts": 1}
 
 
+def test_closing_counts_nothing_of_what_was_fetched_ahead(broker: Broker, queue: str) -> None:
+    found = node("closing", broker, queue, rounds=100, messages=200, credit=100)
+    assert found == {"bodies": list(range(100, 200)), "counts": 0}
+
+
 def test_browsers_see_all_in_order_and_take_nothing(broker: Broker, queue: str) -> None:
     numbers = list(range(50))
     found = node("browse", broker, queue, count=50)

@@ -151,7 +151,7 @@ class Play:
             gone = self.receivers[index]
             gone.consumer.close()
             self.closed.append(gone)
-            self.receivers[index] = self.scene.receiver(gone.consumer._options.queue)
+            self.receivers[index] = self.scene.receiver(gone.consumer.options.queue)
 
     def refuse(self) -> None:
         if self.chance.random() < 0.2:

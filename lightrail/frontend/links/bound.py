@@ -8,6 +8,7 @@ from lightrail.amqp.events import Resumed, SenderSettled
 from lightrail.amqp.link import SETTLE_FIRST
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.guard import Hold
+from lightrail.model.ending import Ending
 from lightrail.wire.bodies import Refusal
 
 
@@ -22,6 +23,9 @@ class Bound:
     def close(self) -> None:
         """The client's link has ended."""
         raise NotImplementedError
+
+    def ends(self, ending: Ending) -> None:
+        """Called before `close` with the way in which the link ends, unless the broker ends it."""
 
     def writable(self) -> None:
         """The socket or the session window has room again, or the client has settled."""

@@ -1,16 +1,17 @@
 """The bound links of one connection: answers their attaches, and closes their objects at their end."""
 
 import logging
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Collection, Iterator
 from typing import Any, Final
 
-from lightrail.amqp.events import Detached
+from lightrail.amqp.events import Closed, Detached, Ended
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.bound import Bound, Terms
 from lightrail.frontend.links.context import LinkContext
 from lightrail.model import conditions
+from lightrail.model.ending import Ending
 from lightrail.wire.bodies import Refusal
 
 log = logging.getLogger("lightrail.frontend.links")
@@ -126,9 +127,12 @@ class BoundLinks:
 
     def detached(self, event: Detached) -> None:
         """A link was detached, by the client or by the broker."""
-        terms = self._terms.get(event.link.context) if self._terms is not None else None
-        if event.closed and event.by_peer and event.link.context is not None:
-            event.link.context.closed_for_good()
+        bound = event.link.context
+        terms = self._terms.get(bound) if self._terms is not None else None
+        if bound is not None:
+            bound.ends(ending_of(event))
+            if event.closed and event.by_peer:
+                bound.closed_for_good()
         self.close(event.link)
         if terms is not None and terms.at_close is not None and event.closed and event.by_peer:
             self._connection.frontend.spawn(self._finish_close(event.link, terms.at_close()))
@@ -154,9 +158,19 @@ class BoundLinks:
             bound.close()
             self._release(bound)
 
-    def close_all(self) -> None:
+    def session_ended(self, links: Collection[Link], ending: Ending) -> None:
+        """A session has ended, with its links."""
+        for link in links:
+            if link.context is not None:
+                link.context.ends(ending)
+        for link in links:
+            self.close(link)
+
+    def close_all(self, ending: Ending) -> None:
         """The connection has ended."""
         all_terms, self._terms = self._terms, None
+        for bound in all_terms or ():
+            bound.ends(ending)
         for bound, terms in (all_terms or {}).items():
             bound.close()
             self._forget(terms)
@@ -172,6 +186,14 @@ class BoundLinks:
         if terms.hold is not None:
             frontend.guard.release(terms.hold)
         frontend.lifetimes.ended(terms.owner)
+
+
+def ending_of(event: Detached | Ended | Closed) -> Ending:
+    """How links end with a detach, end or close of the client, or of the engine after the client's error."""
+    if event.error is None:
+        return Ending.BY_CLIENT
+    # The client may have lost its former connection, and attaches the link again (2.6.1).
+    return Ending.BY_BROKER if event.error.condition == conditions.STOLEN else Ending.FAILED
 
 
 def _forget_durability(terminus: Source | Target) -> None:

@@ -115,8 +115,8 @@ class SessionLink(BusConsumerLink):
         """The link has this session: answers the client's attach, or notes the new end of the lock."""
         if self._closed:
             return
-        self.session = self._options.session = session
-        self._options.any_session = False
+        self.session = self.options.session = session
+        self.options.any_session = False
         self.locked_until_ms = self._frontend.now_ms() + (locked_ms or limits.BUS_LOCK_SHOWN_MS)
         if self._attached:
             return

@@ -18,6 +18,7 @@ from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.headers import Outgoing, send_with_new_headers
 from lightrail.frontend.links.settlements import Settlements
 from lightrail.model import limits
+from lightrail.model.ending import Ending
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, EXACT, HEADER_SIZE, MORE, Kind, frame
 from lightrail.wire.links import Consumer
@@ -39,11 +40,11 @@ class ConsumerLink(Bound, Consumer):
         "_credit_bytes",
         "_drain",
         "_draining",
+        "_ending",
         "_frontend",
         "_limit",
         "_link",
         "_mean_size",
-        "_options",
         "_outflow",
         "_owner",
         "_presettled",
@@ -53,6 +54,7 @@ class ConsumerLink(Bound, Consumer):
         "_window",
         "connection",
         "has_large",
+        "options",
         "output",
         "settle",
         "settlements",
@@ -73,10 +75,11 @@ class ConsumerLink(Bound, Consumer):
         self.output: Outgoing = link
         """Sends messages: the link; replaced while deliveries are acquired in a transaction."""
         self._owner = owner
-        self._options = options
+        self.options = options  # Of the link's source.
         self._presettled = options.presettled
         self._attached = False
         self._closed = False
+        self._ending: int = Ending.BY_BROKER  # Flags of the frame that closes this consumer.
         self._limit = 0
         """The client's credit: it accepts deliveries below this number."""
         self._window = ReceiveWindow()
@@ -104,12 +107,7 @@ class ConsumerLink(Bound, Consumer):
     @property
     def queue(self) -> str:
         """Name of the queue."""
-        return self._options.queue
-
-    @property
-    def options(self) -> ConsumerOpen:
-        """The options of the link's source."""
-        return self._options
+        return self.options.queue
 
     # --- from the client -------------------------------------------------------------------------------
 
@@ -143,13 +141,13 @@ class ConsumerLink(Bound, Consumer):
         """
         if self._closed:
             return
-        self._options.first = self._window.next
-        self._options.steals = not self._attached
-        resumes = self._options.resume = self._owner.resumes(self.number)
+        self.options.first = self._window.next
+        self.options.steals = not self._attached
+        resumes = self.options.resume = self._owner.resumes(self.number)
         if not resumes:
             self.settlements.forget(self._window.next)
         self._owner.post(
-            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=self._options.encode())
+            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=self.options.encode())
         )
         self.settlements.repeat()
         self._window.withdraw()
@@ -169,7 +167,7 @@ class ConsumerLink(Bound, Consumer):
         """Sends a slice of the queue to the client."""
         if self._closed or self._link.state > ATTACHED:  # at the end of this turn it is closed
             return
-        self._window.advance(number, count, self._options.queue)
+        self._window.advance(number, count, self.options.queue)
         _sequence, expires, _enqueued, attempts, message_format, base, size = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )
@@ -309,12 +307,16 @@ class ConsumerLink(Bound, Consumer):
         elif self._window.next < self._limit:
             self._send_credit()
 
+    def ends(self, ending: Ending) -> None:
+        """See Bound."""
+        self._ending = ending
+
     def close(self) -> None:
         """The client's link has ended: its unsettled deliveries return to the queue."""
         if not self._closed:
             self._leave()
         if not self._frontend.stopping:
-            self._owner.close_consumer(self.number)
+            self._owner.close_consumer(self.number, self._ending)
         # Otherwise the end of the connection to the shard returns them, without counting a failed delivery.
 
     def _leave(self) -> None:

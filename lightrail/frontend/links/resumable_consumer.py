@@ -27,8 +27,9 @@ from lightrail.frontend.links.headers import send_with_new_headers
 from lightrail.frontend.links.outcomes import OUTCOMES
 from lightrail.frontend.links.unconfirmed import UNCONFIRMED
 from lightrail.model import conditions, limits
+from lightrail.model.ending import Ending
 from lightrail.wire.bodies import ConsumerOpen
-from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, HEADER_SIZE, Kind, frame
+from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, FOR_GOOD, HEADER_SIZE, Kind, frame
 from lightrail.wire.ranges import Range, encode_ranges, joined
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class ResumableConsumer(ConsumerLink):
             return
         link, attach = self._link, self._link.attach
         assert attach is not None
-        self._options.terminus = terminus
+        self.options.terminus = terminus
         self._terms.durability = durability
         link.number_tags(terminus.to_bytes(TERMINUS_BYTES, "big"), number)
         self._window.next = self._window.limit = self._first = number
@@ -216,7 +217,11 @@ class ResumableConsumer(ConsumerLink):
 
     def closed_for_good(self) -> None:
         """See Bound."""
-        self.settlements.give_up(self._window.next)
+        if self._ending == Ending.FAILED:
+            self._ending |= FOR_GOOD
+        else:
+            # Shards of former versions would suspend the link.
+            self.settlements.give_up(self._window.next)
 
     # --- from the shard --------------------------------------------------------------------------------
 
@@ -240,7 +245,7 @@ class ResumableConsumer(ConsumerLink):
         if not self._attached:
             return
         self._asked = False
-        if not self._options.resume:
+        if not self.options.resume:
             # The shard was restarted: these deliveries are in their queue again.
             self._abort(self._left)
             self._left = deque()

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.amqp.events import Outcome
+from lightrail.amqp.events import RELEASED, Outcome
 from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Released
 from lightrail.amqp.values import Symbol
@@ -139,10 +139,11 @@ class Settlements:
         return code
 
     def give_up(self, before: int) -> None:
-        """The client has closed the link for good: settles its deliveries with the default outcome."""
+        """The client has closed the link in order and for good: returns its deliveries as not worked on."""
         first = max(0, before - COUNT_MASK)  # A SETTLE has a count of 32 bits.
         if first < before:
-            self._post(first, before - 1, None, 0)
+            has_decided = self._options.default_outcome <= OutcomeCode.REJECTED
+            self._post(first, before - 1, None if has_decided else RELEASED, 0)
 
     # --- in transactions -------------------------------------------------------------------------------
 
@@ -176,11 +177,11 @@ class Settlements:
             self._link.settle_sent(first, last, state)
             self._connection.touch()
 
-    def give_back(self, first: int, last: int) -> None:
-        """The transaction is rolled back: deliveries that the client settled in it have failed."""
+    def give_back(self, first: int, last: int, state: Modified | Released = FAILED) -> None:
+        """The transaction is rolled back: returns deliveries that the client settled in it."""
         first = max(first, self._base)
         if first <= last and not self.is_closed:
-            self._post(first, last, FAILED, 0)
+            self._post(first, last, state, 0)
 
     def take_back(self, first: int, last: int, state: Modified | Released) -> None:
         """The acquisition of deliveries is rolled back: they return to their queue with this outcome."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import RELEASED, Outcome
-from lightrail.amqp.performatives import TransactionalState
+from lightrail.amqp.performatives import Modified, Released, TransactionalState
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
@@ -123,8 +123,12 @@ class Acquisitions:
             else:
                 consumer.settle = consumer.settlements.outcome
 
-    def roll_back(self, transaction: Transaction) -> None:
-        """Ends the deliveries of a transaction at their receivers, and returns the messages."""
+    def roll_back(self, transaction: Transaction, state: Modified | Released = FAILED) -> None:
+        """Ends the deliveries of a transaction at their receivers, and returns the messages.
+
+        Args:
+            state: of those that the client settled in it.
+        """
         self.discharge(transaction)
         acquisitions, transaction.acquisitions = transaction.acquisitions, {}
         by_consumer: dict[ConsumerLink, list[Acquisition]] = {}
@@ -140,7 +144,7 @@ class Acquisitions:
                 continue
             retired = [each for each in transaction.retirements if each.consumer is consumer]
             for first, last in _in_both(mine, sorted(retired, key=_first)):
-                settlements.take_back(first, last, FAILED)
+                settlements.take_back(first, last, state)
             for each in mine:
                 settlements.take_back(each.first, each.last, RELEASED)
 

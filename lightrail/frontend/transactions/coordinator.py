@@ -8,17 +8,28 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
-from lightrail.amqp.events import ACCEPTED, Transfers
+from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.link import SETTLE_FIRST, Link
-from lightrail.amqp.performatives import AmqpError, Coordinator, Declare, Declared, Rejected, Source
+from lightrail.amqp.performatives import (
+    AmqpError,
+    Coordinator,
+    Declare,
+    Declared,
+    Modified,
+    Rejected,
+    Released,
+    Source,
+)
 from lightrail.amqp.transactions import read_coordinator_request
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
+from lightrail.frontend.links.outcomes import FAILED
 from lightrail.frontend.transactions.committing import Committing
 from lightrail.frontend.transactions.transaction import Transaction
 from lightrail.model import conditions, limits
+from lightrail.model.ending import Ending
 
 log = logging.getLogger("lightrail.frontend.transactions")
 
@@ -38,7 +49,7 @@ class OpenTransactions(Protocol):
     def discharge(self, transaction: Transaction) -> None: ...
     def check(self, transaction: Transaction) -> None: ...
     def committed(self, transaction: Transaction) -> None: ...
-    def roll_back(self, transaction: Transaction) -> None: ...
+    def roll_back(self, transaction: Transaction, state: Modified | Released = FAILED) -> None: ...
 
 
 class CoordinatorLink(Bound):
@@ -163,9 +174,19 @@ class CoordinatorLink(Bound):
 
     # --- the end ---------------------------------------------------------------------------------------
 
+    def ends(self, ending: Ending) -> None:
+        """See Bound: what the client settled in transactions has failed only if it ends the link in order.
+
+        It returns before the links of the same connection, whose oldest delivery may be the reason (ADR 5).
+        """
+        self._roll_back(FAILED if ending is Ending.BY_CLIENT else RELEASED)
+
     def close(self) -> None:
         """The link has ended: rolls its open transactions back (transactions 4.3)."""
         self._closed = True
+        self._roll_back(FAILED)
+
+    def _roll_back(self, state: Modified | Released) -> None:
         for transaction in self._mine.values():
-            self._transactions.roll_back(transaction)
+            self._transactions.roll_back(transaction, state)
         self._mine.clear()

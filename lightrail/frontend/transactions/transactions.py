@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import ACCEPTED, Acquire, Outcome, Transfers
-from lightrail.amqp.performatives import Accepted, AmqpError, Rejected, TransactionalState
+from lightrail.amqp.performatives import Accepted, AmqpError, Modified, Rejected, Released, TransactionalState
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.anonymous import AnonymousLink, addressed, sends_delays
@@ -14,6 +14,7 @@ from lightrail.frontend.links.bus_topics import is_scheduling
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.incoming import attributes_of
+from lightrail.frontend.links.outcomes import FAILED
 from lightrail.frontend.links.own_messages import container_of
 from lightrail.frontend.links.requesting import RequestingLink
 from lightrail.frontend.links.routing import RouterLink
@@ -91,15 +92,15 @@ class Transactions:
             each.consumer.settlements.retired(each.first, each.last, each.outcome, settled=each.settled)
         self._forget(transaction)
 
-    def roll_back(self, transaction: Transaction) -> None:
-        """Rolls a transaction back: settled deliveries return to their queue as failed ones.
+    def roll_back(self, transaction: Transaction, state: Modified | Released = FAILED) -> None:
+        """Rolls a transaction back: settled deliveries return to their queue with this outcome.
 
         Deliveries that the client has not settled stay in flight, without an outcome (transactions 4.4.2),
         except for those that were acquired in the transaction.
         """
         self._frontend.counts.transactions_rolled_back += 1
-        _give_back(transaction)
-        self._acquisitions.roll_back(transaction)
+        _give_back(transaction, state)
+        self._acquisitions.roll_back(transaction, state)
         self._forget(transaction)
 
     def _forget(self, transaction: Transaction) -> None:
@@ -249,7 +250,7 @@ class Transactions:
             conditions.TRANSACTION_TIMEOUT,
             f"it was not discharged within {limits.TRANSACTION_TIME_MS // 1000} s of its first work",
         )
-        _give_back(transaction)
+        _give_back(transaction, FAILED)
         self._acquisitions.time_out(transaction)
         transaction.retirements.clear()
         transaction.locks.clear()
@@ -258,8 +259,8 @@ class Transactions:
         transaction.size = 0
 
 
-def _give_back(transaction: Transaction) -> None:
-    """Returns the deliveries that the client has settled in a transaction to their queues, as failed ones."""
+def _give_back(transaction: Transaction, state: Modified | Released) -> None:
+    """Returns the deliveries that the client has settled in a transaction to their queues."""
     for each in transaction.retirements:
         if each.settled:
-            each.consumer.settlements.give_back(each.first, each.last)
+            each.consumer.settlements.give_back(each.first, each.last, state)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from lightrail.gateway.forwarding.delivery import Delivery
+from lightrail.model.ending import Ending
 from lightrail.wire.bodies import Answer, ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import DRAIN, Kind, OutcomeCode, frame
 from lightrail.wire.links import Consumer
@@ -128,7 +129,7 @@ class Source(Consumer):
         """Ends deliveries; unsettled messages return to the queue."""
         if not self._is_closed:
             self._is_closed = True
-            self._owner.close_consumer(self.number)
+            self._owner.close_consumer(self.number, Ending.BY_BROKER)
 
     def _post_settle(self, first: int, count: int, code: OutcomeCode, body: bytes) -> None:
         self._owner.post(

@@ -18,6 +18,7 @@ from lightrail.gateway.errors import refused
 from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.links.waiting import WaitingLine
 from lightrail.model import limits
+from lightrail.model.ending import Ending
 from lightrail.model.policy import LOCK_SECONDS_DEFAULT, Policy
 from lightrail.namespace.records import Name
 from lightrail.wire.bodies import ConsumerOpen, Refusal
@@ -180,7 +181,7 @@ class QueueConsumer(Consumer):
         before = (self._lock_ms, self._exclusive)
         self._read(policy)
         if (self._lock_ms, self._exclusive) != before:
-            self._owner.close_consumer(self.number)
+            self._owner.close_consumer(self.number, Ending.BY_BROKER)
             self.number = self._host.shards.next_link()
             # With a new key, even while the queue moves.
             self._key = ""
@@ -190,7 +191,7 @@ class QueueConsumer(Consumer):
         """The gateway ends, or no request has waited for a while."""
         for waiter in self._end():
             waiter.set_result(None)
-        self._owner.close_consumer(self.number)
+        self._owner.close_consumer(self.number, Ending.BY_BROKER)
 
     # --- from the shard --------------------------------------------------------------------------------
 

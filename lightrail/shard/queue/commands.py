@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from lightrail.model.ending import Ending
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Batch, Run
 
@@ -45,7 +46,8 @@ class Outcome(NamedTuple):
 ACCEPTED: Final = Outcome(OutcomeKind.ACCEPTED)
 RELEASED: Final = Outcome(OutcomeKind.RELEASED)
 FAILED: Final = Outcome(OutcomeKind.MODIFIED, delivery_failed=True)
-"""Modified with delivery-failed: the outcome of a lost link, unless its source names another one."""
+"""Modified with delivery-failed: the outcome of expired locks, and of the oldest delivery of a client that
+failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ class ConsumerOptions:
     priority: int = 0
     """Priority: while a consumer of a higher one has credit, it gets all messages."""
     default_outcome: Outcome = FAILED
-    """Outcome of deliveries that are in flight when the consumer detaches."""
+    """Default-outcome of its source: of its deliveries that are in flight when the client detaches in order,
+    if it is accepted or rejected."""
     first: int = 0
     """Its first delivery number; not 0 for a consumer that continues after a restart of the shard."""
     selects: Callable[[bytes], bool | None] | None = None
@@ -95,13 +98,10 @@ class Attach(NamedTuple):
 
 
 class Detach(NamedTuple):
-    consumer: int
-
-
-class Lose(NamedTuple):
-    """Like Detach, of a consumer whose frontend was lost: its deliveries are released."""
+    """The consumer ends: its deliveries return, unless they are locked under a key (ADR 5)."""
 
     consumer: int
+    ending: Ending = Ending.BY_CLIENT
 
 
 class Suspend(NamedTuple):
@@ -342,7 +342,6 @@ Command = (
     Enqueue
     | Attach
     | Detach
-    | Lose
     | Suspend
     | Resume
     | Credit

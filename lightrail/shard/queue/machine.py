@@ -11,13 +11,12 @@ outcomes.py, other ways out in removals.py, restarts, moves and changes of polic
 are per run and per range, never per message, except where messages are rewritten (annotations).
 """
 
-from dataclasses import replace
-
 from lightrail.model import limits
+from lightrail.model.ending import Ending
 from lightrail.shard.queue import reserved, sessions
 from lightrail.shard.queue.arrangement import Arrangement
 from lightrail.shard.queue.commands import (
-    RELEASED,
+    FAILED,
     Attach,
     Cancel,
     Change,
@@ -26,7 +25,6 @@ from lightrail.shard.queue.commands import (
     Detach,
     Enqueue,
     Fetched,
-    Lose,
     Open,
     Peek,
     Purge,
@@ -36,12 +34,13 @@ from lightrail.shard.queue.commands import (
     Suspend,
     Tick,
 )
+from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.effects import Effect, Fetch, Purged, Reason, SessionLost, Stored
 from lightrail.shard.queue.joining import Joining
 from lightrail.shard.queue.keys import Look
 from lightrail.shard.queue.locking import LockCommand, Locking, SessionCommand
-from lightrail.shard.queue.outcomes import Annotate, Outcomes, is_much
+from lightrail.shard.queue.outcomes import Annotate, Outcomes, is_much, outcome_of_rest
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.removals import Removals, removed
 from lightrail.shard.queue.reserved import ReservedCommand
@@ -101,8 +100,6 @@ class Machine:
                 self._attach(command, effects)
             case Detach():
                 self._detach(command, effects)
-            case Lose():
-                self._lose(command, effects)
             case Suspend():
                 self.contents.consumers.suspend(command.consumer)
             case Resume():
@@ -189,18 +186,25 @@ class Machine:
         consumer = contents.consumers.detach(command.consumer)
         if consumer is None:
             return
-        if contents.locks.detached(consumer):
-            pass
-        elif is_much(consumer):
-            self.outcomes.return_later(consumer)
-        else:
-            runs = consumer.in_flight.everything()
-            self.outcomes.settle(consumer, runs, consumer.options.default_outcome, effects)
+        if not contents.locks.detached(consumer):
+            self._return(consumer, command.ending, effects)
         if contents.deliveries.order is not None:
             self._arrangement.detached(consumer, contents.deliveries.order)
 
-    def _lose_session(self, identity: int, effects: list[Effect]) -> None:
-        self._detach(Detach(identity), effects)
+    def _return(self, consumer: Consumer, ending: Ending, effects: list[Effect]) -> None:
+        """Returns the deliveries of a detached consumer."""
+        line = consumer.in_flight
+        if ending is Ending.FAILED and len(line):
+            oldest = line.keys[line.head]
+            self.outcomes.settle(consumer, line.take(oldest, oldest + 1), FAILED, effects)
+        outcome = outcome_of_rest(consumer.options.default_outcome, ending)
+        if is_much(consumer):
+            self.outcomes.return_later(consumer, outcome)
+        else:
+            self.outcomes.settle(consumer, line.everything(), outcome, effects)
+
+    def _lose_session(self, identity: int, ending: Ending, effects: list[Effect]) -> None:
+        self._detach(Detach(identity, ending), effects)
         effects.append(SessionLost(identity))
 
     def _end_sessions(self, effects: list[Effect]) -> None:
@@ -208,16 +212,7 @@ class Machine:
         if not self.contents.policy.groups:
             for consumer in list(self.contents.consumers.by_id.values()):
                 if consumer.options.is_session:
-                    self._lose_session(consumer.id, effects)
-
-    def _lose(self, command: Lose, effects: list[Effect]) -> None:
-        """Detaches a consumer because the broker failed: its deliveries are released."""
-        consumer = self.contents.consumers.by_id.get(command.consumer)
-        if consumer is None:
-            return
-        if not consumer.options.lock_key:
-            consumer.options = replace(consumer.options, default_outcome=RELEASED)
-        self._detach(Detach(command.consumer), effects)
+                    self._lose_session(consumer.id, Ending.BY_BROKER, effects)
 
     def _purge(self, effects: list[Effect]) -> None:
         contents = self.contents
@@ -332,7 +327,7 @@ class Machine:
             special.prepare(now_ms, effects)
             if special.sessions is not None:
                 for identity in special.sessions.go_on(contents.policy.lock_ms or 0, now_ms, effects):
-                    self._lose_session(identity, effects)
+                    self._lose_session(identity, Ending.FAILED, effects)
                 self.locking.states.settle_outdated(effects)
             # Messages that are no longer delayed may be discarded now.
             self._trim(effects)

@@ -4,12 +4,14 @@ They are accepted, rejected, released or modified (messaging 3.4), or their lock
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from lightrail.model import limits
 from lightrail.model.attempts import DEFERRED, failures
+from lightrail.model.ending import Ending
 from lightrail.shard.queue import bounds
-from lightrail.shard.queue.commands import FAILED, Fetched, Outcome, OutcomeKind
+from lightrail.shard.queue.commands import FAILED, RELEASED, Fetched, Outcome, OutcomeKind
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.effects import (
@@ -159,9 +161,10 @@ class Outcomes:
 
     # --- consumers that detached -----------------------------------------------------------------------
 
-    def return_later(self, consumer: Consumer) -> None:
+    def return_later(self, consumer: Consumer, outcome: Outcome) -> None:
         """Settles the deliveries of a detached consumer, of which there are very many, in later steps."""
         consumer.departed = True
+        consumer.options = replace(consumer.options, default_outcome=outcome)
         self._contents.consumers.departed[consumer.id] = consumer
         self.returning.append(consumer)
 
@@ -335,6 +338,16 @@ class Outcomes:
         self._modify(consumer, runs, FAILED, effects)
         if self._contents.policy.guarded:
             self._removals.trim(effects)
+
+
+def outcome_of_rest(default: Outcome, ending: Ending) -> Outcome:
+    """The outcome of the deliveries of a consumer that has ended; not of the oldest one of a failed client.
+
+    Args:
+        default: the default-outcome of the source.
+    """
+    has_decided = ending is Ending.BY_CLIENT and default.kind <= OutcomeKind.REJECTED
+    return default if has_decided else RELEASED
 
 
 def is_much(consumer: Consumer) -> bool:

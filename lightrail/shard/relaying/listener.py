@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from typing import Final
 
+from lightrail.model.ending import Ending
 from lightrail.shard.peers import Peer
 from lightrail.shard.queue.commands import UNBOUNDED
 from lightrail.shard.relaying.sender import Sender
@@ -34,11 +35,11 @@ class Listener:
     """The link of a listener: its credit, and its unsettled messages by delivery number."""
 
     __slots__ = (
+        "_default",
         "_exact",
         "_numbers",
         "_parts",
         "_room",
-        "default",
         "draining",
         "expects_window",
         "is_full",
@@ -54,12 +55,7 @@ class Listener:
         self.link = link
         self.limit = self.next = options.first
         self.presettled = options.presettled
-        self.default = (
-            options.default_outcome,
-            SettleDetail.default_of(options).encode()
-            if options.default_outcome in (OutcomeCode.REJECTED, OutcomeCode.MODIFIED)
-            else b"",
-        )
+        self._default = options.default_outcome
         self._numbers: list[int] = []
         self._parts: list[Part] = []
         self._room = UNBOUNDED
@@ -71,6 +67,18 @@ class Listener:
         self.draining = False
         self.expects_window = False
         """Whether its client has given credit beyond `limit`, for which another CREDIT follows."""
+
+    def outcome(self, ending: Ending) -> tuple[int, bytes]:
+        """Code and body of the outcome of its unsettled messages when it ends.
+
+        A listener that failed may have worked on any of them: no queue has them, and each sender decides
+        whether it sends its message again, so all of them have failed (messaging 3.4.4 and 3.4.5).
+        """
+        if ending is Ending.FAILED:
+            return OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True).encode()
+        if ending is Ending.BY_CLIENT and self._default <= OutcomeCode.REJECTED:
+            return self._default, SettleDetail().encode() if self._default else b""
+        return OutcomeCode.RELEASED, b""
 
     @property
     def credit(self) -> int:

@@ -2,6 +2,7 @@
 
 from lightrail.cluster.map import MapChanges
 from lightrail.model import conditions
+from lightrail.model.ending import Ending
 from lightrail.model.policy import Role
 from lightrail.shard.declarations import Names
 from lightrail.shard.memory import Memory
@@ -12,7 +13,7 @@ from lightrail.shard.relaying.relay import Relay
 from lightrail.shard.relaying.sender import Sender
 from lightrail.shard.tenancy import Tenancy, moved
 from lightrail.wire.bodies import ConsumerOpen, Refusal
-from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, MORE, Kind, OutcomeCode, frame
+from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, MORE, Kind, frame
 
 Key = tuple[Peer, int]
 """Frontend, and number of the link."""
@@ -64,18 +65,17 @@ class Relays:
             relay.forget(sender)
             self._closed(relay)
 
-    def close_listener(self, peer: Peer, link: int) -> None:
-        """Closes the link of a listener: its unsettled messages get its default outcome."""
+    def close_listener(self, peer: Peer, link: int, ending: Ending = Ending.BY_BROKER) -> None:
+        """Closes the link of a listener: its senders get the outcome of its unsettled messages."""
         found = self._listeners.pop((peer, link), None)
         if found is not None:
             relay, listener = found
-            relay.leave(listener, *listener.default)
+            relay.leave(listener, *listener.outcome(ending))
             self._closed(relay)
 
     def forget(self, peer: Peer) -> None:
-        """Closes all links of a frontend that failed: no message counts as a failed delivery."""
+        """Closes all links of a frontend that failed."""
         for listener in [each for _, each in self._listeners.values() if each.peer is peer]:
-            listener.default = (OutcomeCode.RELEASED, b"")
             self.close_listener(peer, listener.link)
         for sender in [each for _, each in self._senders.values() if each.peer is peer]:
             self.close_sender(peer, sender.link)

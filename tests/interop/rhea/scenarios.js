@@ -143,6 +143,37 @@ const scenarios = {
     return { body: message.body, attempts: message.delivery_count };
   },
 
+  /** Receivers that fetch ahead, receive one message, and close: what is left, and how often it was counted. */
+  async closing(address, queue, { rounds, messages, credit }) {
+    const sender = new Client(address);
+    await sender.send(await sender.sender(queue), numbers(messages));
+    await sender.close();
+    let client = new Client(address);
+    for (let round = 0; round < rounds; round++) {
+      const receiver = await client.receiver(queue, { credit_window: credit });
+      (await receiver.next()).delivery.accept();
+      if (round % 10 === 9) {
+        await client.close();
+        client = new Client(address);
+      } else {
+        const closed = new Promise((resolve) => receiver.once("receiver_close", resolve));
+        receiver.close();
+        await closed;
+      }
+    }
+    const rest = await client.receiver(queue, { credit_window: credit });
+    const bodies = [];
+    let counts = 0;
+    while (bodies.length < messages - rounds) {
+      const { message, delivery } = await rest.next();
+      delivery.accept();
+      bodies.push(message.body);
+      counts += message.delivery_count || 0;
+    }
+    await client.close();
+    return { bodies, counts };
+  },
+
   /** Pairs of links on one connection, spread over sessions. */
   async links(address, queue, options) {
     const client = new Client(address);

@@ -220,7 +220,7 @@ class FakeShard:
         self.opened.pop(number, None)
         self.closed.append(("producer", number))
 
-    def close_consumer(self, number: int) -> None:
+    def close_consumer(self, number: int, flags: int) -> None:
         self.closed.append(("consumer", number))
 
     def take(self, *kinds: Kind) -> list[Said]:

@@ -91,9 +91,9 @@ class EnginePeer(Peer):
         self.opened_ever += 1
         consumer.reopen()
 
-    def close_consumer(self, number: int) -> None:
+    def close_consumer(self, number: int, flags: int = 0) -> None:
         if self.consumers.pop(number, None) is not None:
-            self.post(frame(Kind.CONSUMER_CLOSE, link=number))
+            self.post(frame(Kind.CONSUMER_CLOSE, flags=flags, link=number))
 
     def resumes(self, _number: int) -> bool:
         return False

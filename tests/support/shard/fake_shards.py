@@ -45,9 +45,9 @@ class FakePeer:
         if self.producers.pop(number, None) is not None:
             self.post(frames.frame(Kind.PRODUCER_CLOSE, link=number))
 
-    def close_consumer(self, number: int) -> None:
+    def close_consumer(self, number: int, flags: int) -> None:
         if self.consumers.pop(number, None) is not None:
-            self.post(frames.frame(Kind.CONSUMER_CLOSE, link=number))
+            self.post(frames.frame(Kind.CONSUMER_CLOSE, flags=flags, link=number))
 
     def said(self, *kinds: Kind) -> list[tuple[int, int, int]]:
         """(flags, count, number) of the frames of these kinds since the last look."""

@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from lightrail.journal.record import Settle
+from lightrail.model.ending import Ending
 from lightrail.shard.actions import Actions
 from lightrail.shard.declarations import EveryName, Names
 from lightrail.shard.delivery_marks import DeliveryMarks
@@ -355,8 +356,8 @@ class Peer:
     def close_producer(self, link: int) -> None:
         self.say(frame(Kind.PRODUCER_CLOSE, link=link))
 
-    def close_consumer(self, link: int) -> None:
-        self.say_late(frame(Kind.CONSUMER_CLOSE, link=link))
+    def close_consumer(self, link: int, flags: int = Ending.BY_CLIENT) -> None:
+        self.say_late(frame(Kind.CONSUMER_CLOSE, flags=flags, link=link))
 
     def resend(self, link: int, *ranges: Range) -> None:
         self.say(frame(Kind.RESEND, link=link, body=encode_ranges(ranges)))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lightrail.cluster.shard_connections import ShardConnections
+from lightrail.model.ending import Ending
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.links import Consumer, MissingDeliveriesError, Producer
@@ -158,7 +159,7 @@ class Receiver(Consumer):
         for id in self.held.values():
             self.frontend.cluster.ledger.returned(id)
         self.held.clear()
-        self.owner.close_consumer(self.number)
+        self.owner.close_consumer(self.number, Ending.BY_CLIENT)
 
     def drained(self, number: int) -> None:
         raise AssertionError("nobody drains")

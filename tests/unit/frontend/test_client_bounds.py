@@ -173,7 +173,7 @@ def test_the_label_of_a_consumer_has_at_most_so_many_letters() -> None:
         session = await client.open()
         await client.receiver(session, "n" * 20_000)
         ((_, consumer),) = scene.shard.consumers.items()
-        label = consumer._options.label
+        label = consumer.options.label
         assert len(label) == limits.LABEL_CHARACTERS_MAX
         assert label.strip("cn") == "/"
 

@@ -12,6 +12,7 @@ from lightrail.amqp.sections import Header, decode_header, encode_header
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.resumable_consumer import BEGINNING, ResumableConsumer
 from lightrail.model import conditions, limits
+from lightrail.model.ending import Ending
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import ASKED, DRAIN, Kind, OutcomeCode, deliver
 from lightrail.wire.ranges import decode_ranges
@@ -320,15 +321,16 @@ def test_a_durable_link_whose_queue_moved_goes_on() -> None:
     assert rig.connection.lost == []
 
 
-def test_a_link_that_is_closed_for_good_gives_everything_back() -> None:
+def test_a_link_that_is_closed_in_order_for_good_gives_everything_back_uncounted() -> None:
     rig = Rig({})
     rig.ready()
     rig.credit(3)
     rig.deliver(NEXT, b"a", b"b")
     rig.take()
+    rig.consumer.ends(Ending.BY_CLIENT)
     rig.consumer.closed_for_good()
     (said,) = rig.take(Kind.SETTLE)
-    assert (said.number, said.count, said.flags) == (0, NEXT + 2, OutcomeCode.MODIFIED)
+    assert (said.number, said.count, said.flags) == (0, NEXT + 2, OutcomeCode.RELEASED)
 
 
 def test_credit_ends_before_more_is_unsettled_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,12 @@
 """The engine driven by hand: what leaves when, what is stored once, who is told what."""
 
+from typing import Any
+
 import pytest
 
 from lightrail.journal.record import Outcome
 from lightrail.model import conditions, limits
+from lightrail.model.ending import Ending
 from lightrail.wire.bodies import Hello, ProducerOpen, SettleDetail
 from lightrail.wire.frames import ASKED, HEADER, VERSION, Kind, OutcomeCode, frame
 from tests.support.shard.scene import Answer, Peer, Scene, SmallStore, batch
@@ -352,19 +355,48 @@ def test_an_exclusive_consumer_refuses_others_before_they_are_ready() -> None:
     assert [answer.kind for answer in peer.take()] == [Kind.CONSUMER_READY]
 
 
-def test_a_consumer_that_goes_returns_what_it_held_with_its_default_outcome() -> None:
+@pytest.mark.parametrize(
+    ("ending", "counted", "shown"),
+    [
+        (Ending.BY_CLIENT, [], (0, 0)),
+        (Ending.BY_BROKER, [], (1, 1)),
+        # The first one is counted, the second one only marked.
+        (Ending.FAILED, [(Outcome.MODIFIED, 1, [(0, 1)])], (1, 1)),
+    ],
+)
+def test_how_a_consumer_ends_decides_what_is_counted_and_what_is_marked(
+    ending: Ending, counted: list[Any], shown: tuple[int, int]
+) -> None:
     scene = Scene()
     peer = scene.peer()
     peer.produce(1, "q")
     peer.send(1, 1, numbered(2))
     peer.consume(2, "q", 5)
     peer.consume(3, "q", 5)
-    peer.say(frame(Kind.CONSUMER_CLOSE, link=2))
-    assert [(each.message, each.attempts) for each in peer.delivered[3]] == [(b"m0", 1), (b"m1", 1)]
+    peer.say(frame(Kind.CONSUMER_CLOSE, flags=ending, link=2))
+    delivered = peer.delivered[3]
+    assert [(each.message, each.attempts) for each in delivered] == [(b"m0", shown[0]), (b"m1", shown[1])]
     scene.settle_down()
     store = scene.store
     assert isinstance(store, SmallStore)
-    assert [(each.outcome, each.attempts) for each in store.settles()] == [(Outcome.MODIFIED, 1)]
+    assert [(each.outcome, each.attempts, each.ranges) for each in store.settles()] == counted
+
+
+@pytest.mark.parametrize("ending", [Ending.BY_BROKER, Ending.FAILED])
+def test_many_deliveries_of_a_client_return_in_pieces_with_one_failure_at_most(ending: Ending) -> None:
+    count = 2 * limits.SETTLE_SLICE_MESSAGES + limits.RETURNED_AT_ONCE
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, numbered(count))
+    peer.consume(2, "q", count)
+    peer.say(frame(Kind.CONSUMER_CLOSE, flags=ending, link=2))
+    scene.settle_down()
+    assert scene.queue("q") == {"ready": count, "in_flight": 0}
+    store = scene.store
+    assert isinstance(store, SmallStore)
+    counted = [(each.attempts, each.ranges) for each in store.settles()]
+    assert counted == ([(1, [(0, 1)])] if ending is Ending.FAILED else [])
 
 
 def test_a_link_that_is_opened_twice_is_one() -> None:

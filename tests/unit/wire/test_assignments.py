@@ -67,7 +67,7 @@ class Peer:
         self.consumers[consumer.number] = consumer
         self.posted.append(f"open {consumer.number}")
 
-    def close_consumer(self, number: int) -> None:
+    def close_consumer(self, number: int, flags: int) -> None:
         if self.consumers.pop(number, None) is not None:
             self.posted.append(f"close {number}")
 
@@ -175,7 +175,7 @@ class Table:
         self.owner.unsure(self.a)
 
     def closed(self) -> None:
-        self.owner.close_consumer(1)
+        self.owner.close_consumer(1, 0)
 
     def ended(self) -> None:
         self.owner.end(Refusal(conditions.RESOURCE_DELETED, "q was deleted"))

@@ -399,7 +399,7 @@ def test_links_that_close_are_said_once(rig: Rig) -> None:
     rig.kinds()
     for _ in range(2):
         rig.peer.close_producer(1)
-        rig.peer.close_consumer(2)
+        rig.peer.close_consumer(2, 0)
     assert rig.kinds() == [[Kind.PRODUCER_CLOSE, Kind.CONSUMER_CLOSE]]
 
 

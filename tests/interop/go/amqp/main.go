@@ -27,7 +27,7 @@ type scenario func(*Scene) map[string]any
 var scenarios = map[string]scenario{
 	"order": order, "types": types, "send_types": sendTypes, "large": large, "outcomes": outcomes, "loss": loss,
 	"presettled": presettled, "second": second, "credit": credit, "browse": browse, "select": selects,
-	"request": request, "enter": enter, "detached": detached,
+	"request": request, "enter": enter, "detached": detached, "closing": closing,
 }
 
 // check ends a scenario whose call fails.

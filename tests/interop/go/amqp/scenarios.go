@@ -38,10 +38,7 @@ func outcomes(scene *Scene) map[string]any {
 	seen := [][]any{}
 	next := func() *amqp.Message {
 		found := scene.next(receiver)
-		count := uint32(0)
-		if found.Header != nil {
-			count = found.Header.DeliveryCount
-		}
+		count := deliveryCount(found)
 		notes := map[string]any{}
 		for key, note := range found.Annotations {
 			notes[key.(string)] = note
@@ -64,7 +61,7 @@ func outcomes(scene *Scene) map[string]any {
 	}}
 }
 
-// What a client has when its connection ends comes back, counted.
+// What a client has when it closes its connection comes back, uncounted.
 func loss(scene *Scene) map[string]any {
 	scene.send(scene.sender(nil), value("held"))
 	connection, session := scene.connect(user("alice", "secret"))
@@ -73,7 +70,44 @@ func loss(scene *Scene) map[string]any {
 	receiver := scene.receiver(nil)
 	again := scene.next(receiver)
 	check(receiver.AcceptMessage(scene, again))
-	return map[string]any{"body": again.Value, "count": again.Header.DeliveryCount}
+	return map[string]any{"body": again.Value, "count": deliveryCount(again)}
+}
+
+// Receivers, sessions and connections that fetch ahead, receive one message and close; what is left, and how often it
+// was counted.
+func closing(scene *Scene) map[string]any {
+	const rounds, messages = 60, 200
+	scene.sendNumbers(messages, true)
+	options := &amqp.ReceiverOptions{Credit: 1_000}
+	for round := range rounds {
+		connection, session := scene.connect(user("alice", "secret"))
+		receiver := must(session.NewReceiver(scene, scene.name, options))
+		check(receiver.AcceptMessage(scene, scene.next(receiver)))
+		if round%3 == 0 {
+			check(receiver.Close(scene))
+		}
+		if round%3 == 1 {
+			check(session.Close(scene))
+		}
+		check(connection.Close())
+	}
+	receiver := scene.receiver(options)
+	bodies := []any{}
+	counts := uint32(0)
+	for len(bodies) < messages-rounds {
+		message := scene.next(receiver)
+		check(receiver.AcceptMessage(scene, message))
+		bodies = append(bodies, message.Value)
+		counts += deliveryCount(message)
+	}
+	return map[string]any{"bodies": bodies, "counts": counts}
+}
+
+func deliveryCount(message *amqp.Message) uint32 {
+	if message.Header == nil {
+		return 0
+	}
+	return message.Header.DeliveryCount
 }
 
 // Settled when sent, both ways.

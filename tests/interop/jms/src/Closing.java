@@ -62,6 +62,32 @@ final class Closing {
     }
 
     @Law
+    void closing_counts_nothing_of_what_was_fetched_ahead(Scene scene) throws Exception {
+        Session other = scene.session();
+        Queue queue = other.createQueue(scene.name("q"));
+        Scene.send(other, other.createProducer(queue), Scene.numbered(0, 200));
+        for (int round = 0; round < 100; round++) {
+            Connection connection = scene.connect();
+            Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
+            MessageConsumer consumer = session.createConsumer(queue);
+            Scene.equal("m" + round, Scene.text(Scene.next(consumer)));
+            if (round % 3 == 0) {
+                consumer.close();
+            }
+            if (round % 3 == 1) {
+                session.close();
+            }
+            connection.close();
+        }
+        MessageConsumer rest = other.createConsumer(queue);
+        for (String body : Scene.numbered(100, 100)) {
+            Message message = Scene.next(rest);
+            Scene.equal(body, Scene.text(message));
+            Scene.equal(1, message.getIntProperty("JMSXDeliveryCount"));
+        }
+    }
+
+    @Law
     void what_is_closed_can_not_be_used(Scene scene) throws Exception {
         Connection connection = scene.connect();
         Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);

@@ -78,6 +78,23 @@ final class Frameworks {
     }
 
     @Law
+    void a_template_of_spring_in_a_loop_makes_no_dead_letters(Scene scene) throws Exception {
+        JmsTemplate template = template(factory(scene));
+        String queue = scene.name("q");
+        for (String body : Scene.numbered(0, 60)) {
+            template.convertAndSend(queue, body);
+        }
+        for (String body : Scene.numbered(0, 40)) {
+            Scene.equal(body, template.receiveAndConvert(queue));
+        }
+        for (String body : Scene.numbered(40, 20)) {
+            TextMessage message = (TextMessage) template.receive(queue);
+            Scene.equal(body, message.getText());
+            Scene.equal(1, message.getIntProperty("JMSXDeliveryCount"));
+        }
+    }
+
+    @Law
     void a_template_of_spring_delays_and_expires(Scene scene) throws Exception {
         CachingConnectionFactory factory = new CachingConnectionFactory(factory(scene));
         try {

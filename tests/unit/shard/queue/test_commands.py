@@ -17,7 +17,6 @@ from lightrail.shard.queue.commands import (
     Enqueue,
     Fetched,
     LockDeferred,
-    Lose,
     Open,
     Peek,
     Purge,
@@ -51,7 +50,6 @@ from tests.support.shard.checked_queue import PlainBench
 IDLE: list[tuple[Command, list[Effect]]] = [
     (Attach(1), []),
     (Detach(1), []),
-    (Lose(1), []),
     (Suspend(1), []),
     (Resume(1), []),
     (Credit(1, 10, drain=True), []),

@@ -2,6 +2,8 @@
 
 import pytest
 
+from lightrail.model import limits
+from lightrail.model.ending import Ending
 from lightrail.shard.queue.commands import (
     ACCEPTED,
     FAILED,
@@ -16,6 +18,7 @@ from lightrail.shard.queue.effects import DeadLetter, Deliver, Reason, Removed, 
 from lightrail.shard.queue.policy import Policy
 from tests.support.shard.checked_queue import NOT_HERE, PlainBench, numbered, payloads
 
+MODIFIED = Outcome(OutcomeKind.MODIFIED, undeliverable_here=True)
 REJECTED = Outcome(OutcomeKind.REJECTED, "amqp:invalid-field", "no such order")
 
 
@@ -151,23 +154,49 @@ def test_annotations_replace_the_message_in_place() -> None:
     assert payloads(bench.dispatch()) == [b"b!", b"c"]
 
 
-def test_the_loss_of_a_link_is_a_failed_delivery(bench: PlainBench) -> None:
-    bench.put(*numbered(3))
-    bench.consumer(1)
+@pytest.mark.parametrize("default", [RELEASED, ACCEPTED, REJECTED, FAILED], ids=lambda each: each.kind.name)
+@pytest.mark.parametrize("count", [4, limits.RETURNED_AT_ONCE + 4])
+def test_a_client_that_failed_has_failed_with_the_oldest_message_alone(
+    bench: PlainBench, count: int, default: Outcome
+) -> None:
+    bench.put(*numbered(count))
+    bench.consumer(1, default_outcome=default)
     bench.dispatch()
-    (returned,) = bench.do(Detach(1))
-    assert isinstance(returned, Returned)
-    assert bench.machine.contents.ready.waiting()[0].attempts == 1
+    bench.do(Settle(1, 0, 1), Detach(1, Ending.FAILED))
+    bench.dispatch()
+    while bench.machine.outcomes.returning:
+        bench.dispatch()
+    waiting = bench.machine.contents.ready.waiting()
+    assert [(run.sequence, run.count) for run in waiting if run.attempts] == [(1, 1)]
+    assert sum(run.count for run in waiting) == count - 1
 
 
-def test_the_loss_of_a_link_is_its_default_outcome(bench: PlainBench) -> None:
+@pytest.mark.parametrize("default", [RELEASED, FAILED, MODIFIED], ids=["released", "failed", "modified"])
+def test_a_client_that_ends_in_order_has_failed_with_no_message(bench: PlainBench, default: Outcome) -> None:
     bench.put(*numbered(3))
-    bench.consumer(1, default_outcome=ACCEPTED)
+    bench.consumer(1, default_outcome=default)
     bench.dispatch()
-    (removed,) = bench.do(Detach(1))
-    assert isinstance(removed, Removed)
-    bench.put(b"x")
-    bench.consumer(2, default_outcome=RELEASED)
+    assert not bench.do(Detach(1))
+    assert [run.attempts for run in bench.machine.contents.ready.waiting()] == [0]
+
+
+@pytest.mark.parametrize("default", [RELEASED, ACCEPTED, REJECTED, FAILED], ids=lambda each: each.kind.name)
+def test_a_consumer_that_the_broker_ends_returns_everything_uncounted(
+    bench: PlainBench, default: Outcome
+) -> None:
+    bench.put(*numbered(3))
+    bench.consumer(1, default_outcome=default)
     bench.dispatch()
-    assert not bench.do(Detach(2))
-    assert bench.machine.contents.ready.waiting()[0].attempts == 0
+    assert not bench.do(Detach(1, Ending.BY_BROKER))
+    assert [(run.count, run.attempts) for run in bench.machine.contents.ready.waiting()] == [(3, 0)]
+
+
+@pytest.mark.parametrize("default", [ACCEPTED, REJECTED], ids=lambda each: each.kind.name)
+def test_a_default_outcome_that_decides_is_applied_where_the_client_ends_in_order(
+    bench: PlainBench, default: Outcome
+) -> None:
+    bench.put(*numbered(3))
+    bench.consumer(1, default_outcome=default)
+    bench.dispatch()
+    assert bench.do(Detach(1))
+    assert bench.machine.contents.ready.count == 0

@@ -3,6 +3,7 @@
 import pytest
 
 from lightrail.model.attempts import DEFERRED, failures
+from lightrail.model.ending import Ending
 from lightrail.shard.queue.commands import (
     ACCEPTED,
     FAILED,
@@ -14,7 +15,6 @@ from lightrail.shard.queue.commands import (
     Detach,
     Holder,
     LockDeferred,
-    Lose,
     Open,
     Outcome,
     OutcomeKind,
@@ -102,9 +102,9 @@ def test_the_lock_of_a_message_that_returns_begins_again() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-@pytest.mark.parametrize("ends", [Detach(1), Lose(1)], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("ends", [Detach(1), Detach(1, Ending.FAILED)], ids=str)
 def test_a_message_whose_consumer_has_detached_fails_instead_of_returning(
-    policy: Policy, ends: Detach | Lose
+    policy: Policy, ends: Detach
 ) -> None:
     bench = reserved(policy)
     bench.do(ends, Return(-1))
@@ -114,12 +114,8 @@ def test_a_message_whose_consumer_has_detached_fails_instead_of_returning(
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-@pytest.mark.parametrize(
-    "what", [Settle(1, 0, 3), Detach(1), Lose(1), Purge()], ids=lambda each: type(each).__name__
-)
-def test_nothing_else_changes_a_reserved_message(
-    policy: Policy, what: Settle | Detach | Lose | Purge
-) -> None:
+@pytest.mark.parametrize("what", [Settle(1, 0, 3), Detach(1), Detach(1, Ending.FAILED), Purge()], ids=str)
+def test_nothing_else_changes_a_reserved_message(policy: Policy, what: Settle | Detach | Purge) -> None:
     bench = reserved(policy)
     bench.do(what)
     bench.now += 5_000

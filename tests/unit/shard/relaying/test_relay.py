@@ -3,6 +3,7 @@
 import pytest
 
 from lightrail.model import conditions
+from lightrail.model.ending import Ending
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.wire.bodies import SettleDetail
@@ -119,15 +120,15 @@ def test_listeners_take_turns() -> None:
     assert len(peer.messages(1)) == len(peer.messages(2)) == 5
 
 
-def test_a_listener_that_goes_gives_its_default_outcome() -> None:
+def test_a_listener_that_failed_has_failed_with_its_messages_and_one_that_closed_in_order_has_not() -> None:
     _, peer = opened()
     listen(peer, 1, credit=3)
-    listen(peer, 2, credit=3, default_outcome=int(OutcomeCode.RELEASED))
+    listen(peer, 2, credit=3)
     attach(peer)
     peer.send(SENDER, 1, [b"a", b"b", b"c", b"d"])
     peer.settle(1, 0, 1)
     peer.outcomes.clear()
-    peer.close_consumer(1)
+    peer.close_consumer(1, Ending.FAILED)
     peer.close_consumer(2)
     assert peer.outcomes == [
         Outcome(SENDER, 1, 1, 1, OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True)),

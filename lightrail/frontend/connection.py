@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
-from lightrail.amqp.performatives import Coordinator, TransactionalState
+from lightrail.amqp.performatives import Coordinator
 from lightrail.amqp.phases import HEADER
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.client import Client
@@ -118,8 +118,7 @@ class ClientConnection(WebSocketConnection):
         self.touch()
 
     def data_received(self, data: bytes) -> None:
-        amqp = self.amqp
-        if amqp is None:
+        if (amqp := self.amqp) is None:
             return
         if data[:1] == b"G" and amqp.phase == HEADER and self.websocket is None:
             # No protocol header of AMQP begins like this.
@@ -169,9 +168,7 @@ class ClientConnection(WebSocketConnection):
                         producer.transfers(event, now_ms)
             elif type(event) is events.Outcome:
                 consumer = event.link.context
-                if type(event.state) is TransactionalState:
-                    self._all_transactions().outcome(event)
-                elif consumer is not None:
+                if consumer is not None:
                     consumer.outcome(event)
             elif type(event) is events.Credit:
                 consumer = event.link.context
@@ -365,8 +362,9 @@ class ClientConnection(WebSocketConnection):
 
     def _ended(self, event: events.Ended) -> None:
         self._count_sessions(-1)
-        for link in event.session.links:
-            self.links.close(link)
+        self.links.session_ended(event)
+        if not event.by_peer and self.transactions is not None:
+            self.transactions.session_ended()
         self.frontend.lifetimes.ended(self.client.session_owner(event.session))
 
     def _header_rejected(self, event: events.HeaderRejected) -> None:
@@ -391,6 +389,8 @@ _HANDLERS: dict[type, Handler] = {
     events.Begun: ClientConnection._begun,
     events.Attached: ClientConnection._attached,
     events.Acquire: lambda connection, event: connection._all_transactions().acquire(event),
+    events.Retire: lambda connection, event: connection._all_transactions().retire(event),
+    events.Posting: lambda connection, event: connection._all_transactions().posting(event),
     events.Detached: ClientConnection._detached,
     events.Resumed: ClientConnection._resumed,
     events.SenderSettled: ClientConnection._resumed,

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Awaitable, Iterator
+from functools import partial
 from typing import Any, Final
 
-from lightrail.amqp.events import Detached
+from lightrail.amqp.events import Detached, Ended
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
+from lightrail.frontend.guard import Hold
 from lightrail.frontend.links.bound import Bound, Terms
 from lightrail.frontend.links.context import LinkContext
 from lightrail.model import conditions
@@ -87,6 +89,11 @@ class BoundLinks:
         )
         self._connection.touch()
 
+    def hold_of(self, bound: Bound) -> Hold | None:
+        """The use of a name by a link; None if it has ended, or uses no single name."""
+        terms = self._terms.get(bound) if self._terms is not None else None
+        return None if terms is None else terms.hold
+
     def _terms_of(self, link: Link) -> Terms:
         assert self._terms is not None
         return self._terms[link.context]
@@ -127,11 +134,22 @@ class BoundLinks:
     def detached(self, event: Detached) -> None:
         """A link was detached, by the client or by the broker."""
         terms = self._terms.get(event.link.context) if self._terms is not None else None
-        if event.closed and event.by_peer and event.link.context is not None:
-            event.link.context.closed_for_good()
+        bound = event.link.context
+        if event.by_peer and bound is not None:
+            if event.error is None:
+                bound.ended_in_order()
+            if event.closed:
+                bound.closed_for_good()
         self.close(event.link)
         if terms is not None and terms.at_close is not None and event.closed and event.by_peer:
             self._connection.frontend.spawn(self._finish_close(event.link, terms.at_close()))
+
+    def session_ended(self, event: Ended) -> None:
+        """A session has ended, and with it all of its links."""
+        for link in event.session.links:
+            if event.by_peer and event.error is None and link.context is not None:
+                link.context.ended_in_order()
+            self.close(link)
 
     async def _finish_close(self, link: Link, work: Awaitable[Refusal | None]) -> None:
         """Answers a closing detach when the work that belongs to it has ended, or failed."""
@@ -152,7 +170,7 @@ class BoundLinks:
         if bound is not None:
             link.context = None
             bound.close()
-            self._release(bound)
+            bound.when_released(partial(self._release, bound))
 
     def close_all(self) -> None:
         """The connection has ended."""

@@ -215,7 +215,10 @@ class ResumableConsumer(ConsumerLink):
 
     def closed_for_good(self) -> None:
         """See Bound."""
-        self.settlements.give_up(self._window.next)
+        if self._retiring is None:
+            self.settlements.give_up(self._window.next)
+        else:
+            self._retiring.keeps_others = False
 
     # --- from the shard --------------------------------------------------------------------------------
 

@@ -195,7 +195,11 @@ def test_a_link_that_ends_while_its_queue_moves_is_a_rollback() -> None:
         options = ConsumerOpen("a")
 
         class settlements:  # noqa: N801 - an attribute of the link
-            is_closed = True
+            is_returned = True
+
+            @staticmethod
+            def hold(_held: object) -> None:
+                pass
 
     rig = Rig()
     rig.frontend.owners.answers = [ShardRefusedError(conditions.MOVED, "on its way")]

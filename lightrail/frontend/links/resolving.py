@@ -58,9 +58,7 @@ def _find(
     return record, role
 
 
-def check_sendable(
-    connection: LinkContext, address: str, messages: Sequence[bytes], *, delays: bool
-) -> None:
+def check_sendable(connection: LinkContext, address: str, messages: Sequence[bytes], *, delays: bool) -> None:
     """Checks that messages may be sent to an address; its name may be created later. Raises ConditionError.
 
     Args:

@@ -22,6 +22,7 @@ class Assembly:
 
     __slots__ = (
         "delivery_id",
+        "is_posting",
         "kept_bytes",
         "looked_at",
         "message_format",
@@ -53,6 +54,8 @@ class Assembly:
         """Memory of the parts."""
         self.txn_id: bytes | None = None
         """The transaction in which it is sent."""
+        self.is_posting = False
+        """Whether the caller has the event that it has begun in a transaction."""
 
     def set_mode(self, transfer: Transfer, rcv_settle_mode: int, *, transactions: bool) -> None:
         """A transfer's own rcv-settle-mode has to fit that of its link (2.7.5).

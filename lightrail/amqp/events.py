@@ -4,10 +4,10 @@ Numbers of incoming deliveries are the session's delivery-ids, unwrapped (see se
 deliveries are the link's own, from 0 in order of sending.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from lightrail.amqp.link import Link, SessionView
-from lightrail.amqp.performatives import Accepted, AmqpError, Open, Released
+from lightrail.amqp.performatives import Accepted, AmqpError, Open, Released, TransactionalState
 from lightrail.model.limits import EXPIRY_SPAN_MS
 
 ACCEPTED = Accepted()
@@ -255,8 +255,7 @@ class Outcome(Event):
     """The receiver's state for deliveries first..last of an outgoing link (2.7.6).
 
     Not `settled`: the receiver waits until we settle with link.settle_sent (rcv-settle-mode second). `state`
-    is None where the disposition carried none: the source's default-outcome holds when settled. A
-    TransactionalState has the outcome that a transaction will apply (transactions 4.4.2).
+    is None where the disposition carried none: the source's default-outcome holds when settled.
     """
 
     __slots__ = ("first", "last", "link", "settled", "state")
@@ -267,6 +266,50 @@ class Outcome(Event):
         self.last = last
         self.state = state
         self.settled = settled
+
+
+class Retire(Event):
+    """The receiver gives deliveries first_id..last_id of a session an outcome in a transaction (4.4.2).
+
+    `outcomes` has those that are unsettled; their state is the TransactionalState. `missing` has the ranges
+    of ids of the others: they are settled, their link has ended, or they were never sent.
+    """
+
+    __slots__ = ("first_id", "last_id", "missing", "outcomes", "session", "state")
+
+    def __init__(
+        self,
+        session: object,
+        first_id: int,
+        last_id: int,
+        state: TransactionalState,
+        outcomes: list[Outcome],
+        missing: list[tuple[int, int]],
+    ) -> None:
+        self.session = session
+        self.first_id = first_id
+        self.last_id = last_id
+        self.state = state
+        self.outcomes = outcomes
+        self.missing = missing
+
+
+class Posting(Event):
+    """A delivery that the peer sends in a transaction (transactions 4.4.1) and that is not complete.
+
+    `phase`: BEGUN, when the first of several frames has arrived; then Transfers follows with the complete
+    delivery, or ABORTED by the peer, or LOST: the delivery was dropped, because its link has ended.
+    """
+
+    __slots__ = ("link", "phase", "txn_id")
+    BEGUN: Final = 0
+    ABORTED: Final = 1
+    LOST: Final = 2
+
+    def __init__(self, link: Link, txn_id: bytes, phase: int) -> None:
+        self.link = link
+        self.txn_id = txn_id
+        self.phase = phase
 
 
 class SenderSettled(Event):

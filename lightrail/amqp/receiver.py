@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from lightrail.amqp import sections
 from lightrail.amqp.assembly import Assembly, beginning_of
 from lightrail.amqp.errors import ConnectionProtocolError, LinkProtocolError, LocalError
-from lightrail.amqp.events import ACCEPTED, RELEASED, Drained, Resumed
+from lightrail.amqp.events import ACCEPTED, RELEASED, Drained, Posting, Resumed
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_FIRST, SETTLE_SECOND
 from lightrail.amqp.link_endpoint import LinkConnection, LinkEndpoint, LinkSession, encode_state, errant
 from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released, Transfer
@@ -120,7 +120,7 @@ class ReceivingLink(LinkEndpoint):
         self.resumable = unsettled
 
     def release(self) -> None:
-        self._end_assembly()
+        self._end_assembly(Posting.LOST)
         self.shape = None
         self.shapes.clear()
         connection = self.session.connection
@@ -134,10 +134,8 @@ class ReceivingLink(LinkEndpoint):
             raise LocalError(f"{self!r} is not accepted yet: no flow before the attach")
         if self.state != ATTACHED:
             return False
-        self.credit = credit
-        self.drain = drain
-        if credit > self.allowed:
-            self.allowed = credit
+        self.credit, self.drain = credit, drain
+        self.allowed = max(credit, self.allowed)
         self.write_flow(drain, echo)
         return True
 
@@ -150,10 +148,9 @@ class ReceivingLink(LinkEndpoint):
                 raise errant(self, "flow")
             return
         if delivery_count is not None:
-            count = unwrap(delivery_count, self.delivery_count)
-            skipped = count - self.delivery_count
+            skipped = unwrap(delivery_count, self.delivery_count) - self.delivery_count
             if skipped > 0:
-                self.delivery_count = count
+                self.delivery_count += skipped
                 self.credit = max(0, self.credit - skipped)
                 self.allowed = max(0, self.allowed - skipped)
         if available is not None:
@@ -180,7 +177,7 @@ class ReceivingLink(LinkEndpoint):
             settings = self.session.connection.settings
             assembly.set_mode(transfer, self.rcv_settle_mode, transactions=settings.transactions)
         if transfer.aborted:
-            self._end_assembly()
+            self._end_assembly(Posting.ABORTED)
             if assembly.resumed:
                 self._resumed(assembly, transfer)
             return
@@ -194,9 +191,7 @@ class ReceivingLink(LinkEndpoint):
         if transfer.more:
             self._append(assembly, data, payload_at, stop)
             return
-        self._end_assembly()
-        parts = assembly.parts
-        pieces = None
+        parts, pieces = assembly.parts, None
         if not parts:
             payload = data[payload_at:stop]
         else:
@@ -214,6 +209,7 @@ class ReceivingLink(LinkEndpoint):
             return
         assembly.check_settled(self.name, self.snd_settle_mode)
         opening, expiry = self._survey(assembly, payload)
+        self._end_assembly()
         head = self.head_known if opening is not None and opening.head_end else b""
         self.session.deliver(
             self,
@@ -234,12 +230,14 @@ class ReceivingLink(LinkEndpoint):
 
     def _deliver_repeated(self, assembly: Assembly, payload: bytes) -> None:
         """Deliver a message under a repeated id, which is settled at once: see `allow_repeats`."""
+        self._end_assembly()
         session, first = self.session, assembly.delivery_id
         session.deliver(self, first, [payload], True, False, assembly.message_format, b"", None)
         session.write_disposition(True, first, first, True, encode_state(ACCEPTED))
 
     def _resumed(self, assembly: Assembly, transfer: Transfer) -> None:
         """Apply a resumed delivery; one that we don't know is ignored, as message data is (2.6.13)."""
+        self._end_assembly()
         if not self.resumable or assembly.tag not in self.resumable:
             return
         state = self.resumable.pop(assembly.tag)
@@ -275,6 +273,9 @@ class ReceivingLink(LinkEndpoint):
             self.session.connection.keep_views(self)
         assembly.size += more_bytes
         self.assembly = assembly
+        if assembly.txn_id is not None and not assembly.is_posting:
+            assembly.is_posting = True
+            self.session.connection.events.append(Posting(self, assembly.txn_id, Posting.BEGUN))
         self._hold(assembly, more_bytes + limits.FRAGMENT_OVERHEAD)
 
     def _survey(self, assembly: Assembly, payload: bytes) -> tuple[Opening | None, int | None]:
@@ -302,10 +303,9 @@ class ReceivingLink(LinkEndpoint):
     ) -> None:
         """Learn the shape of the transfer frame at `position`, a delivery of its own."""
         connection = self.session.connection
-        settings = connection.settings
-        if not settings.learn_shapes:
+        if not connection.settings.learn_shapes:
             return
-        most = settings.max_frame_size
+        most = connection.settings.max_frame_size
         if self.max_message_size:
             most = min(most, payload_at - position + self.max_message_size)
         shape = learn(
@@ -334,11 +334,14 @@ class ReceivingLink(LinkEndpoint):
                 f" ended, found {connection.unfinished_bytes}",
             )
 
-    def _end_assembly(self) -> None:
-        """End the assembly, whether the delivery is complete or dropped."""
-        if self.assembly is not None:
-            self.session.connection.unfinished_bytes -= self.assembly.kept_bytes
-            self.assembly = None
+    def _end_assembly(self, phase: int | None = None) -> None:
+        """End the assembly; `phase`: that of a posting whose delivery is not complete."""
+        assembly, self.assembly = self.assembly, None
+        if assembly is not None:
+            connection = self.session.connection
+            connection.unfinished_bytes -= assembly.kept_bytes
+            if phase is not None and assembly.is_posting and assembly.txn_id is not None:
+                connection.events.append(Posting(self, assembly.txn_id, phase))
 
     def _begin_delivery(self, transfer: Transfer) -> Assembly:
         """Check the first frame of a delivery for its fields (2.7.5) and for credit."""
@@ -350,8 +353,7 @@ class ReceivingLink(LinkEndpoint):
             )
         session = self.session
         repeated = self.allows_repeats and not session.is_new_delivery(transfer.delivery_id)
-        begin = session.repeat_delivery if repeated else session.begin_delivery
-        delivery_id = begin(transfer.delivery_id)
+        delivery_id = (session.repeat_delivery if repeated else session.begin_delivery)(transfer.delivery_id)
         if self.allowed <= 0 and self.allowed <= -session.connection.settings.beyond_credit_max:
             raise LinkProtocolError(
                 conditions.TRANSFER_LIMIT_EXCEEDED,
@@ -375,9 +377,7 @@ class ReceivingLink(LinkEndpoint):
     def release_unsettled(self) -> int:
         if self.state != ATTACHED:
             return 0
-        session = self.session
-        encoded = encode_state(RELEASED)
-        count = 0
+        session, encoded, count = self.session, encode_state(RELEASED), 0
         while found := session.incoming.take(0, _ALL, self):
             for part in found:
                 session.write_disposition(True, part.first, part.last, True, encoded)
@@ -389,8 +389,7 @@ class ReceivingLink(LinkEndpoint):
             raise LocalError(f"expected a range of delivery-ids, found {first}..{last}")
         if self.state != ATTACHED:
             return 0
-        session = self.session
-        unsettled = session.incoming
+        session, unsettled = self.session, self.session.incoming
         encoded = encode_state(state)
         count = 0
         if self.rcv_settle_mode == SETTLE_FIRST and settled:

@@ -17,8 +17,8 @@ from lightrail.amqp.errors import (
     LocalError,
     SessionProtocolError,
 )
-from lightrail.amqp.events import Begun, Ended
-from lightrail.amqp.link import CLOSING, REQUESTED
+from lightrail.amqp.events import Begun, Ended, Posting
+from lightrail.amqp.link import ATTACHED, CLOSING, REQUESTED
 from lightrail.amqp.link_endpoint import LinkEndpoint, errant
 from lightrail.amqp.performatives import (
     AmqpError,
@@ -26,6 +26,7 @@ from lightrail.amqp.performatives import (
     Begin,
     Detach,
     End,
+    TransactionalState,
     Transfer,
     encode_performative,
     make_error,
@@ -375,3 +376,7 @@ class Session(Settlement):
             link.on_transfer(transfer, data, position, payload_at, stop)
         except LinkProtocolError as fault:
             link.fail(fault)
+        state, connection = transfer.state, self.connection
+        if link.state != ATTACHED and type(state) is TransactionalState and connection.settings.is_server:
+            # A transaction must not be committed without it (transactions 4.4.1).
+            connection.events.append(Posting(link, state.txn_id, Posting.LOST))

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol
 
 from lightrail.amqp import frames
 from lightrail.amqp.errors import LinkProtocolError, SessionProtocolError
-from lightrail.amqp.events import ACCEPTED, RELEASED, Outcome, SenderSettled, Transfers
+from lightrail.amqp.events import ACCEPTED, RELEASED, Outcome, Retire, SenderSettled, Transfers
 from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import Accepted, Released, TransactionalState
@@ -126,7 +126,11 @@ class Settlement(Windows):
         )
 
     def on_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: Any) -> None:
-        """Apply the peer's disposition for wire ids first..last; settled and unknown ids are passed over."""
+        """Apply the peer's disposition for wire ids first..last.
+
+        Settled and unknown ids are passed over, except in a transaction, which must not be committed without
+        them: see Retire.
+        """
         if receiver:
             unsettled = self.outgoing
             near = self.next_delivery_id
@@ -194,8 +198,12 @@ class Settlement(Windows):
             state = ACCEPTED
         elif type(state) is Released:
             state = RELEASED
-        elif type(state) is TransactionalState and not self.connection.settings.transactions:
-            return self._refuse_transaction(low, high, state)
+        elif type(state) is TransactionalState:
+            settings = self.connection.settings
+            if not settings.transactions:
+                return self._refuse_transaction(low, high, state)
+            if settings.is_server:
+                return self._retire(low, high, settled, state)
         found = self.outgoing.take(low, high) if settled else self.outgoing.find(low, high)
         events = self.connection.events
         for part in found:
@@ -213,6 +221,29 @@ class Settlement(Windows):
                     newest.last = last
                     continue
             events.append(Outcome(part.link, first, last, state, settled))
+        return found
+
+    def _retire(
+        self, low: int, high: int, settled: bool, state: TransactionalState
+    ) -> list[Range[LinkEndpoint]]:
+        found = self.outgoing.take(low, high) if settled else self.outgoing.find(low, high)
+        count = sum(part.last - part.first + 1 for part in found)
+        if count >= limits.SETTLED_AT_ONCE or len(found) >= limits.SETTLED_RANGES_AT_ONCE:
+            # The others are found in the next step.
+            high = found[-1].last
+        outcomes: list[Outcome] = []
+        missing: list[tuple[int, int]] = []
+        at = low
+        for part in found:
+            if at < part.first:
+                missing.append((at, part.first - 1))
+            at = part.last + 1
+            outcomes.append(
+                Outcome(part.link, part.first - part.shift, part.last - part.shift, state, settled)
+            )
+        if at <= high:
+            missing.append((at, high))
+        self.connection.events.append(Retire(self, low, high, state, outcomes, missing))
         return found
 
 

@@ -7,6 +7,7 @@ async with connection.transaction() as transaction:
 The broker applies nothing before the end of the block. An exception in the block rolls everything back.
 """
 
+import asyncio
 from collections import deque
 from contextlib import suppress
 from typing import Any, Final, Unpack
@@ -95,11 +96,24 @@ class TransactionLink(Sender):
     async def declare(self) -> bytes:
         """The id of a new transaction. Raises TransactionError, ClosedError, LinkError."""
         await self.opened()
-        outcome = await self._hand_in(write_value(Declare()))
+        answer = self._hand_in(write_value(Declare()))
+        try:
+            outcome = await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            self._take_back(answer)
+            answer.add_done_callback(self._abandon)
+            raise
         txn_id = outcome.info.get(TRANSACTION_ID)
         if txn_id is None:
             raise TransactionError(f"no transaction was begun: {outcome}", outcome.condition)
         return bytes(txn_id)
+
+    def _abandon(self, answer: Answer) -> None:
+        """Rolls a transaction back whose declare was cancelled after it had been sent."""
+        if self._closed is None and not answer.cancelled() and answer.exception() is None:
+            txn_id = answer.result().info.get(TRANSACTION_ID)
+            if txn_id is not None:
+                self._hand_in(write_value(Discharge(txn_id=bytes(txn_id), fail=True)))
 
     async def discharge(self, txn_id: bytes, *, fail: bool) -> Outcome:
         """Ends a transaction; returns the coordinator's outcome. Raises ClosedError."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
-from lightrail.amqp.performatives import Coordinator, TransactionalState
+from lightrail.amqp.performatives import Coordinator
 from lightrail.amqp.phases import CLOSING, HEADER
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.client import Client
@@ -119,8 +119,7 @@ class ClientConnection(WebSocketConnection):
         self.touch()
 
     def data_received(self, data: bytes) -> None:
-        amqp = self.amqp
-        if amqp is None:
+        if (amqp := self.amqp) is None:
             return
         if data[:1] == b"G" and amqp.phase == HEADER and self.websocket is None:
             # No protocol header of AMQP begins like this.
@@ -169,9 +168,7 @@ class ClientConnection(WebSocketConnection):
                         producer.transfers(event, now_ms)
             elif type(event) is events.Outcome:
                 consumer = event.link.context
-                if type(event.state) is TransactionalState:
-                    self._all_transactions().outcome(event)
-                elif consumer is not None:
+                if consumer is not None:
                     consumer.outcome(event)
             elif type(event) is events.Credit:
                 consumer = event.link.context
@@ -372,6 +369,8 @@ class ClientConnection(WebSocketConnection):
     def _ended(self, event: events.Ended) -> None:
         self._count_sessions(-1)
         self.links.session_ended(event.session.links, ending_of(event))
+        if not event.by_peer and self.transactions is not None:
+            self.transactions.session_ended()
         self.frontend.lifetimes.ended(self.client.session_owner(event.session))
 
     def _header_rejected(self, event: events.HeaderRejected) -> None:
@@ -395,6 +394,8 @@ _HANDLERS: dict[type, Callable[[ClientConnection, Any], None]] = {
     events.Begun: ClientConnection._begun,
     events.Attached: ClientConnection._attached,
     events.Acquire: lambda connection, event: connection._all_transactions().acquire(event),
+    events.Retire: lambda connection, event: connection._all_transactions().retire(event),
+    events.Posting: lambda connection, event: connection._all_transactions().posting(event),
     events.Detached: ClientConnection._detached,
     events.Resumed: ClientConnection._resumed,
     events.SenderSettled: ClientConnection._resumed,

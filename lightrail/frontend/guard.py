@@ -86,6 +86,18 @@ class Guard:
             del self._by_name[hold.name]
             self._unused(hold.name)
 
+    def check(self, client: Client, right: Right, former: Name) -> Name:
+        """The record of a name that a client has used before. Raises ConditionError if it may not any more.
+
+        Args:
+            former: the record at that time.
+        """
+        record = self._directory.get(former.name)
+        if record.role is Role.NONE or record.is_another(former):
+            raise ConditionError(conditions.RESOURCE_DELETED, f"{former.name} was deleted")
+        self.demand(client, right, record)
+        return record
+
     def recheck(self, client: Client) -> None:
         """Checks the uses of a client whose tokens have changed."""
         self._check(self._by_client.get(client, ()))
@@ -104,13 +116,8 @@ class Guard:
 
     def _check(self, holds: Iterable[Hold]) -> None:
         for hold in list(holds):
-            record = self._directory.get(hold.name)
-            if record.role is Role.NONE or record.is_another(hold.record):
-                hold.revoke(conditions.RESOURCE_DELETED, f"{hold.name} was deleted")
-                continue
-            hold.record = record
             try:
-                self.demand(hold.client, hold.right, record)
+                hold.record = self.check(hold.client, hold.right, hold.record)
             except ConditionError as error:
                 hold.revoke(error.condition, error.description)
 

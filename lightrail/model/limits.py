@@ -274,9 +274,16 @@ messages with annotations."""
 TRANSACTION_PARTS_MAX: Final = 10_000
 """Batches that one transaction sends, ranges of deliveries that it settles, and ranges that it acquires."""
 TRANSACTIONS_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of the messages of all open transactions of a frontend."""
+"""Memory of all open transactions of a frontend; those of one connection have at most what is left of it."""
+TRANSACTION_OVERHEAD: Final = 2_048
+"""Bytes that a declared transaction counts for."""
+TRANSACTION_PART_OVERHEAD: Final = 512
+"""Bytes that a batch of messages counts for besides them, and a range of deliveries that it settles."""
+TRANSACTION_MESSAGE_OVERHEAD: Final = 64
+"""Bytes that a message counts for besides its own."""
 TRANSACTION_TIME_MS: Final = 300_000
-"""Time without a discharge after which a transaction that has work is rolled back."""
+"""Time without a discharge after which a transaction that has work is rolled back; one without work, if its
+connection declares more transactions than it may have open."""
 TRANSACTIONS_PREPARED_MAX: Final = 10_000
 """Transactions over several shards that wait for their decision at one shard. One user may have as many as
 are free besides: the first one a half, each of two a third."""

@@ -135,7 +135,7 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     ),
     gauge(
         "lightrail_transaction_bytes",
-        "Bytes of messages that clients sent in transactions that are not discharged.",
+        "Memory of the messages and settlements of transactions that are not discharged.",
         "transaction_bytes",
     ),
     counter("lightrail_transactions_declared", "Transactions that were declared.", "transactions_declared"),

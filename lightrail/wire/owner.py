@@ -82,8 +82,7 @@ class Owner:
 
     def post(self, part: bytes) -> None:
         """Sends a frame to the shard; see ShardPeer.post for what is dropped."""
-        confirmed = self.confirmed
-        if confirmed is not None:
+        if (confirmed := self.confirmed) is not None:
             confirmed.post(part)
         else:
             self._post_unconfirmed(part)
@@ -115,14 +114,12 @@ class Owner:
             self._send_held()
 
     def close_producer(self, number: int) -> None:
-        link = self._links.get(number)
-        if link is not None and link.peer is not None:
+        if (link := self._links.get(number)) is not None and link.peer is not None:
             link.peer.close_producer(number)
         self.ended(number)
 
     def close_consumer(self, number: int, flags: int) -> None:
-        link = self._links.get(number)
-        if link is None:
+        if (link := self._links.get(number)) is None:
             return
         close = frame(Kind.CONSUMER_CLOSE, flags=flags, link=number, epoch=self.epoch)
         if link.is_behind or self.peer is None:
@@ -134,6 +131,9 @@ class Owner:
             if self.confirmed is None:
                 self._held.add(close)
         self.ended(number)
+
+    def replace_consumer(self, consumer: Consumer) -> None:
+        self._links.replace_consumer(consumer)
 
     def ended(self, number: int) -> None:
         """A link has ended: the client closed it, or the shard ended it."""

@@ -48,6 +48,14 @@ class QueueLinks:
         link = self._assignments[number] = Assignment(number)
         return link
 
+    def replace_consumer(self, consumer: Consumer) -> None:
+        """Another object is the consumer of a link, unless the link has ended."""
+        link = self._assignments.get(consumer.number)
+        if link is not None:
+            self.consumers[consumer.number] = consumer
+            if link.peer is not None and consumer.number in link.peer.consumers:
+                link.peer.consumers[consumer.number] = consumer
+
     def remove(self, number: int) -> bool:
         """Forgets a link; returns False if it is not known."""
         self.producers.pop(number, None)

@@ -14,6 +14,7 @@ from lightrail.client import (
     connect,
     sync,
 )
+from lightrail.model import limits
 from tests.client.conftest import play
 from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.broker import Broker
@@ -46,6 +47,33 @@ def test_what_is_sent_and_accepted_takes_effect_with_the_commit(broker: Broker) 
                     assert await bodies(other, "txn/out") == []
                 assert await bodies(other, "txn/out") == [10, 20]
             assert await bodies(other, "txn/in") == []
+
+    play(test())
+
+
+def test_a_begin_that_is_cancelled_leaves_no_transaction(broker: Broker) -> None:
+    """Whether the broker has the declare already, or not."""
+
+    async def test() -> None:
+        async with connect(broker.amqp) as connection:
+            for number in range(2 * limits.TRANSACTIONS_PER_CONNECTION_MAX // 8):
+                begun = [connection.transaction() for _ in range(16)]
+                begins = [asyncio.create_task(each.begin()) for each in begun]
+                for _ in range(number % 8):
+                    await asyncio.sleep(0)
+                for begin in begins:
+                    begin.cancel()
+                found = await asyncio.gather(*begins, return_exceptions=True)
+                for transaction, error in zip(begun, found, strict=True):
+                    if error is None:
+                        await transaction.roll_back()
+                if number % 8 == 7:
+                    # Later requests of the link are answered behind those that were cancelled.
+                    async with connection.transaction():
+                        pass
+            transactions = [connection.transaction() for _ in range(limits.TRANSACTIONS_PER_CONNECTION_MAX)]
+            for transaction in transactions:
+                await transaction.begin()
 
     play(test())
 

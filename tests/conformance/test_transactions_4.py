@@ -388,20 +388,6 @@ def test_4_4_2_what_is_received_and_what_is_sent_for_it_are_one(begun: Peer, que
     assert rest(begun, queue) == []
 
 
-def test_4_4_2_deliveries_of_a_link_that_has_ended_roll_the_transaction_back(begun: Peer, queue: str) -> None:
-    client = Client(begun)
-    begun.attach_sender(f"{queue}/out")
-    fetch(begun, queue, 1)
-    txn = client.declare()
-    settle(begun, txn, 0, 0)
-    client.send(txn, "answer")
-    begun.write(Detach(handle=1, closed=True))
-    begun.expect(Detach)
-    refused(client.discharge(txn), "amqp:transaction:rollback")
-    assert others_see(begun, f"{queue}/out") == []
-    assert rest(begun, queue) == [(1, value(0))]
-
-
 # --- 4.3 the end of the control link ---------------------------------------------------------------------
 
 

@@ -210,16 +210,8 @@ def test_deliveries_from_before_the_transaction_stay_with_the_receiver_after_a_r
 
 def test_a_commit_that_is_refused_returns_what_was_acquired(begun: Peer, queue: str) -> None:
     client = Client(begun)
-    begun.attach_sender(None)
     txn = acquired(client, queue, 1)
-    message = b"\x00\x53\x73\xc0\x04\x03\x40\x40\x40" + value("nowhere")
-    begun.write(
-        Transfer(handle=0, delivery_id=client.next, delivery_tag=b"x", state=TransactionalState(txn_id=txn)),
-        message,
-    )
-    client.next += 1
-    provisional = client.outcome()
-    assert type(provisional.outcome) is Rejected
+    settle(begun, txn, 7, 7)
     client.request(Discharge(txn_id=txn))
     found = [begun.read().body for _ in range(2)]
     (mine,) = [each for each in found if type(each) is Disposition and each.role is False]

@@ -22,7 +22,7 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Hold
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
-from lightrail.frontend.links.delaying import DelayingProducer, asks_for_delay, may_delay
+from lightrail.frontend.links.delaying import NO_DELAY, DelayingProducer, asks_for_delay, may_delay
 from lightrail.frontend.links.incoming import IncomingLink
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.transfers import ProducerLink
@@ -37,7 +37,6 @@ log = logging.getLogger("lightrail.frontend.links.anonymous")
 ANONYMOUS_RELAY: Final = "ANONYMOUS-RELAY"
 """Capability of a connection: links may send without a target (Anonymous Terminus for Message Routing)."""
 REJECTED: Final = Symbol("amqp:rejected:list")
-NO_DELAY: Final = "a router delays no messages: send a message with a delay to a queue"
 DELIVERY_TAG: Final = Symbol("delivery-tag")
 """Key in the info of an error, for the delivery that it concerns (Anonymous Terminus 2.2.2)."""
 
@@ -122,7 +121,6 @@ class AnonymousLink(Bound):
     """One incoming link (the client sends) without a target."""
 
     __slots__ = (
-        "_can_reject",
         "_closed",
         "_frontend",
         "_open",
@@ -130,6 +128,7 @@ class AnonymousLink(Bound):
         "_retired",
         "_unresolved",
         "_waiting",
+        "can_reject",
         "connection",
         "link",
         "may_delay",
@@ -148,7 +147,8 @@ class AnonymousLink(Bound):
         """Messages for addresses that are being opened."""
         self._unresolved = 0
         """Number of these messages."""
-        self._can_reject = _lists_rejected(link.source)
+        self.can_reject = _lists_rejected(link.source)
+        """Whether a message may be rejected; otherwise the link ends."""
         self.may_delay = may_delay(link)
         """Whether messages may have a delay, as the client's attach announced."""
         link.keep_tags()
@@ -208,7 +208,7 @@ class AnonymousLink(Bound):
         if self._closed:
             return
         tags = event.tags or [b""] * len(event.payloads)
-        if event.settled or not self._can_reject:
+        if event.settled or not self.can_reject:
             self.connection.links.detach(self.link, condition, description, {DELIVERY_TAG: tags[0]})
             return
         for number, tag in enumerate(tags, event.first_delivery_id):

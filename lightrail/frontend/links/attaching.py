@@ -34,6 +34,7 @@ from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.filters import source_filter
 from lightrail.frontend.links.jms import NODES, another_node, node_of, node_of_message
 from lightrail.frontend.links.relays import RelayLink
+from lightrail.frontend.links.resolving import no_target, resolve
 from lightrail.frontend.links.resumable import ResumableLink
 from lightrail.frontend.links.resumable_consumer import ResumableConsumer
 from lightrail.frontend.links.terminus import (
@@ -50,10 +51,8 @@ from lightrail.frontend.links.terminus import (
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, names
 from lightrail.model.policy import InvalidPolicyError, Role
-from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_name
 from lightrail.namespace.errors import LimitExceededError, ServiceError
-from lightrail.namespace.records import Name, Right
-from lightrail.namespace.service import policy_at_first_use
+from lightrail.namespace.records import Right
 
 if TYPE_CHECKING:
     from lightrail.wire.bodies import ConsumerOpen
@@ -147,38 +146,6 @@ async def _attach(connection: LinkContext, link: Link) -> None:
         if link.context is None:
             # This first use may have created a name that is deleted with the link, session or connection.
             frontend.lifetimes.ended(terms.owner if connection.is_open else connection.client.owner)
-
-
-async def resolve(
-    connection: LinkContext, name: str, right: Right, owner: str, expected: Role | None = None
-) -> Name:
-    """The record of a name after a check of the right; a name without a role becomes a queue if allowed.
-
-    Args:
-        owner: owner id for a new queue whose policy has a lifetime.
-        expected: the role that the client requests; a name without a role becomes a router only if requested.
-
-    Rights are checked first: a client without the right gets no information about the name and creates
-    nothing. Raises ConditionError.
-    """
-    frontend = connection.frontend
-    directory = frontend.directory
-    directory.refresh()
-    record = directory.get(name)
-    if record.role is Role.NONE:
-        try:
-            record = directory.get(name := entity_name(directory, name))
-        except UnknownSubscriptionError as error:
-            raise ConditionError(conditions.NOT_FOUND, str(error)) from None
-    if record.role is Role.NONE and not names.is_temporary(name):
-        template = directory.template(names.owner(name))
-        role = Role.ROUTER if expected is Role.ROUTER else Role.QUEUE
-        given = policy_at_first_use(role, template, record) if template else record.policy
-        frontend.guard.demand(connection.client, right, Name(name, given))
-        if template is not None:
-            record = await frontend.first_use(name, owner, role)
-    frontend.guard.demand(connection.client, right, record)
-    return record
 
 
 async def _to_nothing(attach: Attach) -> None:
@@ -368,10 +335,7 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
     elif record.role is Role.ROUTER:
         made = AddressRouter(connection, link, number=number, router=name, label=label)
     else:
-        condition = conditions.NOT_FOUND if record.role is Role.NONE else conditions.NOT_ALLOWED
-        raise ConditionError(
-            condition, f"{name} has role {record.role}; messages without a target go to queues and routers"
-        )
+        raise no_target(name, record.role)
     most = record.policy["max_message_bytes"]
     hold = frontend.guard.hold(connection.client, Right.SEND, record, lambda *_: sender.retire(address))
     made.belong(sender, hold, link.max_message_size if most is None else min(most, link.max_message_size))

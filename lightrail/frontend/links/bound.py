@@ -33,6 +33,10 @@ class Bound:
     def narrow(self) -> None:
         """Fewer messages may be sent ahead from now on."""
 
+    def when_released(self, call: Callable[[], None]) -> None:
+        """Calls it after `close`, when no transaction holds deliveries of the link any more."""
+        call()
+
     def closed_for_good(self) -> None:
         """Called before `close` if the client has closed the link, and will not resume it."""
 

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Awaitable, Collection, Iterator
+from functools import partial
 from typing import Any, Final
 
 from lightrail.amqp.events import Closed, Detached, Ended
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
+from lightrail.frontend.guard import Hold
 from lightrail.frontend.links.bound import Bound, Terms
 from lightrail.frontend.links.context import LinkContext
 from lightrail.model import conditions
@@ -88,6 +90,11 @@ class BoundLinks:
         )
         self._connection.touch()
 
+    def hold_of(self, bound: Bound) -> Hold | None:
+        """The use of a name by a link; None if it has ended, or uses no single name."""
+        terms = self._terms.get(bound) if self._terms is not None else None
+        return None if terms is None else terms.hold
+
     def _terms_of(self, link: Link) -> Terms:
         assert self._terms is not None
         return self._terms[link.context]
@@ -156,7 +163,7 @@ class BoundLinks:
         if bound is not None:
             link.context = None
             bound.close()
-            self._release(bound)
+            bound.when_released(partial(self._release, bound))
 
     def session_ended(self, links: Collection[Link], ending: Ending) -> None:
         """A session has ended, with its links."""

@@ -151,7 +151,10 @@ class BusConsumerLink(ConsumerLink):
     def transacted(self, event: Outcome, state: TransactionalState) -> Outcome:
         """See ConsumerLink; these clients commit only after the broker has settled each outcome."""
         if not event.settled:
-            self._link.settle_sent(event.first, event.last, state)
+            # To these clients an error in the answer would be an error of the broker.
+            outcome = Rejected() if isinstance(state.outcome, Rejected) else state.outcome
+            answer = TransactionalState(txn_id=state.txn_id, outcome=outcome)
+            self._link.settle_sent(event.first, event.last, answer)
             self.connection.touch()
         return _translated(Outcome(event.link, event.first, event.last, state.outcome, settled=True))
 

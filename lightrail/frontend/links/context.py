@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.client import Client
-from lightrail.frontend.guard import Guard
+from lightrail.frontend.guard import Guard, Hold
 from lightrail.frontend.intake import Intake, Sender
 from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.links.bound import Bound, Terms
@@ -92,6 +92,9 @@ class LinkTable(Protocol):
 
     def bind(self, bound: Bound, terms: Terms) -> None:
         """A link is bound from now on, until it is detached or refused."""
+
+    def hold_of(self, bound: Bound) -> Hold | None:
+        """The use of a name by a link; None if it has ended, or uses no single name."""
 
     def accept_incoming(self, link: "Link") -> None:
         """Answers the attach of a link on which the client sends."""

@@ -35,6 +35,7 @@ log = logging.getLogger("lightrail.frontend.links.delaying")
 
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
 """Qpid JMS sends with a delivery delay only if this capability is offered."""
+NO_DELAY: Final = "a router delays no messages: send a message with a delay to a queue"
 _MARK: Final = b"x-opt-delivery-"
 """Common prefix of both annotations (shard/queue/delays.py). A message that has it in another place makes the
 queue delay messages unnecessarily, and is not delayed."""

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 from lightrail.amqp.events import Credit, Outcome
 from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.performatives import TransactionalState
-from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.headers import Outgoing, send_with_new_headers
+from lightrail.frontend.links.retiring import RetirableConsumer
 from lightrail.frontend.links.settlements import Settlements
 from lightrail.model import limits
 from lightrail.model.ending import Ending
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, EXACT, HEADER_SIZE, MORE, Kind, frame
-from lightrail.wire.links import Consumer
 from lightrail.wire.receiving import ReceiveWindow
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from lightrail.wire.owner import Owner
 
 
-class ConsumerLink(Bound, Consumer):
+class ConsumerLink(RetirableConsumer):
     """One outgoing link (the client receives) bound to a queue."""
 
     __slots__ = (
@@ -40,24 +39,18 @@ class ConsumerLink(Bound, Consumer):
         "_credit_bytes",
         "_drain",
         "_draining",
-        "_ending",
-        "_frontend",
         "_limit",
         "_link",
         "_mean_size",
         "_outflow",
-        "_owner",
         "_presettled",
         "_reserved",
         "_used_bytes",
         "_wanted",
-        "_window",
         "connection",
         "has_large",
-        "options",
         "output",
         "settle",
-        "settlements",
     )
 
     def __init__(
@@ -102,6 +95,7 @@ class ConsumerLink(Bound, Consumer):
         """Whether the message has arrived, and room is reserved for it until the client has read it."""
         self._mean_size = 0.0
         """Mean size of messages, in bytes; 0 before the first one."""
+        self._retiring = None
         connection.consumers += 1
 
     @property
@@ -292,6 +286,7 @@ class ConsumerLink(Bound, Consumer):
 
     def ended(self, refusal: Refusal) -> None:
         """The shard refuses this consumer, or has closed it."""
+        self.settlements.is_returned = True
         if not self._closed:
             self._leave()
             self.connection.links.refuse(self._link, self._attached, refusal)
@@ -307,17 +302,11 @@ class ConsumerLink(Bound, Consumer):
         elif self._window.next < self._limit:
             self._send_credit()
 
-    def ends(self, ending: Ending) -> None:
-        """See Bound."""
-        self._ending = ending
-
     def close(self) -> None:
         """The client's link has ended: its unsettled deliveries return to the queue."""
         if not self._closed:
             self._leave()
-        if not self._frontend.stopping:
-            self._owner.close_consumer(self.number, self._ending)
-        # Otherwise the end of the connection to the shard returns them, without counting a failed delivery.
+        self._close_at_shard()
 
     def _leave(self) -> None:
         self._closed = True

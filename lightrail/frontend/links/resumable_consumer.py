@@ -217,7 +217,9 @@ class ResumableConsumer(ConsumerLink):
 
     def closed_for_good(self) -> None:
         """See Bound."""
-        if self._ending == Ending.FAILED:
+        if self._retiring is not None:
+            self._retiring.keeps_others = False
+        elif self._ending == Ending.FAILED:
             self._ending |= FOR_GOOD
         else:
             # Shards of former versions would suspend the link.

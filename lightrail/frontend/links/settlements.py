@@ -5,8 +5,8 @@ shard has the outcome on disk: a confirmed delivery is never delivered again.
 """
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lightrail.amqp.events import RELEASED, Outcome
 from lightrail.amqp.link import SETTLE_SECOND
@@ -34,6 +34,15 @@ LOST: Final = Rejected(
 """The answer to an outcome that came after the end of its message's lock."""
 
 
+class Held(Protocol):
+    """Deliveries that a transaction settles: frontend/transactions/transaction.py."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+
+
 class Settlements:
     """The settlements of a link, whose deliveries are numbered from 0 over its lifetime."""
 
@@ -42,6 +51,7 @@ class Settlements:
         "_bytes",
         "_connection",
         "_counts",
+        "_discharged",
         "_doubtful",
         "_frontend",
         "_link",
@@ -52,7 +62,9 @@ class Settlements:
         "_unconfirmed",
         "confirms_plainly",
         "count",
+        "held",
         "is_closed",
+        "is_returned",
     )
 
     def __init__(
@@ -68,6 +80,12 @@ class Settlements:
         self._presettled = options.presettled
         self.is_closed = False
         """Whether the link has ended."""
+        self.is_returned = False
+        """Whether its consumer is closed as well, so that all deliveries are in their queue again."""
+        self.held: dict[Held, None] | None = None
+        """Deliveries with an outcome in an open transaction; None before the first one."""
+        self._discharged: Callable[[], None] | None = None
+        """Called when no transaction holds deliveries any more."""
         self._base = 0
         """Deliveries below this number are from a shard process that has ended since."""
         self._unconfirmed: Unconfirmed | None = None
@@ -142,8 +160,12 @@ class Settlements:
         """The client has closed the link in order and for good: returns its deliveries as not worked on."""
         first = max(0, before - COUNT_MASK)  # A SETTLE has a count of 32 bits.
         if first < before:
-            has_decided = self._options.default_outcome <= OutcomeCode.REJECTED
-            self._post(first, before - 1, None if has_decided else RELEASED, 0)
+            self._post(first, before - 1, self._left, 0)
+
+    @property
+    def _left(self) -> Released | None:
+        """The outcome of what the client did not work on; None for the default outcome, if that decides."""
+        return None if self._options.default_outcome <= OutcomeCode.REJECTED else RELEASED
 
     # --- in transactions -------------------------------------------------------------------------------
 
@@ -177,10 +199,42 @@ class Settlements:
             self._link.settle_sent(first, last, state)
             self._connection.touch()
 
+    def hold(self, held: Held) -> None:
+        """A transaction has an outcome of deliveries."""
+        if self.held is None:
+            self.held = {}
+        self.held[held] = None
+
+    def release(self, held: Held) -> None:
+        """That transaction has ended."""
+        if self.held is not None:
+            self.held.pop(held, None)
+        if not self.held and self._discharged is not None:
+            discharged, self._discharged = self._discharged, None
+            discharged()
+
+    def when_discharged(self, call: Callable[[], None]) -> None:
+        """Calls it when no transaction holds deliveries any more, which may be now."""
+        if self.held:
+            self._discharged = call
+        else:
+            call()
+
+    def return_others(self, before: int, first: int = 0) -> None:
+        """Deliveries that no transaction holds, from `first` to before `before`, return to their queue."""
+        at = max(first, self._base, before - COUNT_MASK)
+        for start, end in [
+            *sorted((each.first, each.last + 1) for each in self.held or ()),
+            (before, before),
+        ]:
+            if at < min(start, before):
+                self._post(at, min(start, before) - 1, self._left, 0)
+            at = max(at, end)
+
     def give_back(self, first: int, last: int, state: Modified | Released = FAILED) -> None:
         """The transaction is rolled back: returns deliveries that the client settled in it."""
         first = max(first, self._base)
-        if first <= last and not self.is_closed:
+        if first <= last and not self.is_returned:
             self._post(first, last, state, 0)
 
     def take_back(self, first: int, last: int, state: Modified | Released) -> None:

@@ -5,8 +5,8 @@ from array import array
 from typing import TYPE_CHECKING, Self
 
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.attaching import resolve
 from lightrail.frontend.links.context import LinkContext, LinkFrontend
+from lightrail.frontend.links.resolving import resolve
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Right

@@ -15,14 +15,13 @@ from typing import Any, Final
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.anonymous import NO_DELAY
-from lightrail.frontend.links.attaching import resolve
 from lightrail.frontend.links.bus_topics import due_ms
 from lightrail.frontend.links.context import LinkContext
-from lightrail.frontend.links.delaying import asks_for_delay, make_delay
+from lightrail.frontend.links.delaying import NO_DELAY, asks_for_delay, make_delay
 from lightrail.frontend.links.jms import node_of_message
 from lightrail.frontend.links.outcomes import encode_outcome
 from lightrail.frontend.links.own_messages import left_out
+from lightrail.frontend.links.resolving import resolve
 from lightrail.frontend.links.terminus import name_of
 from lightrail.frontend.transactions.transaction import LockRetirement, Post, Retirement, Transaction
 from lightrail.model import conditions, limits
@@ -43,8 +42,9 @@ Request = tuple[dict[str, Any], bytes]
 """Fields and blob."""
 
 
-LINK_ENDED: Final = (
-    "a link whose deliveries the transaction settles has ended, and its deliveries are in their queue again"
+RETURNED: Final = (
+    "a link whose deliveries the transaction settles was stolen, or has ended with an error, with its queue "
+    "or with its shard; its deliveries are in their queue again"
 )
 
 
@@ -79,8 +79,8 @@ class Committing:
             parts = await self._parts(transaction)
             if not parts or await self._commit_parts(parts, gives_up_ms):
                 return
-            if any(each.consumer.settlements.is_closed for each in transaction.retirements):
-                raise ConditionError(conditions.TRANSACTION_ROLLBACK, LINK_ENDED)
+            if any(each.consumer.settlements.is_returned for each in transaction.retirements):
+                raise ConditionError(conditions.TRANSACTION_ROLLBACK, RETURNED)
             if self._frontend.now_ms() > gives_up_ms:
                 raise ConditionError(
                     conditions.TRANSACTION_ROLLBACK, "a queue of the transaction is moving; try again"
@@ -166,12 +166,26 @@ class Committing:
             await owners.change(pause_ms)
             pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
 
+    def _check_rights(self, transaction: Transaction) -> None:
+        """Checks that the names still exist, and the rights of the client there. Raises ConditionError.
+
+        Links to them may have ended since the client sent and settled.
+        """
+        guard, client = self._frontend.guard, self._connection.client
+        used = {(Right.SEND, each.name): each.record for each in transaction.posts if each.record is not None}
+        for consumer in {each.consumer for each in transaction.retirements}:
+            hold = self._connection.links.hold_of(consumer)
+            if hold is not None:
+                used[hold.right, hold.name] = hold.record
+        for lock in transaction.locks.values():
+            used[Right.LISTEN, lock.queue] = self._frontend.directory.get(lock.queue)
+        for (right, _), record in used.items():
+            guard.check(client, right, record)
+
     # --- queues and parts ------------------------------------------------------------------------------
 
     async def _batches(self, transaction: Transaction) -> list[Batch]:
         """The messages by their queues. Raises ConditionError."""
-        # A subscription whose attach another frontend answered before the commit receives the messages.
-        self._frontend.poll()
         found: list[Batch] = []
         for post in transaction.posts:
             name = await self._name(post) if post.is_address else post.name
@@ -267,6 +281,9 @@ class Committing:
 
     async def _parts(self, transaction: Transaction) -> dict[int, Request]:
         """The parts of the transaction by the shards of its queues. Raises ConditionError."""
+        # Names that other processes deleted, and rights that they revoked, up to now.
+        self._frontend.poll()
+        self._check_rights(transaction)
         batches: dict[int, list[Batch]] = {}
         for queues, post, payloads in await self._batches(transaction):
             by_shard: dict[int, set[str]] = {}

@@ -40,6 +40,9 @@ CAPABILITIES: Final = [
 ]
 """Transactions 4.5.7."""
 REJECTED: Final = Symbol("amqp:rejected:list")
+PARTIAL: Final = (
+    "expected a discharge after the last frame of each message of the transaction, found one before"
+)
 
 
 class OpenTransactions(Protocol):
@@ -127,21 +130,30 @@ class CoordinatorLink(Bound):
         self._link.settle(number, number, Declared(txn_id=transaction.id))
 
     def _discharge(self, id: bytes, fail: bool, number: int, settled: bool) -> None:
-        transaction = self._mine.pop(id, None)
+        if settled:
+            raise ConditionError(
+                conditions.NOT_ALLOWED,
+                "expected an unsettled discharge, whose outcome is that of the transaction",
+            )
+        transaction = self._mine.get(id)
         if transaction is None:
             raise ConditionError(
                 conditions.TRANSACTION_UNKNOWN_ID,
                 f"expected a transaction that was declared on this link, found {id[:32]!r}",
             )
+        if transaction.partial and not fail:
+            # The link ends, and so the transaction is rolled back (transactions 4.4.1).
+            self._connection.links.detach(self._link, conditions.TRANSACTION_ROLLBACK, PARTIAL)
+            return
+        del self._mine[id]
         self._transactions.discharge(transaction)
         if fail:
             self._transactions.roll_back(transaction)
-            if not settled:
-                self._link.settle(number, number, ACCEPTED)
+            self._link.settle(number, number, ACCEPTED)
             return
-        self._connection.frontend.spawn(self._commit(transaction, number, settled))
+        self._connection.frontend.spawn(self._commit(transaction, number))
 
-    async def _commit(self, transaction: Transaction, number: int, settled: bool) -> None:
+    async def _commit(self, transaction: Transaction, number: int) -> None:
         """Commits it, and answers the discharge."""
         try:
             async with self._line:
@@ -149,16 +161,14 @@ class CoordinatorLink(Bound):
                 await self._committing.commit(transaction)
         except ConditionError as error:
             self._transactions.roll_back(transaction)
-            self._refuse(number, settled, error.condition, error.description)
+            self._refuse(number, False, error.condition, error.description)
         except Exception:
             log.exception("a transaction could not be committed")
             self._transactions.roll_back(transaction)
-            self._refuse(
-                number, settled, conditions.TRANSACTION_ROLLBACK, "internal error; it is rolled back"
-            )
+            self._refuse(number, False, conditions.TRANSACTION_ROLLBACK, "internal error; it is rolled back")
         else:
             self._transactions.committed(transaction)
-            if not settled and not self._closed:
+            if not self._closed:
                 self._link.settle(number, number, ACCEPTED)
         self._connection.touch()
 
@@ -171,6 +181,10 @@ class CoordinatorLink(Bound):
             return
         error = AmqpError(condition=Symbol(condition), description=description)
         self._link.settle(number, number, Rejected(error=error))
+
+    def forget(self, transaction: Transaction) -> None:
+        """A transaction that was declared here has ended without a discharge."""
+        self._mine.pop(transaction.id, None)
 
     # --- the end ---------------------------------------------------------------------------------------
 

@@ -4,16 +4,40 @@ The frontend collects them. None is sent to a shard before the commit, so nothin
 frontend or a client: messages were never sent, and deliveries return as those of any lost link.
 """
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightrail.amqp.performatives import TransactionalState
 from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.transactions.named import NamedDeliveries
 from lightrail.model import conditions, limits
+from lightrail.namespace.records import Name
+from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+
+
+class Account:
+    """Memory of the open transactions of one connection, in bytes; the process counts that of all."""
+
+    __slots__ = ("_bytes", "_counts")
+
+    def __init__(self, counts: FrontendCounts) -> None:
+        self._counts = counts
+        self._bytes = 0
+
+    def charge(self, size: int) -> None:
+        """Counts memory; a negative size frees it."""
+        self._bytes += size
+        self._counts.transaction_bytes += size
+
+    @property
+    def is_overdrawn(self) -> bool:
+        """Whether the connection has more than the process has left: so no client can use up all of it."""
+        return self._bytes > limits.TRANSACTIONS_BYTES_MAX - self._counts.transaction_bytes
 
 
 class Attributes(NamedTuple):
@@ -41,9 +65,17 @@ class Post:
     """Whether messages may request a delay, if the policy of their queue has no `delay` yet."""
     may_schedule: bool = False
     """Whether messages for a router may wait for their time in its queue of scheduled messages."""
+    record: Name | None = None
+    """Of the name when the messages were sent; None for an address."""
+
+    @property
+    def size(self) -> int:
+        """Its memory, in bytes."""
+        messages = len(self.payloads) * limits.TRANSACTION_MESSAGE_OVERHEAD
+        return sum(map(len, self.payloads)) + messages + limits.TRANSACTION_PART_OVERHEAD
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Retirement:
     """Deliveries of one receiving link, with their outcome."""
 
@@ -105,54 +137,103 @@ class Transaction:
     """One transaction, from its declare to its discharge."""
 
     __slots__ = (
+        "_account",
+        "_payload_bytes",
         "acquisitions",
         "control",
+        "declared_ms",
         "failure",
         "id",
         "is_ending",
+        "is_timed_out",
         "locks",
         "messages",
+        "named",
+        "partial",
         "posts",
         "requests",
         "retirements",
         "size",
+        "timer",
         "work_began_ms",
     )
 
-    def __init__(self, id: bytes, control: "Link | None" = None) -> None:
+    def __init__(
+        self, id: bytes, control: "Link | None" = None, account: Account | None = None, now_ms: int = 0
+    ) -> None:
+        self._account = account
         self.id = id
         self.control = control
         """The link on which it was declared."""
+        self.declared_ms = now_ms
         self.acquisitions: dict[Acquisition, None] = {}
         """In their order."""
         self.posts: list[Post] = []
+        self.partial: dict[Link, None] = {}
+        """Links on which a message of several frames is sent in it, until the last frame."""
         self.retirements: list[Retirement] = []
+        self.named = NamedDeliveries()
+        """All deliveries that have an outcome in it, by their sessions."""
         self.locks: dict[tuple[str, int], LockRetirement] = {}
         """By the key of the lock and the sequence."""
         self.requests = 0
         """Number of its requests to nodes that are not executed yet."""
         self.messages = 0
-        self.size = 0
+        self._payload_bytes = 0
         """Bytes of the messages."""
+        self.size = 0
+        """Its memory, in bytes."""
         self.failure: Refusal | None = None
         """Reason why it can only be rolled back."""
         self.is_ending = False
         """Whether it is discharged, and accepts no more work."""
+        self.is_timed_out = False
         self.work_began_ms = 0
         """Time of the first work, in ms since 1970; 0 before."""
+        self.timer: asyncio.TimerHandle | None = None
+        """Ends its time."""
+        self._charge(limits.TRANSACTION_OVERHEAD)
+
+    def _charge(self, size: int) -> None:
+        self.size += size
+        if self._account is not None:
+            self._account.charge(size)
+
+    def _check_memory(self) -> None:
+        if self._account is not None and self._account.is_overdrawn:
+            self.fail(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                "the open transactions of this connection have more memory than is left for those of others, "
+                f"of {limits.TRANSACTIONS_BYTES_MAX} bytes in this process; discharge some and try again",
+            )
 
     def fail(self, condition: str, description: str) -> None:
         """Marks it as failed, so that it can only be rolled back; the first reason counts."""
         if self.failure is None:
             self.failure = Refusal(condition, description)
+            self._charge(-sum(post.size for post in self.posts))
+            self.posts.clear()
+
+    def forget(self) -> None:
+        """It has ended."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        for each in self.retirements:
+            each.consumer.settlements.release(each)
+        self._charge(-self.size)
+        self.posts.clear()
+        self.retirements.clear()
+        self.locks.clear()
+        self.acquisitions.clear()
 
     def post(self, post: Post) -> None:
         """Adds sent messages. It fails if they exceed the bounds."""
         self.messages += len(post.payloads)
-        size = sum(map(len, post.payloads))
+        self._payload_bytes += sum(map(len, post.payloads))
         if (
             self.messages > limits.TRANSACTION_MESSAGES_MAX
-            or self.size + size > limits.TRANSACTION_BYTES_MAX
+            or self._payload_bytes > limits.TRANSACTION_BYTES_MAX
             or len(self.posts) >= limits.TRANSACTION_PARTS_MAX
         ):
             self.fail(
@@ -162,7 +243,8 @@ class Transaction:
             )
         if self.failure is None:
             self.posts.append(post)
-            self.size += size
+            self._charge(post.size)
+            self._check_memory()
 
     def retire(self, retirement: Retirement) -> None:
         """Adds settlements; consecutive deliveries with the same outcome are one entry."""
@@ -177,7 +259,26 @@ class Transaction:
                 newest.last = retirement.last
                 return
         self._check_settlements()
-        self.retirements.append(retirement)
+        settlements = retirement.consumer.settlements
+        if self.failure is None:
+            self.retirements.append(retirement)
+            settlements.hold(retirement)
+            self._charge(limits.TRANSACTION_PART_OVERHEAD)
+            self._check_memory()
+        elif retirement.settled:
+            settlements.give_back(retirement.first, retirement.last)
+
+    def replace(self, consumer: ConsumerLink, first: int, last: int) -> None:
+        """The client changes the outcome of deliveries: removes the former one."""
+        for each in [each for each in self.retirements if each.consumer is consumer]:
+            if each.last < first or last < each.first:
+                continue
+            self.retirements.remove(each)
+            consumer.settlements.release(each)
+            self._charge(-limits.TRANSACTION_PART_OVERHEAD)
+            for part in (replace(each, last=first - 1), replace(each, first=last + 1)):
+                if part.first <= part.last:
+                    self.retire(part)
 
     def _check_settlements(self) -> None:
         if len(self.retirements) + len(self.locks) >= limits.TRANSACTION_PARTS_MAX:
@@ -214,6 +315,8 @@ class Transaction:
         self._check_settlements()
         if self.failure is None:
             self.locks[key, sequence] = LockRetirement(queue, key, sequence, outcome)
+            self._charge(limits.TRANSACTION_PART_OVERHEAD)
+            self._check_memory()
 
     def has_lock(self, key: str, sequence: int) -> bool:
         """Whether it settles this deferred message already."""

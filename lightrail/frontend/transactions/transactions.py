@@ -1,9 +1,10 @@
 """The open transactions of one connection, with their sends and settlements."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from lightrail.amqp.events import ACCEPTED, Acquire, Outcome, Transfers
+from lightrail.amqp.events import ACCEPTED, Acquire, Outcome, Posting, Retire, Transfers
 from lightrail.amqp.performatives import Accepted, AmqpError, Modified, Rejected, Released, TransactionalState
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.errors import ConditionError
@@ -17,12 +18,13 @@ from lightrail.frontend.links.incoming import attributes_of
 from lightrail.frontend.links.outcomes import FAILED
 from lightrail.frontend.links.own_messages import container_of
 from lightrail.frontend.links.requesting import RequestingLink
+from lightrail.frontend.links.resolving import check_sendable
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.frontend.transactions.acquisitions import Acquisitions
-from lightrail.frontend.transactions.committing import LINK_ENDED
+from lightrail.frontend.transactions.committing import RETURNED
 from lightrail.frontend.transactions.coordinator import CoordinatorLink
-from lightrail.frontend.transactions.transaction import Attributes, Post, Retirement, Transaction
+from lightrail.frontend.transactions.transaction import Account, Attributes, Post, Retirement, Transaction
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import Refusal
 
@@ -30,15 +32,27 @@ if TYPE_CHECKING:
     from lightrail.amqp.link import Link
 
 
+SEND_LOST: Final = "a message that the client sent in the transaction was dropped, because its link has ended"
+UNFINISHED: Final = "the transaction of this message was discharged before the message was complete"
+NOT_UNSETTLED: Final = (
+    "expected unsettled deliveries, found an outcome of deliveries {first} to {last} of the session, which "
+    "were never sent, are settled, or are in their queue again because their link has ended"
+)
+
+
 class Transactions:
     """All transactions of a connection, of all of its coordinator links."""
 
-    __slots__ = ("_acquisitions", "_by_id", "_connection", "_frontend", "_last")
+    __slots__ = ("_account", "_acquisitions", "_by_id", "_connection", "_frontend", "_last", "_unfinished")
 
     def __init__(self, connection: LinkContext) -> None:
         self._connection = connection
         self._frontend = connection.frontend
+        self._account = Account(connection.frontend.counts)
         self._by_id: dict[bytes, Transaction] = {}
+        """In the order of their declares."""
+        self._unfinished: dict[Link, bytes] = {}
+        """Links on which a message was sent in part when its transaction ended."""
         self._acquisitions = Acquisitions(connection)
         self._last = 0
 
@@ -55,22 +69,44 @@ class Transactions:
 
     def declare(self, control: "Link | None" = None) -> Transaction:
         """Begins a transaction, on a link to the coordinator. Raises ConditionError."""
-        if len(self._by_id) >= limits.TRANSACTIONS_PER_CONNECTION_MAX:
+        if len(self._by_id) >= limits.TRANSACTIONS_PER_CONNECTION_MAX and not self._end_abandoned():
             raise ConditionError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"this connection has {limits.TRANSACTIONS_PER_CONNECTION_MAX} open transactions, the most: "
                 "discharge some of them",
             )
+        if self._account.is_overdrawn:
+            raise ConditionError(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                "the open transactions of this broker process have no memory left; try again later",
+            )
         self._last += 1
-        transaction = Transaction(self._last.to_bytes(8, "big"), control)
-        self._by_id[transaction.id] = transaction
+        id, now_ms = self._last.to_bytes(8, "big"), self._frontend.now_ms()
+        transaction = self._by_id[id] = Transaction(id, control, self._account, now_ms)
         self._frontend.counts.transactions_declared += 1
         return transaction
 
+    def _end_abandoned(self) -> bool:
+        """Ends the oldest transaction that its client has left for too long; False if there is none.
+
+        One without work ends only here: clients of JMS declare the next transaction with each commit, and may
+        have nothing to do for days.
+        """
+        until_ms = self._frontend.now_ms() - limits.TRANSACTION_TIME_MS
+        for each in self._by_id.values():
+            if each.declared_ms > until_ms:
+                return False
+            if not each.is_ending and (not each.work_began_ms or each.is_timed_out):
+                if each.control is not None and isinstance(each.control.context, CoordinatorLink):
+                    each.control.context.forget(each)
+                self.roll_back(each)
+                return True
+        return False
+
     def check(self, transaction: Transaction) -> None:
         """Raises ConditionError if it can only be rolled back."""
-        if any(each.consumer.settlements.is_closed for each in transaction.retirements):
-            transaction.fail(conditions.TRANSACTION_ROLLBACK, LINK_ENDED)
+        if any(each.consumer.settlements.is_returned for each in transaction.retirements):
+            transaction.fail(conditions.TRANSACTION_ROLLBACK, RETURNED)
         if transaction.requests:
             transaction.fail(
                 conditions.TRANSACTION_ROLLBACK, "expected the discharge after the answers to all requests"
@@ -96,7 +132,7 @@ class Transactions:
         """Rolls a transaction back: settled deliveries return to their queue with this outcome.
 
         Deliveries that the client has not settled stay in flight, without an outcome (transactions 4.4.2),
-        except for those that were acquired in the transaction.
+        except for those that were acquired in the transaction, or whose link has ended.
         """
         self._frontend.counts.transactions_rolled_back += 1
         _give_back(transaction, state)
@@ -104,13 +140,18 @@ class Transactions:
         self._forget(transaction)
 
     def _forget(self, transaction: Transaction) -> None:
-        self._frontend.counts.transaction_bytes -= transaction.size
         self._by_id.pop(transaction.id, None)
-        transaction.size = 0
-        transaction.posts.clear()
-        transaction.retirements.clear()
-        transaction.locks.clear()
-        transaction.acquisitions.clear()
+        self._unfinished.update(dict.fromkeys(transaction.partial, transaction.id))
+        transaction.forget()
+
+    def session_ended(self) -> None:
+        """An error has ended a session: frames of it that were part of a transaction may be dropped."""
+        for each in self._by_id.values():
+            if not each.is_ending:
+                each.fail(
+                    conditions.TRANSACTION_ROLLBACK,
+                    "an error has ended a session of the connection; what the client sent there was dropped",
+                )
 
     # --- work ------------------------------------------------------------------------------------------
 
@@ -118,14 +159,22 @@ class Transactions:
         """Messages are sent in a transaction: they get its provisional outcome (transactions 4.4.1)."""
         assert event.txn_id is not None
         link, bound = event.link, event.link.context
+        if self._unfinished.pop(link, None) == event.txn_id:
+            self._refuse_unfinished(event)
+            return
         transaction = self._find(event.txn_id, link)
-        if transaction is None or bound is None:
+        if transaction is None:
+            return
+        transaction.partial.pop(link, None)
+        if bound is None:
+            transaction.fail(conditions.TRANSACTION_ROLLBACK, SEND_LOST)
             return
         if isinstance(bound, RequestingLink) and bound.is_transactional:
             self._begin_work(transaction, now_ms)
             bound.transacted(event, transaction)
             return
         if not isinstance(bound, ProducerLink | RouterLink | AnonymousLink):
+            transaction.fail(conditions.TRANSACTION_ROLLBACK, SEND_LOST)
             self._connection.links.detach(
                 link,
                 conditions.NOT_IMPLEMENTED,
@@ -134,16 +183,22 @@ class Transactions:
             )
             return
         self._begin_work(transaction, now_ms)
-        before = transaction.size
         parts: Iterable[tuple[str | ConditionError | None, Transfers]] = [(None, event)]
         if isinstance(bound, AnonymousLink):
             parts = addressed(event)
         elif event.message_format == BATCHED:
             parts = unpacked(event, now_ms)
-        refusal: Refusal | None = None
+        hold = self._connection.links.hold_of(bound)
+        record = None if hold is None else hold.record
         for address, part in parts:
+            if isinstance(address, str):
+                try:
+                    check_sendable(self._connection, address, part.payloads, delays=sends_delays(bound))
+                except ConditionError as error:
+                    address = error
             if isinstance(address, ConditionError):
-                refusal = Refusal(address.condition, address.description)
+                if isinstance(bound, AnonymousLink) and self._refuse(part, bound, transaction, address):
+                    continue
                 transaction.fail(address.condition, address.description)
                 continue
             name = bound.queue if isinstance(bound, ProducerLink) else ""
@@ -151,33 +206,66 @@ class Transactions:
             payloads = part.payloads if part.pieces is None else [b"".join(part.pieces)]
             attributes = Attributes(*attributes_of(part, now_ms), part.message_format)
             container, delays, schedules = container_of(link), sends_delays(bound), is_scheduling(bound)
-            post = Post(name, address is not None, payloads, attributes, container, delays, schedules)
+            post = Post(name, address is not None, payloads, attributes, container, delays, schedules, record)
             transaction.post(post)
+            if isinstance(bound, AnonymousLink):
+                self._settle(part, transaction, transaction.failure)
         counts = self._frontend.counts
         counts.messages_received += event.count
         counts.message_bytes_received += sum(
             map(len, event.payloads if event.pieces is None else event.pieces)
         )
-        counts.transaction_bytes += transaction.size - before
-        if counts.transaction_bytes > limits.TRANSACTIONS_BYTES_MAX:
-            transaction.fail(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"all open transactions of this broker process have {counts.transaction_bytes} bytes, more "
-                f"than {limits.TRANSACTIONS_BYTES_MAX}; discharge some and try again",
-            )
-        if transaction.failure is not None:
-            refusal = transaction.failure
-        if not event.settled:
-            outcome: Accepted | Rejected = ACCEPTED
-            if refusal is not None:
-                error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
-                outcome = Rejected(error=error)
-            last = event.first_delivery_id + event.count - 1
-            link.settle(
-                event.first_delivery_id, last, TransactionalState(txn_id=transaction.id, outcome=outcome)
-            )
+        if not isinstance(bound, AnonymousLink):
+            self._settle(event, transaction, transaction.failure)
         bound.relieved()
         self._connection.touch()
+
+    def _settle(self, event: Transfers, transaction: Transaction, refusal: Refusal | None) -> None:
+        """The provisional outcome of messages that are sent in a transaction."""
+        if not event.settled:
+            outcome: Accepted | Rejected = ACCEPTED if refusal is None else _rejected(refusal)
+            first, last = event.first_delivery_id, event.first_delivery_id + event.count - 1
+            event.link.settle(first, last, TransactionalState(txn_id=transaction.id, outcome=outcome))
+
+    def _refuse(
+        self, event: Transfers, anonymous: AnonymousLink, transaction: Transaction, why: ConditionError
+    ) -> bool:
+        """Rejects messages with an address to which they can't be sent.
+
+        The client may commit everything else, since it has the outcome. Returns False if it can't get one:
+        then the link ends, and the transaction fails.
+        """
+        if event.settled or not anonymous.can_reject:
+            transaction.fail(why.condition, why.description)
+            self._connection.links.detach(event.link, why.condition, why.description)
+            return False
+        self._settle(event, transaction, Refusal(why.condition, why.description))
+        return True
+
+    def _refuse_unfinished(self, event: Transfers) -> None:
+        """The rest of a message whose transaction has ended meanwhile."""
+        if not event.settled:
+            rejected = _rejected(Refusal(conditions.TRANSACTION_ROLLBACK, UNFINISHED))
+            event.link.settle(event.first_delivery_id, event.first_delivery_id, rejected)
+        if event.link.context is not None:
+            event.link.context.relieved()
+        self._connection.touch()
+
+    def posting(self, event: Posting) -> None:
+        """A message of several frames is sent in a transaction, or is lost before it is complete."""
+        if event.phase == Posting.BEGUN:
+            transaction = self._find(event.txn_id, event.link)
+            if transaction is not None:
+                transaction.partial[event.link] = None
+                self._begin_work(transaction, self._frontend.now_ms())
+            return
+        if self._unfinished.get(event.link) == event.txn_id:
+            del self._unfinished[event.link]
+        transaction = self._by_id.get(event.txn_id)
+        if transaction is not None:
+            transaction.partial.pop(event.link, None)
+            if event.phase == Posting.LOST:
+                transaction.fail(conditions.TRANSACTION_ROLLBACK, SEND_LOST)
 
     def acquire(self, event: Acquire) -> None:
         """Deliveries of a link are acquired in a transaction from now on (transactions 4.4.3)."""
@@ -197,17 +285,39 @@ class Transactions:
         else:
             self._begin_work(transaction, self._frontend.now_ms())
 
-    def outcome(self, event: Outcome) -> None:
-        """Deliveries are settled in a transaction (transactions 4.4.2)."""
-        state: TransactionalState = event.state
+    def retire(self, event: Retire) -> None:
+        """Deliveries get an outcome in a transaction (transactions 4.4.2).
+
+        It fails if some of them can't be settled any more, as it must not be committed without them.
+        """
+        session, first, last = event.session, event.first_id, event.last_id
+        transaction = self._by_id.get(event.state.txn_id)
+        if transaction is None or transaction.is_ending:
+            for outcome in event.outcomes:
+                self._find(event.state.txn_id, outcome.link)
+            return
+        replaces = transaction.named.overlaps(session, first, last)
+        for outcome in event.outcomes:
+            self._retire(outcome, transaction, event.state, replaces=replaces)
+        missing = next((each for each in event.missing if not transaction.named.has(session, *each)), None)
+        if missing is not None:
+            transaction.fail(
+                conditions.TRANSACTION_ROLLBACK, NOT_UNSETTLED.format(first=missing[0], last=missing[1])
+            )
+        elif transaction.failure is None:
+            transaction.named.add(session, first, last)
+
+    def _retire(
+        self, event: Outcome, transaction: Transaction, state: TransactionalState, *, replaces: bool
+    ) -> None:
         link, consumer = event.link, event.link.context
-        transaction = self._find(state.txn_id, link)
-        if transaction is None or consumer is None:
+        if consumer is None:
+            transaction.fail(conditions.TRANSACTION_ROLLBACK, RETURNED)
             return
         if not isinstance(consumer, ConsumerLink) or consumer.options.relay:
-            self._connection.links.detach(
-                link, conditions.NOT_IMPLEMENTED, "transactions settle deliveries of queues and subscriptions"
-            )
+            description = "transactions settle deliveries of queues and subscriptions"
+            transaction.fail(conditions.TRANSACTION_ROLLBACK, description)
+            self._connection.links.detach(link, conditions.NOT_IMPLEMENTED, description)
             return
         if consumer.options.presettled or consumer.options.browse:
             return
@@ -222,6 +332,8 @@ class Transactions:
                 "the shard of deliveries that the transaction settles has ended, and delivers them again",
             )
         if first <= event.last:
+            if replaces:
+                transaction.replace(consumer, first, event.last)
             transaction.retire(Retirement(consumer, first, event.last, found.state, found.settled))
 
     def _find(self, id: bytes, link: "Link") -> Transaction | None:
@@ -241,7 +353,9 @@ class Transactions:
         """Begins its time limit with the first work: its deliveries are locked for other receivers."""
         if not transaction.work_began_ms:
             transaction.work_began_ms = now_ms
-            self._frontend.later(limits.TRANSACTION_TIME_MS, lambda: self._time_out(transaction))
+            transaction.timer = self._frontend.timer(
+                limits.TRANSACTION_TIME_MS, partial(self._time_out, transaction)
+            )
 
     def _time_out(self, transaction: Transaction) -> None:
         if transaction.is_ending or transaction.id not in self._by_id:
@@ -250,17 +364,23 @@ class Transactions:
             conditions.TRANSACTION_TIMEOUT,
             f"it was not discharged within {limits.TRANSACTION_TIME_MS // 1000} s of its first work",
         )
+        transaction.is_timed_out = True
         _give_back(transaction, FAILED)
         self._acquisitions.time_out(transaction)
-        transaction.retirements.clear()
-        transaction.locks.clear()
-        transaction.posts.clear()
-        self._frontend.counts.transaction_bytes -= transaction.size
-        transaction.size = 0
+        transaction.forget()
+
+
+def _rejected(refusal: Refusal) -> Rejected:
+    error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
+    return Rejected(error=error)
 
 
 def _give_back(transaction: Transaction, state: Modified | Released) -> None:
-    """Returns the deliveries that the client has settled in a transaction to their queues."""
+    """Returns the deliveries that the client has settled in a transaction to their queues.
+
+    So do those of links that have ended: their client gives them no other outcome.
+    """
     for each in transaction.retirements:
-        if each.settled:
-            each.consumer.settlements.give_back(each.first, each.last, state)
+        settlements = each.consumer.settlements
+        if each.settled or settlements.is_closed:
+            settlements.give_back(each.first, each.last, state)

@@ -5,11 +5,12 @@ from typing import Any
 
 from lightrail.amqp.link import ATTACHED
 from lightrail.frontend.client import Client
+from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
 from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.outflow import Outflow
-from lightrail.model import limits
+from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
@@ -95,7 +96,9 @@ class FakeFrontend:
         )
         self.outflow = Outflow(self.later)
         self.shard_connections = FakeShardConnections()
-        self.guard: Guard | None = None
+        self.guard: Guard | FakeGuard = FakeGuard()
+        self.cancelled: list[int] = []
+        """Indices of calls that were cancelled."""
         self.routers: Routers | None = None
         self.stopping = False
         self.time_ms = 1_000_000
@@ -111,6 +114,37 @@ class FakeFrontend:
 
     def later(self, wait_ms: int, call: Any) -> None:
         self.calls.append((wait_ms, call))
+
+    def timer(self, wait_ms: int, call: Any) -> "FakeTimer":
+        self.later(wait_ms, call)
+        return FakeTimer(self)
+
+    def poll(self) -> None:
+        return
+
+
+class FakeTimer:
+    """The latest timer of a frontend."""
+
+    def __init__(self, frontend: FakeFrontend) -> None:
+        self.frontend = frontend
+        self.index = len(frontend.calls) - 1
+
+    def cancel(self) -> None:
+        self.frontend.cancelled.append(self.index)
+
+
+class FakeGuard:
+    """Grants all rights but those that a test revokes."""
+
+    def __init__(self) -> None:
+        self.revoked: dict[str, str] = {}
+        """Reasons by name."""
+
+    def check(self, client: Any, right: Any, former: Name) -> Name:
+        if former.name in self.revoked:
+            raise ConditionError(conditions.UNAUTHORIZED_ACCESS, self.revoked[former.name])
+        return former
 
 
 class FakeConnection:
@@ -140,6 +174,11 @@ class FakeConnection:
         """Bytes that its socket has taken."""
         self.cuts: list[str] = []
         self.has_read_large = False
+        self.client = None
+        self.holds: dict[Any, Any] = {}
+
+    def hold_of(self, bound: Any) -> Any:
+        return self.holds.get(bound)
 
     def set_room(self, room: int) -> None:
         self.room = room

@@ -55,6 +55,17 @@ class Client:
         self.request(Discharge(txn_id=txn_id, fail=fail))
         return self.outcome()
 
+    def send_unanswered(self, txn_id: bytes, body: Any) -> None:
+        """A message in a transaction whose provisional outcome is read by `discharge_after`."""
+        state = TransactionalState(txn_id=txn_id)
+        self.peer.send(transfers(0, [value(body)], self.next, state=state))
+        self.next += 1
+
+    def discharge_after(self, outcomes: int, txn_id: bytes) -> Any:
+        """The answer to a discharge behind so many other outcomes."""
+        self.request(Discharge(txn_id=txn_id))
+        return [self.outcome() for _ in range(outcomes + 1)][-1]
+
     def commit(self, txn_id: bytes) -> None:
         assert type(self.discharge(txn_id)) is Accepted
 

@@ -334,6 +334,8 @@ def test_a_dead_letter_of_a_transaction_keeps_its_reason() -> None:
     found = transacted(rig, Rejected(error=AmqpError(condition=Symbol("x"), info=info)))
     assert found is not None
     assert found.state.error.info == {Symbol("x-opt-deadletter-reason"): "why"}
+    # The client for .NET takes an error in the answer for a failure of its call.
+    assert rig.link.settled_sent == [(0, 0, TransactionalState(txn_id=b"1", outcome=Rejected()))]
 
 
 def test_a_deferral_in_a_transaction_is_answered_at_once_and_is_the_transactions_then() -> None:

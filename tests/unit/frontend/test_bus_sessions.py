@@ -57,7 +57,7 @@ class Rig:
         self.connection = FakeConnection()
         self.connection.frontend.directory = Directory({})  # type: ignore[assignment]
         self.timers: list[Timer] = []
-        self.connection.frontend.timer = self.timer  # type: ignore[attr-defined]
+        self.connection.frontend.timer = self.timer  # type: ignore[method-assign, assignment]
         self.link = Link()
         self.link.source = Source(filter={SESSION_FILTER: given})  # type: ignore[attr-defined]
         self.link.attach = AttachFrame(name="x", handle=0, role=True, properties=properties)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.amqp.events import ACCEPTED, RELEASED, Acquire, Credit, Outcome
+from lightrail.amqp.events import ACCEPTED, RELEASED, Acquire, Credit, Outcome, Retire
 from lightrail.amqp.performatives import Modified, Released, TransactionalState
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.transactions.transaction import Transaction
@@ -71,6 +71,10 @@ class Rig:
         txn_id = None if transaction is None else transaction.id
         self.transactions.acquire(Acquire(self.link, txn_id))  # type: ignore[arg-type]
 
+    def retire(self, first: int, last: int, state: TransactionalState) -> None:
+        outcome = Outcome(self.link, first, last, state, False)  # type: ignore[arg-type]
+        self.transactions.retire(Retire(self, first, last, state, [outcome], []))
+
     def deliver(self, count: int) -> None:
         if not count:
             return
@@ -120,7 +124,7 @@ def test_what_had_an_outcome_failed() -> None:
     rig.acquire(transaction)
     rig.deliver(3)
     state = TransactionalState(txn_id=transaction.id, outcome=ACCEPTED)
-    rig.transactions.outcome(Outcome(rig.link, 0, 1, state, False))  # type: ignore[arg-type]
+    rig.retire(0, 1, state)
     rig.shard.take()
     rig.transactions.roll_back(transaction)
     assert rig.link.settled_sent == [(1, 1, FAILED), (1, 3, RELEASED)]
@@ -219,7 +223,7 @@ def test_each_delivery_with_an_outcome_fails_once_and_all_others_are_released(
     state = TransactionalState(txn_id=transaction.id, outcome=ACCEPTED)
     outcomes: set[int] = set()
     for first, count in retired:
-        rig.transactions.outcome(Outcome(rig.link, first, first + count, state, False))  # type: ignore[arg-type]
+        rig.retire(first, first + count, state)
         outcomes.update(range(first, first + count + 1))
     rig.transactions.roll_back(transaction)
     failed = [

@@ -9,6 +9,7 @@ from lightrail.amqp.performatives import Accepted, Modified
 from lightrail.amqp.sections import with_annotations
 from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.guard import Hold
 from lightrail.frontend.links.outcomes import Deferral
 from lightrail.frontend.transactions import committing
 from lightrail.frontend.transactions.committing import Committing
@@ -18,10 +19,10 @@ from lightrail.model.placement import Placement
 from lightrail.model.policy import QUEUE
 from lightrail.model.transaction_ids import born_ms
 from lightrail.namespace.errors import MissingError
-from lightrail.namespace.records import Name
+from lightrail.namespace.records import Name, Right
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
-from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend
+from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend, FakeGuard
 from tests.unit.amqp.peer import data
 
 LINK = 5
@@ -86,6 +87,19 @@ class Frontend(FakeFrontend):
         return Placement(places.pop(0) if len(places) > 1 else places[0], 1)
 
 
+class Consumer:
+    queue = "a"
+    number = 3
+    options = ConsumerOpen("a")
+
+    class settlements:  # noqa: N801 - an attribute of the link
+        is_returned = True
+
+        @staticmethod
+        def hold(_held: object) -> None:
+            pass
+
+
 class Rig:
     def __init__(self) -> None:
         self.frontend = Frontend()
@@ -111,6 +125,30 @@ def test_the_work_is_one_request() -> None:
     assert (fields["producer"], fields["number"], fields["settles"]) == (7 << 32 | LINK, 1, [])
     assert fields["posts"] == [[["a"], True, 4, 0, 0, 2, 6], [["b"], True, 4, 0, 0, 2, 6]]
     assert blob == b"\x03\x00\x00\x00\x06\x00\x00\x00onetwo" * 2
+
+
+@pytest.mark.parametrize("how", ["sends", "settles", "settles by a lock"])
+def test_a_right_that_was_revoked_before_the_commit_is_a_refusal(how: str) -> None:
+    """Its links may have ended since: their rights are checked once more."""
+    rig = Rig()
+    transaction = Transaction(b"t")
+    record = Name("a", QUEUE)
+    if how == "sends":
+        transaction.post(Post("a", False, [b"one"], ATTRIBUTES, record=record))
+    elif how == "settles":
+        consumer = Consumer()
+        transaction.retire(Retirement(consumer, 0, 4, Accepted(), True))  # type: ignore[arg-type]
+        rig.connection.holds[consumer] = Hold(None, Right.LISTEN, record, lambda *_: None)  # type: ignore[arg-type]
+    else:
+        transaction.retire_lock("a", "k", 7, Accepted())
+    guard = rig.frontend.guard
+    assert isinstance(guard, FakeGuard)
+    guard.revoked["a"] = "user x has no right at a"
+    with pytest.raises(ConditionError) as raised:
+        asyncio.run(rig.committing.commit(transaction))
+    assert raised.value.condition == conditions.UNAUTHORIZED_ACCESS
+    assert rig.asked == []
+    assert rig.frontend.polls == 1
 
 
 def test_without_work_nobody_is_asked() -> None:
@@ -189,15 +227,7 @@ def test_a_client_that_is_there_waits_for_its_shard() -> None:
     assert len(rig.asked) == 1_001
 
 
-def test_a_link_that_ends_while_its_queue_moves_is_a_rollback() -> None:
-    class Consumer:
-        queue = "a"
-        number = 3
-        options = ConsumerOpen("a")
-
-        class settlements:  # noqa: N801 - an attribute of the link
-            is_closed = True
-
+def test_a_consumer_that_ends_while_its_queue_moves_is_a_rollback() -> None:
     rig = Rig()
     rig.frontend.owners.answers = [ShardRefusedError(conditions.MOVED, "on its way")]
     transaction = Transaction(b"t")

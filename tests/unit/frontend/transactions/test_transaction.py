@@ -1,6 +1,6 @@
 """A transaction gathers work within bounds; what exceeds them can only be rolled back."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,10 +15,32 @@ def post(*payloads: bytes) -> Post:
     return Post("q", False, list(payloads), ATTRIBUTES)
 
 
+class Consumer:
+    """Counts what a transaction holds, and notes what returns to the queue."""
+
+    def __init__(self) -> None:
+        self.settlements = self
+        self.held: set[Retirement] = set()
+        self.returned: list[tuple[int, int]] = []
+
+    def hold(self, held: Retirement) -> None:
+        self.held.add(held)
+
+    def release(self, held: Retirement) -> None:
+        self.held.remove(held)
+
+    def give_back(self, first: int, last: int) -> None:
+        self.returned.append((first, last))
+
+
 def retirement(
     first: int, last: int, consumer: Any = None, outcome: Any = None, settled: bool = True
 ) -> Retirement:
-    return Retirement(consumer, first, last, outcome or Accepted(), settled)
+    return Retirement(consumer or cast(Any, Consumer()), first, last, outcome or Accepted(), settled)
+
+
+def ranges(transaction: Transaction) -> list[tuple[int, int]]:
+    return [(each.first, each.last) for each in transaction.retirements]
 
 
 def failed(transaction: Transaction) -> bool:
@@ -32,10 +54,10 @@ def test_messages_up_to_the_most() -> None:
     transaction = Transaction(b"t")
     transaction.post(post(*[b"x"] * limits.TRANSACTION_MESSAGES_MAX))
     assert not failed(transaction)
-    assert transaction.size == limits.TRANSACTION_MESSAGES_MAX
     transaction.post(post(b"x"))
     assert failed(transaction)
-    assert len(transaction.posts) == 1
+    # It can only be rolled back, which needs none of them.
+    assert transaction.posts == []
 
 
 def test_bytes_up_to_the_most() -> None:
@@ -46,7 +68,7 @@ def test_bytes_up_to_the_most() -> None:
     assert not failed(transaction)
     transaction.post(post(b"x"))
     assert failed(transaction)
-    assert transaction.size == limits.TRANSACTION_BYTES_MAX
+    assert transaction.size == limits.TRANSACTION_OVERHEAD
 
 
 def test_batches_up_to_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,23 +87,41 @@ def test_ranges_up_to_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         transaction.retire(retirement(2 * number, 2 * number))
     assert not failed(transaction)
-    transaction.retire(retirement(10, 10))
+    consumer = Consumer()
+    transaction.retire(retirement(10, 10, consumer))
     assert failed(transaction)
     # It has to be rolled back as well.
-    assert len(transaction.retirements) == 4
+    assert (consumer.returned, len(transaction.retirements)) == ([(10, 10)], 3)
 
 
 def test_neighbours_with_one_outcome_are_one_range() -> None:
     transaction = Transaction(b"t")
-    consumer = object()
+    consumer = Consumer()
     transaction.retire(retirement(0, 1, consumer))
     transaction.retire(retirement(2, 2, consumer))
     transaction.retire(retirement(3, 3, consumer, Released()))
     transaction.retire(retirement(4, 4, consumer, Released(), settled=False))
-    transaction.retire(retirement(5, 5, object(), Released(), settled=False))
+    transaction.retire(retirement(5, 5, Consumer(), Released(), settled=False))
     transaction.retire(retirement(7, 7, consumer))
-    found = [(each.first, each.last) for each in transaction.retirements]
-    assert found == [(0, 2), (3, 3), (4, 4), (5, 5), (7, 7)]
+    assert ranges(transaction) == [(0, 2), (3, 3), (4, 4), (5, 5), (7, 7)]
+
+
+def test_a_delivery_has_the_outcome_that_its_client_gave_it_last() -> None:
+    transaction, consumer, other = Transaction(b"t"), Consumer(), Consumer()
+    transaction.retire(retirement(0, 9, consumer))
+    transaction.retire(retirement(0, 9, other))
+    transaction.replace(consumer, 4, 5)  # type: ignore[arg-type]
+    transaction.retire(retirement(4, 5, consumer, Released()))
+    mine = [each for each in transaction.retirements if each.consumer is consumer]  # type: ignore[comparison-overlap]
+    assert sorted((each.first, each.last, type(each.outcome)) for each in mine) == [
+        (0, 3, Accepted),
+        (4, 5, Released),
+        (6, 9, Accepted),
+    ]
+    assert (consumer.held, len(other.held)) == (set(mine), 1)
+    transaction.forget()
+    assert not consumer.held
+    assert not other.held
 
 
 def test_the_first_reason_to_fail_counts() -> None:

@@ -41,25 +41,65 @@ class Rig:
         return state.outcome
 
 
-def test_all_open_transactions_have_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TRANSACTIONS_BYTES_MAX", 100)
+def test_one_connection_has_no_more_memory_for_transactions_than_is_left_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TRANSACTIONS_BYTES_MAX", 100_000)
     rig = Rig()
     other = Rig(rig.frontend)
-    one, two = rig.transactions.declare(), other.transactions.declare()
-    assert isinstance(rig.send(one.id, b"x" * 60), Accepted)
-    outcome = other.send(two.id, b"x" * 60)
+    one = rig.transactions.declare()
+    assert isinstance(rig.send(one.id, b"x" * 40_000), Accepted)
+    outcome = rig.send(one.id, b"x" * 10_000)
     assert isinstance(outcome, Rejected)
     assert outcome.error is not None
     assert str(outcome.error.condition) == conditions.RESOURCE_LIMIT_EXCEEDED
-    rig.transactions.check(one)
     with pytest.raises(ConditionError):
-        other.transactions.check(two)
-    other.transactions.roll_back(two)
-    three = other.transactions.declare()
-    assert isinstance(other.send(three.id, b"x" * 30), Accepted)
-    other.transactions.roll_back(three)
-    rig.transactions.committed(one)
+        rig.transactions.check(one)
+    # Its messages are dropped at once, and are left to others.
+    assert rig.frontend.counts.transaction_bytes == limits.TRANSACTION_OVERHEAD
+    two, three = rig.transactions.declare(), other.transactions.declare()
+    assert isinstance(rig.send(two.id, b"x" * 30_000), Accepted)
+    assert isinstance(other.send(three.id, b"x" * 20_000), Accepted)
+    rig.transactions.check(two)
+    for transaction in one, two:
+        rig.transactions.roll_back(transaction)
+    other.transactions.committed(three)
     assert rig.frontend.counts.transaction_bytes == 0
+
+
+def test_small_messages_count_with_the_objects_that_they_are() -> None:
+    rig = Rig()
+    transaction = rig.transactions.declare()
+    for _ in range(10):
+        rig.send(transaction.id, b"x")
+    each = 1 + limits.TRANSACTION_MESSAGE_OVERHEAD + limits.TRANSACTION_PART_OVERHEAD
+    assert rig.frontend.counts.transaction_bytes == limits.TRANSACTION_OVERHEAD + 10 * each
+
+
+def test_a_declared_transaction_without_work_ends_when_its_client_declares_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TRANSACTIONS_PER_CONNECTION_MAX", 3)
+    rig = Rig()
+    worked, idle, _ = (rig.transactions.declare() for _ in range(3))
+    rig.send(worked.id, b"x")
+    with pytest.raises(ConditionError):
+        rig.transactions.declare()
+    rig.frontend.time_ms += limits.TRANSACTION_TIME_MS
+    rig.transactions.declare()
+    assert rig.frontend.counts.transactions_rolled_back == 1
+    rig.transactions.transfers(Transfers(rig.link, 9, [b"x"], False, txn_id=idle.id), 1)  # type: ignore[arg-type]
+    ((condition, _),) = rig.connection.lost
+    assert condition == conditions.TRANSACTION_UNKNOWN_ID
+    rig.transactions.check(worked)
+
+
+def test_the_timer_of_a_transaction_ends_with_it() -> None:
+    rig = Rig()
+    transaction = rig.transactions.declare()
+    rig.send(transaction.id, b"x")
+    rig.transactions.committed(transaction)
+    assert rig.frontend.cancelled == [0]
 
 
 def test_the_time_of_a_transaction_begins_with_its_first_work() -> None:

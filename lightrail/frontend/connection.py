@@ -250,7 +250,8 @@ class ClientConnection(WebSocketConnection):
             # A deadline of the new phase may be sooner than the present one.
             self._phase, self.deadline_ms = amqp.phase, None
             if amqp.phase == CLOSING:
-                self._end_links()
+                # Other closes have ended the links: the engine has closed, as the client broke the protocol.
+                self._end_links(Ending.FAILED)
                 self._end_output()
         if self.deadline_ms is None:
             self.frontend.deadlines.schedule(self)

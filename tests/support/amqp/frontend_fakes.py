@@ -174,7 +174,6 @@ class FakeConnection:
         """Bytes that its socket has taken."""
         self.cuts: list[str] = []
         self.has_read_large = False
-        self.client = None
         self.holds: dict[Any, Any] = {}
 
     def hold_of(self, bound: Any) -> Any:

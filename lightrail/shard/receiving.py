@@ -172,7 +172,8 @@ class Receiving:
     def _not_applied(self, peer: Peer, part: bytes, error: Exception, is_stored: bool, now_ms: int) -> None:
         """Ends the link of a malformed frame, or of one that caused an internal error, and no other link.
 
-        The frontend gets GONE, so that it learns of the missing number; the deliveries of the link return.
+        The frontend gets GONE, so that it learns of the missing number; the deliveries of the link return. A
+        request is answered with an error.
 
         Args:
             is_stored: whether the store has a record of the frame, so that the state of the queue is unknown.
@@ -181,6 +182,8 @@ class Receiving:
         log.error("a frame of kind %d from frontend %s was not applied", kind, peer.frontend, exc_info=error)
         if is_stored:
             self._answers.fail(RuntimeError(f"internal error: a frame of kind {kind} was applied in part"))
+        elif kind == Kind.REQUEST and len(part) >= HEADER_SIZE:
+            self._requests.fail(peer, HEADER.unpack_from(part)[6])
         elif len(part) >= HEADER_SIZE:
             link = HEADER.unpack_from(part)[4]
             self._links.end_link(peer, link, now_ms)

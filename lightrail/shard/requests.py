@@ -4,14 +4,12 @@ Every operation is drawn in docs/formats/wire.md. An operation that changes a qu
 commit is on disk, like a batch; one that reads from disk is answered when the reader thread has finished.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from heapq import nsmallest
 from typing import Any, Final
 
 from lightrail.model import conditions, limits
-from lightrail.shard.journal.store import StoreBusyError
 from lightrail.shard.links import Links
 from lightrail.shard.peeking import Peeking
 from lightrail.shard.peers import Peer
@@ -22,8 +20,6 @@ from lightrail.shard.shard_queue import Queue
 from lightrail.shard.waiting import Waiter
 from lightrail.wire.bodies import Refusal, decode_request, encode_request
 from lightrail.wire.frames import HEADER_SIZE, Kind, WireError, frame
-
-log = logging.getLogger("lightrail.shard.requests")
 
 Fields = dict[str, Any]
 Operation = Callable[[Peer, int, Fields, int], Fields | None]
@@ -100,7 +96,9 @@ class Requests:
     def receive(self, peer: Peer, number: int, part: bytes, now_ms: int, failed: str | None) -> None:
         """Answers one REQUEST, now or later; with an error if the store has `failed`.
 
-        Its blob, if it has one, is the field "blob". Raises StoreBusyError if it must be received again.
+        Its blob, if it has one, is the field "blob". Raises StoreBusyError if nothing has changed, and it has
+        to be received again. After any other error the caller finds out whether the state can be trusted, and
+        if so, answers with `fail`.
         """
         try:
             if failed is not None:
@@ -122,14 +120,12 @@ class Requests:
             found = _error(conditions.DECODE_ERROR, str(error))
         except RequestError as error:
             found = error_of(error)
-        except StoreBusyError:
-            # Nothing has changed: the request is received again when the commit under way has ended.
-            raise
-        except Exception:
-            log.exception("a request of %s could not be answered", peer.frontend)
-            found = _error(conditions.INTERNAL_ERROR, "internal error; see the shard's log")
         if found is not None:
             answer(peer, number, found)
+
+    def fail(self, peer: Peer, number: int) -> None:
+        """Answers a request that caused an internal error."""
+        answer(peer, number, _error(conditions.INTERNAL_ERROR, "internal error; see the shard's log"))
 
     # --- figures ---------------------------------------------------------------------------------------
 

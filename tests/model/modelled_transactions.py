@@ -41,6 +41,8 @@ class Message:
     until_ms: int = 0
     reserved: str = ""
     """The transaction that it is reserved for."""
+    former: tuple[int, str] | None = None
+    """Number and key before it was reserved, as long as its consumer may have it again."""
     is_deferred: bool = False
 
 
@@ -83,7 +85,7 @@ class State:
     def give(self, name: str, which: tuple[OutcomeCode, dict[str, Any]]) -> None:
         """A delivery gets an outcome."""
         message = self.messages[name]
-        message.number, message.key, message.reserved = None, "", ""
+        message.number, message.key, message.reserved, message.former = None, "", "", None
         code, detail = which
         if code == OutcomeCode.ACCEPTED:
             del self.messages[name]
@@ -111,9 +113,12 @@ class State:
         self.prepared[id] = work
         for _, name, _ in work.settles:
             message = self.messages[name]
+            assert message.number is not None
+            message.former = message.number, message.key
             message.number, message.key, message.reserved = None, "", id
 
-    def conclude(self, id: str, *, commits: bool) -> None:
+    def conclude(self, id: str, *, commits: bool, until_ms: int) -> None:
+        """A decision by the frontend; without an effect, deliveries are their consumers' until that time."""
         work = self.prepared.pop(id, None)
         if work is None:
             return
@@ -121,7 +126,12 @@ class State:
             self.apply(work)
         else:
             for _, name, _ in work.settles:
-                self.give(name, FAILED)
+                message = self.messages[name]
+                if message.former is None:
+                    self.give(name, FAILED)
+                else:
+                    message.number, message.key = message.former
+                    message.reserved, message.former, message.until_ms = "", None, until_ms
 
     @property
     def set_aside(self) -> list[str]:
@@ -137,11 +147,13 @@ class State:
         for message in self.messages.values():
             if not message.key:
                 message.number = None
+            if message.former is not None and not message.former[1]:
+                message.former = None
 
     def restart(self) -> None:
         """The shard is started again."""
         for message in self.messages.values():
-            message.number, message.key = None, ""
+            message.number, message.key, message.former = None, "", None
         self.known = self.known_on_disk
 
     def expire(self, now_ms: int) -> None:

@@ -304,7 +304,7 @@ class TransactionModel(RuleBasedStateMachine):
         commits = self.decisions.setdefault(id, commits)
         for _ in range(times):
             after = copy.deepcopy(self.state)
-            after.conclude(id, commits=commits)
+            after.conclude(id, commits=commits, until_ms=self.scene.now_ms + LOCK_MS)
             answer = self.step(lambda: self.peer.ask("conclude", id=id, commit=commits), after, crash)
             assert answer in (None, {"concluded": True})
 

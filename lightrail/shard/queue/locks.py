@@ -172,12 +172,9 @@ class Locks:
         if not len(consumer.in_flight) and self._consumers.departed.pop(consumer.id, None) is not None:
             self.by_key.pop(consumer.options.lock_key, None)
 
-    def restored(self, consumer: Consumer) -> bool:
-        """Gives a detached consumer its key for returned deliveries; False if another one has the key."""
-        if self.by_key.setdefault(consumer.options.lock_key, consumer) is not consumer:
-            return False
-        self._consumers.departed[consumer.id] = consumer
-        return True
+    def restored(self, consumer: Consumer) -> None:
+        """Gives a detached consumer its key again, for returned deliveries; no other one has the key."""
+        self.by_key[consumer.options.lock_key] = self._consumers.departed[consumer.id] = consumer
 
     # --- stale entries ---------------------------------------------------------------------------------
 

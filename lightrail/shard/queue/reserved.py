@@ -95,13 +95,12 @@ def _conclude(consumers: Consumers, command: Conclude) -> Settled | None:
 def _return(contents: Contents, command: Return, now_ms: int) -> Settled | None:
     """Gives deliveries back to their receiver, under their numbers; those of a detached one have failed."""
     found = contents.consumers.departed.get(command.holder)
-    if not isinstance(found, Reservation):
-        return None
-    receiver, line = found.receiver, found.in_flight
-    is_attached = contents.consumers.by_id.get(receiver.id) is receiver
-    if not (is_attached or (receiver.options.lock_key and contents.locks.restored(receiver))):
+    if not isinstance(found, Reservation) or not may_return(contents, command.holder):
         return _conclude(contents.consumers, Conclude(command.holder, FAILED))
+    receiver, line = found.receiver, found.in_flight
     del contents.consumers.departed[command.holder]
+    if receiver.departed:
+        contents.locks.restored(receiver)
     first = line.keys[line.head]
     into = receiver.in_flight
     at = into.index(first)
@@ -110,6 +109,18 @@ def _return(contents: Contents, command: Return, now_ms: int) -> Settled | None:
     if receiver.lock_ms:
         contents.locks.add(receiver, first, found.next, now_ms + receiver.lock_ms)
     return None
+
+
+def may_return(contents: Contents, holder: int) -> bool:
+    """Whether the receiver of reserved deliveries is attached, or has its key, and can have them again."""
+    found = contents.consumers.departed.get(holder)
+    if not isinstance(found, Reservation):
+        return False
+    receiver = found.receiver
+    if receiver.departed:
+        key = receiver.options.lock_key
+        return bool(key) and contents.locks.by_key.get(key, receiver) is receiver
+    return contents.consumers.by_id.get(receiver.id) is receiver
 
 
 def runs_of(consumers: Consumers, holder: int) -> Sequence[Run]:

@@ -21,7 +21,7 @@ from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.aside import NOBODY_WITH_STATES
 from lightrail.shard.queue.commands import FAILED
-from lightrail.shard.queue.reserved import runs_of
+from lightrail.shard.queue.reserved import may_return, runs_of
 from lightrail.shard.queues import Queues
 from lightrail.shard.requests import Fields, Operation, Reply, RequestError, answer, error_of, whole
 from lightrail.shard.transactions.applying import Applying, Part, Shares
@@ -238,39 +238,24 @@ class Preparing:
             return True
         if id in self._concluding:
             return False
-        if returns and not commits:
-            self._return(prepared, now_ms)
-            return True
-        unread = self._applying.unread(self._parts(prepared, commits=commits))
+        returns = returns and not commits
+        unread = self._applying.unread(self._parts(prepared, commits=commits, returns=returns))
         if unread:
             self._concluding[id] = []
-            self._loading.begin(unread, partial(self._conclude_loaded, prepared, commits, now_ms))
+            then = partial(self._conclude_loaded, prepared, now_ms, commits=commits, returns=returns)
+            self._loading.begin(unread, then)
             return False
-        self._apply(prepared, None, commits=commits, now_ms=now_ms)
+        self._apply(prepared, None, now_ms, commits=commits, returns=returns)
         return True
 
-    def _return(self, prepared: Prepared, now_ms: int) -> None:
-        """Ends an aborted transaction.
-
-        Its deliveries return to their consumers after its last record is written, so that recovery never
-        finds them reserved twice.
-        """
-        self._applying.records.write([Transaction(prepared.id, TransactionState.ENDED)], now_ms)
-        self._promise(prepared, -1)
-        self._remove(prepared)
-        for each in prepared.reserved:
-            queue = self._queues.find(each.queue)
-            if queue is not None:
-                command = commands.Return(each.holder)
-                self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
-                self._performer.touched[queue] = None
-
-    def _conclude_loaded(self, prepared: Prepared, commits: bool, now_ms: int, loaded: Loaded) -> None:
+    def _conclude_loaded(
+        self, prepared: Prepared, now_ms: int, loaded: Loaded, *, commits: bool, returns: bool
+    ) -> None:
         """Continues after the messages whose bytes the outcomes need were read."""
         waiting = self._concluding.pop(prepared.id)
         found: Fields = {"concluded": True}
         try:
-            self._apply(prepared, loaded, commits=commits, now_ms=now_ms)
+            self._apply(prepared, loaded, now_ms, commits=commits, returns=returns)
         except StoreBusyError as error:
             # The deciding shard is asked again later.
             found = error_of(RequestError(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)))
@@ -279,9 +264,11 @@ class Preparing:
         for peer, number in waiting:
             answer(peer, number, found)
 
-    def _apply(self, prepared: Prepared, loaded: Loaded | None, *, commits: bool, now_ms: int) -> None:
+    def _apply(
+        self, prepared: Prepared, loaded: Loaded | None, now_ms: int, *, commits: bool, returns: bool
+    ) -> None:
         ended = Transaction(prepared.id, TransactionState.ENDED)
-        parts = self._parts(prepared, commits=commits)
+        parts = self._parts(prepared, commits=commits, returns=returns)
         self._promise(prepared, -1)
         try:
             shares = self._shares(prepared, now_ms) if commits else []
@@ -290,16 +277,29 @@ class Preparing:
             self._promise(prepared, 1)
             raise
         self._remove(prepared)
+        if returns:
+            # After the last record, so that recovery never finds deliveries reserved twice.
+            self._return(prepared, now_ms)
 
-    def _parts(self, prepared: Prepared, *, commits: bool) -> list[Part]:
-        """The reserved deliveries, with their outcomes."""
-        parts: list[Part] = []
+    def _return(self, prepared: Prepared, now_ms: int) -> None:
+        """Gives reserved deliveries without an outcome back to their consumers."""
         for each in prepared.reserved:
             queue = self._queues.find(each.queue)
             if queue is not None:
-                command = commands.Conclude(each.holder, each.outcome if commits else FAILED)
-                runs = runs_of(queue.machine.contents.consumers, each.holder)
-                parts.append(Part(queue, runs, command))
+                command = commands.Return(each.holder)
+                self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
+                self._performer.touched[queue] = None
+
+    def _parts(self, prepared: Prepared, *, commits: bool, returns: bool) -> list[Part]:
+        """The reserved deliveries that get an outcome."""
+        parts: list[Part] = []
+        for each in prepared.reserved:
+            queue = self._queues.find(each.queue)
+            if queue is None or (returns and may_return(queue.machine.contents, each.holder)):
+                continue
+            command = commands.Conclude(each.holder, each.outcome if commits else FAILED)
+            runs = runs_of(queue.machine.contents.consumers, each.holder)
+            parts.append(Part(queue, runs, command))
         return parts
 
     def _shares(self, prepared: Prepared, now_ms: int) -> Shares:

@@ -245,7 +245,7 @@ def test_a_mistake_of_ours_is_answered_too(
     _, peer = filled(1)
     monkeypatch.setattr(Queues, "look", None)
     assert error(peer, "queue", queue="q")["condition"] == conditions.INTERNAL_ERROR
-    assert "could not be answered" in caplog.text
+    assert "was not applied" in caplog.text
 
 
 def test_a_shard_whose_store_failed_says_so() -> None:

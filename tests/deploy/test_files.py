@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lightrail.model import limits
 from tests.deploy.images import described
 
 ROOT = Path(__file__).parents[2]
@@ -16,6 +17,7 @@ ONCE = ("init", "admin", "bench", "spark")
 ALONE = ("capture",)
 """Serve nobody, and end when they can't go on."""
 DATASOURCES = yaml.safe_load((COMPOSE / "grafana/datasources/prometheus.yml").read_text())["datasources"]
+CHART = yaml.safe_load((ROOT / "deploy/helm/lightrail/values.yaml").read_text())
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
 
 
@@ -36,6 +38,44 @@ def test_every_service_is_pinned_checked_confined_and_started_again(name: str) -
     else:
         assert service["restart"] == "unless-stopped"
         assert service["healthcheck"]["test"][0] == "CMD"
+
+
+def memory(text: str) -> int:
+    """Bytes of a limit, as `2g` of Compose and `2Gi` of Kubernetes."""
+    value = re.sub(r"\$\{\w+:-(.*)\}", r"\1", text)
+    return int(value[:-1].rstrip("GMgm")) << {"g": 30, "m": 20}[value.lower().rstrip("i")[-1]]
+
+
+def limits_of_memory() -> dict[str, dict[str, int]]:
+    """By the deployment and the role."""
+    helm = {"frontend": "frontends", "shard": "shards", "gateway": "gateway", "etcd": "etcd"}
+    return {
+        "compose": {role: memory(described()[role]["mem_limit"]) for role in helm},
+        "helm": {role: memory(CHART[of]["resources"]["limits"]["memory"]) for role, of in helm.items()},
+    }
+
+
+@pytest.mark.parametrize("of", ["compose", "helm"])
+def test_limits_of_memory_leave_room_for_the_bounds_of_the_processes(of: str) -> None:
+    found = limits_of_memory()[of]
+    # docs/operate/running.md: unread bytes are half as many again in the allocator; 384 KiB a connection.
+    bounds = limits.FRONTEND_UNANSWERED_BYTES + limits.FRONTEND_UNFINISHED_BYTES
+    assert found["frontend"] >= bounds + limits.FRONTEND_UNREAD_BYTES * 3 // 2 + 1_000 * 384 * 1024
+    mark = described()["shard"]["environment"]["LIGHTRAIL_MEMORY_MARK"]
+    assert re.sub(r"\$\{\w+:-(.*)\}", r"\1", mark) == CHART["config"]["memory_mark"] == "512MiB"
+    assert found["shard"] >= 3 * (512 << 20)
+    assert found["gateway"] > limits.HTTP_BODIES_BYTES + limits.HTTP_DEFINITIONS_BYTES
+
+
+def test_compose_and_helm_run_etcd_alike() -> None:
+    assert limits_of_memory()["compose"]["etcd"] == limits_of_memory()["helm"]["etcd"]
+    image = CHART["etcd"]["image"]
+    assert described()["etcd"]["image"] == f"{image['registry']}/{image['repository']}:{image['tag']}"
+    chart = (ROOT / "deploy/helm/lightrail/templates/etcd/statefulset.yaml").read_text()
+    shared = ("auto-compaction-mode", "auto-compaction-retention", "quota-backend-bytes")
+    for flag in shared:
+        (wanted,) = re.findall(rf"--{flag}=(\S+)", chart)
+        assert f"--{flag}={wanted}" in described()["etcd"]["command"]
 
 
 def test_files_that_are_mounted_are_there() -> None:

@@ -12,6 +12,8 @@ class FakeGateway:
 
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], Any] = {}
+        self.ends_after: int | None = None
+        """Requests that are answered; then connections are closed without an answer. None for all."""
         self.asked: list[tuple[str, str, bytes, dict[str, str]]] = []
         gateway = self
 
@@ -23,6 +25,9 @@ class FakeGateway:
                 body = self.rfile.read(length)
                 path, _, _query = self.path.partition("?")
                 gateway.asked.append((self.command, self.path, body, dict(self.headers)))
+                if gateway.ends_after is not None and len(gateway.asked) > gateway.ends_after:
+                    self.close_connection = True
+                    return
                 found = gateway.answers.get((self.command, path), (404, {}, {"detail": f"no {path}"}))
                 if isinstance(found, list):
                     found = found.pop(0) if len(found) > 1 else found[0]

@@ -4,11 +4,18 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterator
+from typing import Any, Final
 
-from lightrail.cli.administration.client import Client
+from lightrail.cli.administration.client import AnswerError, Client, UnreachableError
 from lightrail.cli.administration.commands import CommandError, Subparsers, add
 from lightrail.cli.administration.names import read_json
+from lightrail.console.progress import Progress, say
 from lightrail.console.results import show_json
+
+PIECE: Final = 250
+"""Definitions of one request of an import: well below ANSWER_TIME_MAX_S, however slow the coordinator is."""
+LISTS: Final = ("subscriptions", "permissions")
 
 
 def register(things: Subparsers) -> None:
@@ -46,11 +53,16 @@ def _export(client: Client, parsed: argparse.Namespace) -> int:
 
 
 def _import(client: Client, parsed: argparse.Namespace) -> int:
-    query = {
-        "dry_run": "true" if parsed.dry_run else None,
-        "replace": "true" if parsed.replace else None,
+    definitions = read_json(parsed.file)
+    report: dict[str, Any] = {
+        "created": [],
+        "changed": [],
+        "unchanged": 0,
+        "refused": [],
+        "dry_run": parsed.dry_run,
     }
-    report = client.request("POST", "/!definitions", query=query, json_body=read_json(parsed.file)).json()
+    pieces = [definitions] if parsed.dry_run else list(pieces_of(definitions))
+    _send(client, parsed, pieces, report)
     if parsed.json:
         show_json(report)
     else:
@@ -60,8 +72,72 @@ def _import(client: Client, parsed: argparse.Namespace) -> int:
                 print(f"{would}{what}: {name}")
         for refused in report["refused"]:
             print(f"refused: {refused['what']}: {refused['why']}", file=sys.stderr)
-        print(
-            f"{len(report['created']):,} {would}created, {len(report['changed']):,} {would}changed, "
-            f"{report['unchanged']:,} as they were, {len(report['refused']):,} refused"
-        )
+        print(f"{_sums(report, would)}")
     return 1 if report["refused"] else 0
+
+
+def pieces_of(definitions: Any) -> Iterator[Any]:
+    """Definitions as documents of at most PIECE entries: names before what refers to them.
+
+    A document of another form is one piece, which the gateway refuses with the reason.
+    """
+    names: Any = definitions
+    lists: tuple[Any, ...] = ()
+    if isinstance(definitions, dict):
+        names = definitions.get("names", {})
+        lists = tuple(definitions.get(key, []) for key in LISTS)
+    if not isinstance(names, dict) or not all(isinstance(each, list) for each in lists):
+        yield definitions
+        return
+    others = {key: value for key, value in definitions.items() if key not in ("names", *LISTS)}
+    entries = list(names.items())
+    yield from ({**others, "names": dict(part)} for part in _parts(entries) or [[]])
+    for key, values in zip(LISTS, lists, strict=True):
+        yield from ({**others, key: part} for part in _parts(values))
+
+
+def _parts(entries: list[Any]) -> list[list[Any]]:
+    return [entries[at : at + PIECE] for at in range(0, len(entries), PIECE)]
+
+
+def _send(client: Client, parsed: argparse.Namespace, pieces: list[Any], report: dict[str, Any]) -> None:
+    """Imports one piece after the other into the report. An error, or an interruption, says what was done."""
+    query = {
+        "dry_run": "true" if parsed.dry_run else None,
+        "replace": "true" if parsed.replace else None,
+    }
+    progress, done, total = Progress(), 0, sum(map(_size, pieces))
+    try:
+        for piece in pieces:
+            answer = client.request("POST", "/!definitions", query=query, json_body=piece).json()
+            for key in ("created", "changed", "unchanged", "refused"):
+                report[key] += answer[key]
+            done += _size(piece)
+            progress.update(f"{done:,} of {total:,} definitions", done / max(total, 1))
+    except (AnswerError, UnreachableError, KeyboardInterrupt) as error:
+        progress.finish()
+        if len(pieces) > 1:
+            say(
+                f"lightrail-admin: the import ended after {done:,} of {total:,} definitions "
+                f"({_sums(report, '')}); of the next {PIECE} some may have been imported. Repeat the command "
+                "to go on: what is there already stays as it is"
+            )
+            for refused in report["refused"]:
+                say(f"refused: {refused['what']}: {refused['why']}")
+        raise error
+    finally:
+        progress.finish()
+
+
+def _size(piece: Any) -> int:
+    """Number of entries of a document."""
+    if not isinstance(piece, dict):
+        return 0
+    return sum(len(value) for key in ("names", *LISTS) if isinstance(value := piece.get(key), (dict, list)))
+
+
+def _sums(report: dict[str, Any], would: str) -> str:
+    return (
+        f"{len(report['created']):,} {would}created, {len(report['changed']):,} {would}changed, "
+        f"{report['unchanged']:,} as they were, {len(report['refused']):,} refused"
+    )

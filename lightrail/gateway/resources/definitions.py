@@ -1,12 +1,13 @@
 """Definitions over HTTP: export and import of all names, subscriptions and rights, without secrets."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from aiohttp import web
 
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.errors import AGAIN, ProblemError
 from lightrail.gateway.request import Request
 from lightrail.gateway.resources import permissions
 from lightrail.model import limits
@@ -18,6 +19,8 @@ from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import ForbiddenError
 
 FORMAT: Final = 1
+AT_ONCE: Final = 64
+"""Names that an import writes at a time."""
 MEMBERS: Final = ("format", "names", "subscriptions", "permissions")
 
 
@@ -62,11 +65,17 @@ async def take_in(request: Request) -> web.Response:
         if not isinstance(value.get(key, []), list):
             raise ProblemError(422, f"{key} is no list", field=key)
     taking = _Import(request, dry=request.flag("dry_run"), replace=request.flag("replace"))
-    await taking.names(value.get("names", {}))
-    for each in value.get("subscriptions", []):
-        await taking.subscription(each)
-    for each in value.get("permissions", []):
-        await taking.permission(each)
+    try:
+        await taking.names(value.get("names", {}))
+        for each in value.get("subscriptions", []):
+            await taking.subscription(each)
+        for each in value.get("permissions", []):
+            await taking.permission(each)
+    except CoordinatorError as error:
+        # Each of the others would wait for the coordinator as long as this one did.
+        raise ProblemError(
+            503, f"the import ended: {error}; repeat it to go on", headers=AGAIN, report=taking.report
+        ) from None
     return web.json_response(taking.report)
 
 
@@ -96,20 +105,34 @@ class _Import:
         }
 
     async def names(self, wanted: dict[str, Any]) -> None:
+        """Gives names their roles, AT_ONCE at a time: the coordinator writes what comes together in batches.
+
+        Names with a target for dead letters follow one after the other, since each is checked for a cycle.
+        """
+        plain = [each for each in wanted.items() if not _forwards(each[1])]
+        for at in range(0, len(plain), AT_ONCE):
+            taken = [self._take(name, value) for name, value in plain[at : at + AT_ONCE]]
+            if error := next(filter(None, await asyncio.gather(*taken)), None):
+                raise error
         for name, value in wanted.items():
-            try:
-                rules.check(name)
-                policy = Policy.parse(value)
-                await self._name(name, policy)
-                self._roles[name] = policy.role
-            except (
-                InvalidNameError,
-                InvalidPolicyError,
-                ServiceError,
-                ForbiddenError,
-                CoordinatorError,
-            ) as error:
-                self._refuse(f"name {name}", str(error))
+            if _forwards(value) and (error := await self._take(name, value)):
+                raise error
+        place = {name: at for at, name in enumerate(wanted)}
+        self._created.sort(key=place.__getitem__)
+        self._changed.sort(key=place.__getitem__)
+
+    async def _take(self, name: str, value: Any) -> CoordinatorError | None:
+        """Takes one name in. Returns the error that ends the import; others are in the report."""
+        try:
+            rules.check(name)
+            policy = Policy.parse(value)
+            await self._name(name, policy)
+            self._roles[name] = policy.role
+        except CoordinatorError as error:
+            return error
+        except (InvalidNameError, InvalidPolicyError, ServiceError, ForbiddenError) as error:
+            self._refuse(f"name {name}", str(error))
+        return None
 
     async def _name(self, name: str, policy: Policy) -> None:
         found = self._request.directory.find(name)
@@ -157,7 +180,7 @@ class _Import:
                     caller, router, target, **wanted, id=id, replace_it=found is not None
                 ),
             )
-        except (InvalidNameError, ServiceError, ForbiddenError, CoordinatorError) as error:
+        except (InvalidNameError, ServiceError, ForbiddenError) as error:
             self._refuse(what, str(error))
 
     def _check_there(self, router: str, target: str) -> None:
@@ -193,7 +216,7 @@ class _Import:
             into = self._created if found is None else self._changed
             service, caller = self._service, self._request.caller
             await self._do(into, what, lambda: service.permit(caller, user, prefix, rights))
-        except (InvalidNameError, ServiceError, ForbiddenError, CoordinatorError) as error:
+        except (InvalidNameError, ServiceError, ForbiddenError) as error:
             self._refuse(what, str(error))
 
     async def _do(self, into: list[str], what: str, work: Callable[[], Awaitable[Any]]) -> None:
@@ -207,3 +230,7 @@ class _Import:
 
 def _same(found: Subscription, target: str, wanted: dict[str, Any]) -> bool:
     return found.target == target and all(getattr(found, key) == each for key, each in wanted.items())
+
+
+def _forwards(policy: Any) -> bool:
+    return isinstance(policy, dict) and policy.get("dead_letter") is not None

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from lightrail.cli import admin
+from lightrail.cli.administration.definitions import PIECE
+from lightrail.console.progress import Progress
 from tests.support.fake_gateway import FakeGateway
 
 Output = pytest.CaptureFixture[str]
@@ -331,6 +333,80 @@ def test_an_import_that_is_refused_in_part_is_exit_status_1(
     said = capsys.readouterr()
     assert "would be created: a" in said.out
     assert "refused: b: taken" in said.err
+
+
+def imported(created: int, unchanged: int = 0) -> tuple[int, dict[str, str], dict[str, Any]]:
+    """An answer of the gateway to a piece of an import."""
+    names = [f"made-{number}" for number in range(created)]
+    return 200, {}, {"created": names, "changed": [], "unchanged": unchanged, "refused": [], "dry_run": False}
+
+
+def many(file: Path, names: int) -> dict[str, Any]:
+    """Definitions of so many names, and as many rights, in a file."""
+    document = {
+        "format": 1,
+        "names": {f"q/{number}": {"role": "queue"} for number in range(names)},
+        "subscriptions": [{"router": "r", "id": "i", "target": "q/1"}],
+        "permissions": [{"user": f"u{number}", "rights": []} for number in range(names)],
+    }
+    file.write_text(json.dumps(document))
+    return document
+
+
+def test_an_import_goes_in_pieces_with_progress(
+    gateway: FakeGateway, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Progress, "due", lambda self, now_s: True)
+    file = tmp_path / "definitions.json"
+    document = many(file, 2 * PIECE + 1)
+    gateway.answers["POST", "/!definitions"] = imported(1, 2)
+    assert run(gateway, "import", str(file), "--json") == 0
+    sent = [json.loads(body) for _, _, body, _ in gateway.asked]
+    assert all(each["format"] == 1 for each in sent)
+    assert {name: policy for each in sent for name, policy in each.get("names", {}).items()} == document[
+        "names"
+    ]
+    for key in ("subscriptions", "permissions"):
+        assert [one for each in sent for one in each.get(key, [])] == document[key]
+    kinds = [next(key for key in ("names", "subscriptions", "permissions") if key in each) for each in sent]
+    assert kinds == ["names"] * 3 + ["subscriptions"] + ["permissions"] * 3
+    assert max(len(each[kind]) for each, kind in zip(sent, kinds, strict=True)) == PIECE
+    said = capsys.readouterr()
+    report = json.loads(said.out)
+    assert (len(report["created"]), report["unchanged"]) == (7, 14)
+    assert said.err.splitlines()[0] == f"{PIECE:,} of {4 * PIECE + 3:,} definitions"
+
+
+@pytest.mark.parametrize("end", ["error", "no gateway"])
+def test_an_import_that_ends_early_says_what_was_done(
+    gateway: FakeGateway, tmp_path: Path, capsys: Output, end: str
+) -> None:
+    file = tmp_path / "definitions.json"
+    many(file, 3 * PIECE)
+    failed: Any = (503, {}, {"detail": "etcd does not answer"})
+    gateway.answers["POST", "/!definitions"] = [imported(PIECE), failed]
+    if end == "error":
+        assert run(gateway, "import", str(file)) == 1
+    else:
+        gateway.ends_after = 1
+        assert run(gateway, "import", str(file)) == 3
+    said = capsys.readouterr()
+    assert f"ended after {PIECE} of {6 * PIECE + 1:,} definitions ({PIECE} created" in said.err
+    assert "Repeat the command to go on" in said.err
+    assert ("etcd does not answer" if end == "error" else "no gateway answers") in said.err
+
+
+def test_a_document_of_another_form_is_the_gateways_to_refuse(
+    gateway: FakeGateway, tmp_path: Path, capsys: Output
+) -> None:
+    file = tmp_path / "definitions.json"
+    gateway.answers["POST", "/!definitions"] = (422, {}, {"detail": "names is no object"})
+    documents: list[Any] = [{"names": []}, [1], {"permissions": {}}, 7]
+    for document in documents:
+        file.write_text(json.dumps(document))
+        assert run(gateway, "import", str(file)) == 1
+        assert json.loads(gateway.asked[-1][2]) == document
+        assert "names is no object" in capsys.readouterr().err
 
 
 STATUS: dict[str, Any] = {

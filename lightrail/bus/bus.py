@@ -371,6 +371,7 @@ class Bus(Handlers):
             middlewares=self.middlewares,
             post=self._post,
             accept_and_post=self._accept_and_post,
+            commit=None if self.store is None else self.store.commit,
             watch=self._watch,
             clock=self.clock,
         )

@@ -1,10 +1,8 @@
 """Consumer: one queue, the handler of its messages, and the tasks that call it."""
 
 import asyncio
-import datetime as dt
 import inspect
 import logging
-import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -15,14 +13,14 @@ from typing import Any, Final
 from lightrail.bus.batches import Collector
 from lightrail.bus.context import Context
 from lightrail.bus.errors import MiddlewareError
-from lightrail.bus.fault import Fault, fault_of
+from lightrail.bus.fault import Faults
 from lightrail.bus.formats import Formats
 from lightrail.bus.handlers import Middleware, Registration
 from lightrail.bus.limits import Gate
 from lightrail.bus.messages import MessageType, known_type
 from lightrail.bus.outgoing import Outgoing
 from lightrail.bus.sending import Sending
-from lightrail.bus.store import AlreadyHandledError
+from lightrail.bus.store import AlreadyHandledError, Step
 from lightrail.bus.typed import converter
 from lightrail.transport import (
     Clock,
@@ -74,6 +72,7 @@ class Consumer:
     Args:
         post: sends a message.
         accept_and_post: accepts a message and sends those of its handler, in one transaction of the broker.
+        commit: writes a step into the store of the bus; None without a store.
         watch: is called with every Handled.
     """
 
@@ -88,6 +87,7 @@ class Consumer:
         middlewares: list[Middleware],
         post: Callable[[Sending], Awaitable[None]],
         accept_and_post: Callable[[Received, list[Sending]], Awaitable[None]],
+        commit: Callable[[Step], Awaitable[None]] | None,
         watch: Callable[[Handled], None],
         clock: Clock,
     ) -> None:
@@ -101,6 +101,8 @@ class Consumer:
         self._middlewares = [*middlewares, *registration.middlewares]
         self._post = post
         self._accept_and_post = accept_and_post
+        self._has_transaction = registration.parameters.has_transaction
+        self._faults = Faults(outgoing, post, commit if self._has_transaction else None, clock)
         self._watch = watch
         self._clock = clock
         self._name = registration.name
@@ -227,7 +229,8 @@ class Consumer:
             log.warning("%s: the transaction of %s was not committed: %s", self.queue, self._name, failure)
             self._done(context, envelope, Outcome.RETRIED, failure, began)
         elif self.registration.is_responder and envelope.reply_to is not None:
-            await self._answer_fault(context, failure)
+            log.error("%s: %s raised; the requester gets the error", self.queue, self._name, exc_info=failure)
+            await self._faults.answer(failure, context)
             await received.accept()
             self._done(context, envelope, Outcome.FAILED, failure, began)
         else:
@@ -255,8 +258,8 @@ class Consumer:
                     await self._collector.add(context)
                 else:
                     answer = await self._call(context.message, context)
-                    if self.registration.is_responder and answer is not None and context.envelope.reply_to:
-                        context.reply(answer)
+                    if not self._has_transaction:
+                        self._answer(context, answer)
                 return None
             except AlreadyHandledError as error:
                 # The message was handled: its effects are in the database, its messages in the outbox.
@@ -269,6 +272,11 @@ class Consumer:
                     return error
                 log.info("%s: attempt %d of %s failed: %r", self.queue, context.attempt, self._name, error)
             context.attempt += 1
+
+    def _answer(self, context: Context, answer: Any) -> None:
+        """Adds the answer of a responder to the messages that are sent when it has succeeded."""
+        if self.registration.is_responder and answer is not None and context.envelope.reply_to:
+            context.reply(answer)
 
     async def _call(self, message: Any, context: Context) -> Any:
         """Calls the handler within its middlewares; `message` is a list if the handler has batches."""
@@ -306,9 +314,15 @@ class Consumer:
         async with AsyncExitStack() as stack:
             values = await parameters.values(context, stack, {})
             if parameters.is_async:
-                return await function(message, **values)
-            result = await call_in_thread(partial(function, message, **values))
-            return await result if inspect.isawaitable(result) else result
+                result = await function(message, **values)
+            else:
+                result = await call_in_thread(partial(function, message, **values))
+                if inspect.isawaitable(result):
+                    result = await result
+            if self._has_transaction:
+                # Before the commit, at the end of the stack, which has to have the answer in the outbox.
+                self._answer(context, result)
+            return result
 
     # --- failures ------------------------------------------------------------------------------------------
 
@@ -333,38 +347,10 @@ class Consumer:
         log.error("%s: %s failed after its last attempt", self.queue, self._name, exc_info=error)
         attempts = envelope.delivery_count * (self.registration.retry.immediate + 1) + context.attempt
         # Published before the message is settled: a crash in between leads to two faults, never to none.
-        await self._publish_fault(context, error, type, attempts)
+        await self._faults.publish(error, type, context, attempts)
         notes = notes_of(error) | {"x-opt-handler": self._name, "x-opt-attempts": attempts}
         await received.dead_letter(HANDLER_FAILED, description_of(error), notes)
         self._done(context, envelope, Outcome.FAILED, error, began)
-
-    async def _publish_fault(
-        self, context: Context, error: Exception, type: MessageType, attempts: int
-    ) -> None:
-        if isinstance(context.message, Fault):
-            return
-        fault = Fault(
-            message=context.message,
-            id=context.envelope.id,
-            exception=f"{error.__class__.__module__}.{error.__class__.__qualname__}",
-            text=str(error),
-            handler=self._name,
-            host=socket.gethostname(),
-            attempts=attempts,
-            at=dt.datetime.fromtimestamp(self._clock.time(), dt.UTC),
-        )
-        try:
-            await self._post(self._outgoing.fault(fault, fault_of(type), context))
-        except Exception as failure:
-            # For example, the format has no name for faults. The dead letter has the same information.
-            log.warning("%s: the fault could not be published: %s", self.queue, failure)
-
-    async def _answer_fault(self, context: Context, error: Exception) -> None:
-        log.error("%s: %s raised; the requester gets the error", self.queue, self._name, exc_info=error)
-        try:
-            await self._post(self._outgoing.fault_answer(error, context))
-        except Exception as failure:
-            log.warning("%s: the answer could not be sent: %s", self.queue, failure)
 
     def _done(
         self,

@@ -1,10 +1,20 @@
 """Faults: events about messages that could not be handled."""
 
 import datetime as dt
+import logging
+import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin
 
+from lightrail.bus.context import Context
 from lightrail.bus.messages import Kind, MessageType, message_type
+from lightrail.bus.outgoing import Outgoing
+from lightrail.bus.sending import Sending
+from lightrail.bus.store import AlreadyHandledError, Step, StoreError
+from lightrail.transport import Clock, TransportError
+
+log = logging.getLogger("lightrail.bus")
 
 T = TypeVar("T")
 PREFIX: Final = "fault."
@@ -57,3 +67,65 @@ def fault_of(type: MessageType) -> MessageType:
 def is_fault(type: MessageType) -> bool:
     """Whether a type is that of faults."""
     return get_origin(type.cls) is Fault
+
+
+class Faults:
+    """Sends the faults of a handler.
+
+    Args:
+        post: sends a message.
+        commit: writes a step into a store, if the handler's other messages are sent by its outbox.
+    """
+
+    def __init__(
+        self,
+        outgoing: Outgoing,
+        post: Callable[[Sending], Awaitable[None]],
+        commit: Callable[[Step], Awaitable[None]] | None,
+        clock: Clock,
+    ) -> None:
+        self._outgoing = outgoing
+        self._post = post
+        self._commit = commit
+        self._clock = clock
+
+    async def publish(self, error: Exception, type: MessageType, context: Context, attempts: int) -> None:
+        """Publishes that a message could not be handled; a fault of a fault is not published."""
+        if isinstance(context.message, Fault):
+            return
+        fault = Fault(
+            message=context.message,
+            id=context.envelope.id,
+            exception=f"{error.__class__.__module__}.{error.__class__.__qualname__}",
+            text=str(error),
+            handler=context.handler,
+            host=socket.gethostname(),
+            attempts=attempts,
+            at=dt.datetime.fromtimestamp(self._clock.time(), dt.UTC),
+        )
+        try:
+            await self._send(self._outgoing.fault(fault, fault_of(type), context))
+        except Exception as failure:
+            # For example, the format has no name for faults. The dead letter has the same information.
+            log.warning("%s: the fault could not be published: %s", context.queue, failure)
+
+    async def answer(self, error: Exception, context: Context) -> None:
+        """Answers a request with the error of its responder."""
+        try:
+            await self._send(self._outgoing.fault_answer(error, context), context.handler, context.id)
+        except AlreadyHandledError:
+            log.info("%s: another process has answered %s", context.queue, context.id)
+        except TransportError as failure:
+            log.warning("%s: the answer could not be sent: %s", context.queue, failure)
+
+    async def _send(self, sending: Sending, handler: str | None = None, message: str | None = None) -> None:
+        """Sends a fault at once or by the outbox, there with the handled message for the inbox."""
+        if self._commit is not None:
+            try:
+                await self._commit(Step(handler, message, [sending]))
+                return
+            except StoreError as failure:
+                log.warning(
+                    "%s: a fault does not get into the outbox, and is sent at once: %s", handler, failure
+                )
+        await self._post(sending)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from lightrail.bus.errors import BusError
 from lightrail.bus.messages import known_type
+from lightrail.bus.outgoing import ANSWER
 from lightrail.bus.sending import Sending
 from lightrail.bus.store import Store, Waiting
 from lightrail.transport import Clock, SendRefusedError, TransportError
@@ -110,19 +111,24 @@ class Forwarder:
             await asyncio.gather(*sends, return_exceptions=True)
             raise
         accepted: list[int] = []
+        unwanted: list[int] = []
         is_whole = True
         for waiting, result in zip(batch, results, strict=True):
             if not isinstance(result, BaseException):
                 accepted.append(waiting.sequence)
                 self._refusals.pop(waiting.sequence, None)
                 continue
+            is_lasting = isinstance(result, SendRefusedError) and result.is_certain and not result.is_passing
+            if is_lasting and waiting.envelope.headers.get(ANSWER):
+                log.info("%s: nobody waits for this answer: %s", waiting.address, result)
+                unwanted.append(waiting.sequence)
+                continue
             is_whole = False
             log.warning("%s: a message of the outbox is sent again: %s", waiting.address, result)
-            is_lasting = isinstance(result, SendRefusedError) and result.is_certain and not result.is_passing
             if is_lasting or not isinstance(result, TransportError | BusError):
                 await self._refuse(waiting, str(result) or repr(result))
-        if accepted:
-            await self._store.remove(accepted)
+        if accepted or unwanted:
+            await self._store.remove([*accepted, *unwanted])
             self.forwarded += len(accepted)
         return is_whole
 

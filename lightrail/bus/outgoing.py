@@ -22,6 +22,8 @@ SOURCE: Final = "lightrail-source"
 """Header: name of the bus that sent the message."""
 FAULT: Final = "lightrail-fault"
 """Header of an answer whose body is the responder's exception."""
+ANSWER: Final = "lightrail-answer"
+"""Header of all answers: nothing is lost with one whose requester has ended."""
 TARGET: Final = "lightrail-target"
 """Header of an event in a queue of schedules: the address that it is published to when it is due."""
 
@@ -92,7 +94,8 @@ class Outgoing:
         if reply_to is None:
             raise ValueError(f"{context.handler}: expected a message with reply_to, found none")
         found = message_type(answer.__class__)
-        made = self._sending(reply_to, found, answer, context, subject=found.wire_name)
+        headers = {ANSWER: True}
+        made = self._sending(reply_to, found, answer, context, subject=found.wire_name, headers=headers)
         made.envelope.correlation_id = context.envelope.correlation_id or context.envelope.id
         return made
 
@@ -115,7 +118,7 @@ class Outgoing:
             subject=FAULT,
             content_type="application/json",
             correlation_id=context.envelope.correlation_id or context.envelope.id,
-            headers={FAULT: True, SOURCE: self._bus, CONVERSATION: context.conversation},
+            headers={FAULT: True, ANSWER: True, SOURCE: self._bus, CONVERSATION: context.conversation},
         )
         return Sending(context.envelope.reply_to, envelope, None, error)
 

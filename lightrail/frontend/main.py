@@ -17,7 +17,6 @@ from lightrail.frontend.engine import Frontend
 from lightrail.frontend.listener import Listener, listen
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
-from lightrail.model.tls import tls_context
 from lightrail.telemetry import exposition
 from lightrail.telemetry.frontend import FRONTEND_FAMILIES
 from lightrail.telemetry.metrics import FamilyCollector, registry
@@ -110,9 +109,8 @@ async def _frontend(
 async def _listeners(process: Process, frontend: Frontend) -> list[tuple[str, Listener]]:
     """The listening sockets with their hosts: plain, and TLS where it is served."""
     settings = process.settings
-    if settings.amqps is not None and settings.tls_certificate is not None:
-        process.running.serves_with(settings.tls_certificate)
-    tls = tls_context(settings) if settings.amqps is not None else None
+    loop = asyncio.get_running_loop()
+    tls = process.running.serve_tls(settings, loop) if settings.amqps is not None else None
     # Batches and events are freed by reference counting; full collections would only walk idle connections.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

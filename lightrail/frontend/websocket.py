@@ -26,6 +26,7 @@ from wsproto.events import (
     BytesMessage,
     CloseConnection,
     Ping,
+    RejectConnection,
     Request,
     TextMessage,
 )
@@ -109,7 +110,9 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
             self._websocket.receive_data(data)
         except (RemoteProtocolError, UnicodeError) as error:
             # wsproto decodes header fields with octets that h11 accepts.
-            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+            served = _versions(error)
+            reason = "expected version 13 of the WebSocket protocol" if served else str(error)
+            self._refuse(HTTPStatus.BAD_REQUEST, reason, served)
             return
         self._turn(self._websocket)
 
@@ -207,14 +210,14 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
             return True
         return origin.partition("://")[2] == host and (self._connection.client.tls or _is_nameless(host))
 
-    def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        """Ends the handshake with a status and a text."""
+    def _refuse(self, status: HTTPStatus, reason: str, fields: str = "") -> None:
+        """Ends the handshake with a status and a text; `fields` are lines of the head."""
         log.info("a WebSocket from %s is refused: %s", self._connection.client.peer, reason)
         self._connection.frontend.counts.connections_refused += 1
         text = reason.encode(errors="replace") + b"\n"
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
-            f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+            f"Content-Length: {len(text)}\r\nConnection: close\r\n{fields}\r\n"
         )
         self._transport.write(head.encode() + text)
         self._transport.close()
@@ -301,6 +304,13 @@ def _is_nameless(host: str) -> bool:
     except ValueError:
         return name == "localhost"
     return True
+
+
+def _versions(error: Exception) -> str:
+    """The header fields with the served versions, where another one was requested (RFC 6455 4.4)."""
+    hint = getattr(error, "event_hint", None)
+    fields = hint.headers if isinstance(hint, RejectConnection) else ()
+    return "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in fields)
 
 
 def _asks_for_websocket(request: bytes) -> bool:

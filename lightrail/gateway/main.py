@@ -16,7 +16,6 @@ from lightrail.gateway.processes.members import Members
 from lightrail.gateway.sweeper import sweep
 from lightrail.gateway.websockets import WebSockets
 from lightrail.model.endpoint import Endpoint
-from lightrail.model.tls import tls_context
 from lightrail.telemetry import exposition, process
 from lightrail.telemetry.metrics import registry
 
@@ -35,8 +34,6 @@ async def serve(process: process.Process) -> None:
     if settings.etcd or not process.supervised:
         members.follow(shards.shard_connections.map, process.boot, joining.own.host)
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
-    if settings.https is not None and settings.tls_certificate is not None:
-        process.running.serves_with(settings.tls_certificate)
     health = _health(process, members, shards)
     health.listing_key = await patiently(process, lambda: listing_key(coordinator))
     admitted = connections()
@@ -58,7 +55,8 @@ async def serve(process: process.Process) -> None:
     gateway = Gateway(services)
     services.directory.refresh()
     await patiently(process, services.callers.refresh)
-    tls = tls_context(settings) if settings.https is not None else None
+    loop = asyncio.get_running_loop()
+    tls = process.running.serve_tls(settings, loop) if settings.https is not None else None
     health.show(CONNECTION_FAMILIES, admitted)
     runner, ports = await listen(
         gateway.application(), admitted, (settings.http, None), (settings.https, tls)

@@ -23,11 +23,12 @@ from lightrail.wire.forwarded import FIELD, Forwarded
 log = logging.getLogger("lightrail.gateway.websockets")
 
 NONCE: Final = "Sec-WebSocket-Key"
+VERSION: Final = "Sec-WebSocket-Version"
 _REQUEST_FIELDS: Final = (
     "Upgrade",
     "Connection",
     "Origin",
-    "Sec-WebSocket-Version",
+    VERSION,
     NONCE,
     "Sec-WebSocket-Protocol",
 )
@@ -180,11 +181,13 @@ class WebSockets:
         status, fields = _parsed(answer)
         if status != _SWITCHING:
             text = (await reader.read(_READ_BYTES)).decode(errors="replace").strip()
-            raise ProblemError(status, text or "the frontend refuses the WebSocket")
-        headers = CIMultiDict(
+            served = fields.get(VERSION.lower())
+            headers = None if served is None else {VERSION: served}
+            raise ProblemError(status, text or "the frontend refuses the WebSocket", headers=headers)
+        accepted = CIMultiDict(
             {name: fields[name.lower()] for name in _ANSWER_FIELDS if name.lower() in fields}
         )
-        response = web.StreamResponse(status=status, headers=headers)
+        response = web.StreamResponse(status=status, headers=accepted)
         await response.prepare(request)
         response.force_close()
         client.set_parser(_Input(upstream))

@@ -25,7 +25,9 @@ SCHEDULED_SEGMENT: Final = "$scheduled"
 TEMPORARY_SEGMENT: Final = "$temporary"
 SENDERS_KEY: Final = "senders"
 SYSTEM_MARKS: Final = ("!", "$")
-_SCHEMES: Final = ("amqp://", "amqps://")
+_SCHEMES: Final = ("amqp", "amqps")
+_NODE_SCHEMES: Final = ("queue", "topic")
+"""Of ActiveMQ's addresses, which have no host: the role that the client expects."""
 
 
 class InvalidNameError(ValueError):
@@ -35,12 +37,15 @@ class InvalidNameError(ValueError):
 def queue_name(address: str) -> str:
     """The queue that an address names, once decoded and checked.
 
-    ``q``, ``/q``, ``amqp://host:5672/q`` and ``amqps://host/q`` are the same. A closing ``/$DeadLetterQueue``
+    ``q``, ``/q``, ``amqp://host:5672/q``, ``amqps://host/q``, ``queue://q`` and ``topic://q`` are the same. A
+    closing ``/$DeadLetterQueue``
     is read as ``/$dlq``. Raises InvalidNameError.
     """
     path = address
     scheme, separator, rest = address.partition("://")
-    if separator and f"{scheme.lower()}://" in _SCHEMES:
+    if separator and scheme.lower() in _NODE_SCHEMES:
+        path = rest
+    elif separator and scheme.lower() in _SCHEMES:
         _, slash, path = rest.partition("/")
         if not slash or not path:
             raise InvalidNameError(f"the address {_shown(address)} has no path; expected amqp://HOST/NAME")
@@ -52,6 +57,14 @@ def queue_name(address: str) -> str:
             name = f"{head}/{DEAD_LETTER_SEGMENT}"
     check(name)
     return name
+
+
+def node_scheme(address: object) -> str | None:
+    """``queue`` or ``topic``, where an address names the role that the client expects, as ``topic://q``."""
+    if not isinstance(address, str):
+        return None
+    scheme, separator, _ = address.partition("://")
+    return scheme.lower() if separator and scheme.lower() in _NODE_SCHEMES else None
 
 
 def check(name: str) -> None:

@@ -6,14 +6,15 @@ one dashboard fits both.
 
 import asyncio
 import platform
+import ssl
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 
-from lightrail.model.certificates import not_after
 from lightrail.model.clock import off_ms, wall_ms
+from lightrail.model.settings import Settings
 from lightrail.telemetry.merge import merge
 from lightrail.telemetry.metrics import (
     LAG_SECONDS,
@@ -24,6 +25,7 @@ from lightrail.telemetry.metrics import (
     HistogramFamily,
     Labels,
 )
+from lightrail.telemetry.served_certificate import ServedCertificate
 
 LAG_PERIOD_S: Final = 0.5
 """Pause between two measurements of the loop's delay."""
@@ -37,7 +39,7 @@ class Running:
     """
 
     __slots__ = (
-        "_certificate_ends_s",
+        "_certificate",
         "_collectors",
         "_due",
         "_id",
@@ -53,7 +55,7 @@ class Running:
         self.ready: Callable[[], str | None] = lambda: "starting"
         """Why the process doesn't serve, or None."""
         self.lag_seconds = Histogram(LAG_SECONDS)
-        self._certificate_ends_s: float | None = None
+        self._certificate: ServedCertificate | None = None
         self._collectors: list[FamilyCollector[Any]] = [FamilyCollector(RUNNING_FAMILIES, self)]
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -66,11 +68,13 @@ class Running:
     @property
     def certificate_ends_s(self) -> float | None:
         """Expiry time of the served certificate, in seconds since 1970; None without TLS."""
-        return self._certificate_ends_s
+        return None if self._certificate is None else self._certificate.ends_s
 
-    def serves_with(self, certificate: str) -> None:
-        """Notes the expiry time of the certificate in this file, with which TLS is served."""
-        self._certificate_ends_s = not_after(certificate)
+    def serve_tls(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> ssl.SSLContext:
+        """The TLS context of the process, whose certificate follows its files. Raises SettingsError."""
+        self._certificate = ServedCertificate(settings)
+        self._certificate.watch(loop)
+        return self._certificate.context
 
     def show(self, families: Iterable[AnyFamily[Any]], counts: Any) -> None:
         """Adds families, read from `counts`, to /metrics."""

@@ -19,6 +19,7 @@ from lightrail.bus import (
     Depends,
     MemoryStore,
     Outcome,
+    RequestFailedError,
     Retry,
     Saga,
     SagaContext,
@@ -30,6 +31,7 @@ from lightrail.bus import (
 )
 from lightrail.bus import forwarder as forwarding
 from lightrail.bus.forwarder import Forwarder
+from lightrail.bus.outgoing import ANSWER
 from lightrail.bus.postgresql import PostgresqlStore
 from lightrail.bus.sending import Sending
 from lightrail.bus.store import AlreadyHandledError, ConflictError, SagaChange, SagaState, Step
@@ -478,6 +480,76 @@ def test_a_store_writes_all_of_a_step_or_nothing(store: Store) -> None:
         assert [type(result) for result in results].count(ConflictError) == 4
         await store.commit(Step("h", "z", [], SagaChange("s", "k", found.version + 1, None)))
         assert await store.saga("s", "k") is None
+        await store.close()
+
+    play(test())
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["answer", "error"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_the_answer_of_a_responder_with_a_transaction_is_in_its_commit(
+    tmp_path: Path, engine: Engine, kind: str, fails: bool
+) -> None:
+    """Else it would be lost with a process that dies behind the commit: the request was handled before."""
+
+    async def test() -> None:
+        store: Any = SqliteStore(tmp_path / "shop.db") if kind == "sqlite" else PostgresqlStore(engine)
+        forwards = store.forwards
+
+        async def later() -> bool:
+            return False
+
+        store.forwards = later
+        bus = Bus("amqp://nobody", name="billing", store=store)
+
+        @bus.responder
+        def bill(request: Bill, context: Context, database: Any = Depends(store.transaction)) -> Invoice:
+            if fails:
+                raise ValueError("no")
+            return Invoice(request.order)
+
+        async with TestBus(bus) as test:
+            asking = asyncio.create_task(test.request(Bill(7), Invoice, id="a"))
+            await test._changed.wait()
+            while not test.handled:
+                test._changed.clear()
+                await test._changed.wait()
+            [waiting] = await store.next(10)
+            assert waiting.envelope.correlation_id == "a"
+            assert await store.is_handled(test.handled[0].context.handler, "a")  # type: ignore[union-attr]
+            store.forwards = forwards
+            if fails:
+                with pytest.raises(RequestFailedError, match="no"):
+                    await asking
+            else:
+                assert await asking == Invoice(7)
+            await test.idle()
+
+    play(test())
+
+
+def test_an_answer_whose_requester_has_ended_does_not_stay_in_the_outbox(store: Store) -> None:
+    async def test() -> None:
+        await store.open()
+        posted: list[str] = []
+
+        async def post(each: Sending) -> None:
+            posted.append(each.address)
+            if each.address.startswith("gone"):
+                raise SendRefusedError("there is no such node", is_passing=each.address == "gone-for-now")
+
+        answer = Envelope(headers={ANSWER: True})
+        sendings = [
+            Sending("gone", answer, None, None),
+            Sending("gone-for-now", answer, None, None),
+            Sending("q", Envelope(), None, None),
+        ]
+        await store.commit(Step(None, None, sendings))
+        forwarder = Forwarder(store, post, Hurried())
+        assert not await forwarder._forward(await store.next(10))
+        assert [waiting.address for waiting in await store.next(10)] == ["gone-for-now"]
+        assert refused(store) == []
+        assert sorted(posted) == ["gone", "gone-for-now", "q"]
         await store.close()
 
     play(test())

@@ -105,6 +105,10 @@ def test_who_is_not_let_in_gets_the_reason(served: tuple[Broker, ssl.SSLContext]
         with Http(broker.http) as http:
             answer = http("GET", "/", headers=fields | more)
             assert (answer.status, text in answer.json()["detail"]) == (status, True)
+    with Http(broker.http) as http:
+        another = {"Sec-WebSocket-Protocol": "amqp", "Sec-WebSocket-Version": "8"}
+        answer = http("GET", "/", headers=fields | another)
+        assert (answer.status, answer.headers["sec-websocket-version"]) == (400, "13")
 
 
 @pytest.mark.parametrize("role", ["frontend", "gateway"])

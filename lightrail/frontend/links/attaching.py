@@ -317,7 +317,8 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
     ended = link.session.state != MAPPED
     owner = connection.client.owner if ended else connection.client.session_owner(link.session)
     try:
-        record = await resolve(connection, name_of(address), Right.SEND, owner, node_of_message(message))
+        role = node_of_message(message, address)
+        record = await resolve(connection, name_of(address), Right.SEND, owner, role)
         queue_owner = await frontend.place(record.name) if record.role is Role.QUEUE else None
     except (ServiceError, InvalidPolicyError) as refusal:
         raise ConditionError(_condition_of(refusal), str(refusal)) from None

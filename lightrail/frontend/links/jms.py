@@ -1,7 +1,8 @@
 """Destination types of JMS clients, queue or topic (AMQP Binding for JMS, 5.3).
 
 The type is in the capabilities of a terminus; for a message that is sent without a terminus it is in the
-annotation `x-opt-jms-dest`. A topic is a router. ADR 26 has the consequences.
+annotation `x-opt-jms-dest`. Clients of ActiveMQ write it before the address, as `topic://prices`. A topic is
+a router. ADR 26 has the consequences.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from lightrail.amqp.decoder import Buffer
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.sections import decode_annotations
 from lightrail.amqp.values import DecodeError
+from lightrail.model.names import node_scheme
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 
@@ -40,18 +42,24 @@ def symbols(value: Any) -> frozenset[str]:
 
 
 def node_of(terminus: Source | Target) -> Role | None:
-    """The role that the capabilities of a terminus request; None if they request none, or both."""
+    """The role that the capabilities of a terminus or its address request; None if none, or both."""
     asked = {_BY_CAPABILITY[each] for each in symbols(terminus.capabilities) if each in _BY_CAPABILITY}
-    return asked.pop() if len(asked) == 1 else None
+    return asked.pop() if len(asked) == 1 else _of_address(terminus.address)
 
 
-def node_of_message(message: Buffer) -> Role | None:
-    """The role that a message's annotation requests for its address; None without the annotation."""
+def node_of_message(message: Buffer, address: str) -> Role | None:
+    """The role that a message's annotation or its address requests; None if they request none."""
     try:
         found = decode_annotations(message).get(_ANNOTATION)
     except DecodeError:
-        return None
-    return _BY_ANNOTATION.get(found) if isinstance(found, int) else None
+        found = None
+    role = _BY_ANNOTATION.get(found) if isinstance(found, int) else None
+    return role or _of_address(address)
+
+
+def _of_address(address: object) -> Role | None:
+    scheme = node_scheme(address)
+    return None if scheme is None else _BY_CAPABILITY[scheme]
 
 
 def another_node(record: Name) -> str:

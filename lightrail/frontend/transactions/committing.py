@@ -212,9 +212,8 @@ class Committing:
         connection = self._connection
         try:
             name = name_of(post.name)
-            record = await resolve(
-                connection, name, Right.SEND, connection.client.owner, node_of_message(post.payloads[0])
-            )
+            role = node_of_message(post.payloads[0], post.name)
+            record = await resolve(connection, name, Right.SEND, connection.client.owner, role)
         except ConditionError as error:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, str(error)) from None
         except ServiceError as error:

@@ -48,12 +48,22 @@ def test_capabilities_say_what_a_node_is(capabilities: Any, role: Role | None) -
     ],
 )
 def test_an_annotation_says_where_a_message_goes(value: Any, role: Role | None) -> None:
-    assert node_of_message(with_annotations(EMPTY, {Symbol("x-opt-jms-dest"): value})) is role
+    assert node_of_message(with_annotations(EMPTY, {Symbol("x-opt-jms-dest"): value}), "q") is role
 
 
 def test_a_message_without_the_annotation_says_nothing() -> None:
-    assert node_of_message(EMPTY) is None
-    assert node_of_message(b"\xff") is None
+    assert node_of_message(EMPTY, "q") is None
+    assert node_of_message(b"\xff", "q") is None
+
+
+@pytest.mark.parametrize(("address", "role"), [("queue://q", Role.QUEUE), ("topic://q", Role.ROUTER)])
+def test_an_address_of_active_mq_says_what_a_node_is(address: str, role: Role) -> None:
+    assert node_of(Source(address=address)) is node_of(Target(address=address)) is role
+    assert node_of(Target(address=address, capabilities=[Symbol("temporary-topic")])) is Role.ROUTER
+    assert node_of_message(EMPTY, address) is role
+    assert (
+        node_of_message(with_annotations(EMPTY, {Symbol("x-opt-jms-dest"): Byte(1)}), address) is Role.ROUTER
+    )
 
 
 def role_of(scene: Scene, name: str) -> Role:
@@ -69,8 +79,10 @@ def test_a_name_that_is_first_used_as_a_topic_becomes_a_router_for_both_ends() -
         session.attach("s", True, source=Source(), target=Target(address="sent", capabilities=topic))
         session.attach("r", False, source=Source(address="received", capabilities=topic), target=Target())
         session.attach("q", False, source=Source(address="plain"), target=Target())
+        session.attach("a", False, source=Source(address="topic://with-its-role"), target=Target())
         await client.turn()
         assert role_of(scene, "sent") is role_of(scene, "received") is Role.ROUTER
+        assert role_of(scene, "with-its-role") is Role.ROUTER
         assert role_of(scene, "plain") is Role.QUEUE
         assert len(scene.frontend.directory.subscriptions("received")) == 1
 

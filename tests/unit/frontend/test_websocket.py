@@ -217,6 +217,26 @@ def test_a_request_that_can_not_be_read_is_refused(fields: bytes) -> None:
     play(check)
 
 
+@pytest.mark.parametrize("version", [b"Sec-WebSocket-Version: 8\r\n", b""])
+def test_a_client_of_another_version_learns_the_version_that_is_served(version: bytes) -> None:
+    """RFC 6455 4.4."""
+
+    async def check(scene: Scene) -> None:
+        browser = Browser(scene)
+        browser.send_bytes(
+            b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: amqp\r\n"
+            + version
+            + b"\r\n"
+        )
+        await scene.settle()
+        head = refusal(browser)
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert b"\r\nsec-websocket-version: 13\r\n" in head.lower()
+
+    play(check)
+
+
 def test_pings_are_answered_unless_their_answers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WRITE_HIGH_WATER", 100)
 

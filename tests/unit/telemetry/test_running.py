@@ -6,6 +6,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightrail.model.certificates import not_after
+from lightrail.model.settings import Settings
 from lightrail.telemetry.metrics import gauge, registry
 from lightrail.telemetry.running import LAG_PERIOD_S, Running
 from tests.support.certificates import Authority
@@ -49,9 +50,11 @@ def test_ready_is_what_readyz_says() -> None:
 def test_the_end_of_the_certificate_is_shown_where_tls_is_served(tmp_path: Path) -> None:
     running = Running("frontend", lambda: 0)
     assert "lightrail_tls_certificate_expiry_seconds" not in running.text()
-    certificate = Authority(tmp_path).sign("localhost").certificate
-    running.serves_with(certificate)
-    assert running.certificate_ends_s == not_after(certificate)
+    signed = Authority(tmp_path).sign("localhost")
+    loop = asyncio.new_event_loop()
+    running.serve_tls(Settings(tls_certificate=signed.certificate, tls_key=signed.key), loop)
+    loop.close()
+    assert running.certificate_ends_s == not_after(signed.certificate)
     assert "lightrail_tls_certificate_expiry_seconds{" in running.text()
 
 

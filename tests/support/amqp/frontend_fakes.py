@@ -36,6 +36,8 @@ class FakeLink:
         self.session = SimpleNamespace(connection=SimpleNamespace(peer_open=None))
         self.rcv_settle_mode = 0
         self.attach: Any = None
+        self.peer_max_message_size = 0
+        self.passed_over: list[tuple[int, int]] | None = None
 
     def grant(self, credit: int) -> None:
         self.credit = credit

@@ -399,7 +399,7 @@ def test_4_4_2_deliveries_of_a_link_that_has_ended_roll_the_transaction_back(beg
     begun.expect(Detach)
     refused(client.discharge(txn), "amqp:transaction:rollback")
     assert others_see(begun, f"{queue}/out") == []
-    assert rest(begun, queue) == [(1, value(0))]
+    assert rest(begun, queue) == [(0, value(0))]
 
 
 # --- 4.3 the end of the control link ---------------------------------------------------------------------

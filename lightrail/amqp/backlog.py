@@ -45,6 +45,11 @@ class Backlog:
         self.delivery_id = 0
         """Id of that message, once its first frame is written."""
 
+    @property
+    def is_passed_over(self) -> bool:
+        """Whether it stands for the number of one message that is not sent."""
+        return not self.ends
+
     def start_of(self, index: int) -> int:
         """Offset in the blob where message `index` begins."""
         return self.ends[index - 1] - self.base if index else 0

@@ -101,6 +101,7 @@ class Link:
         "max_message_size",
         "name",
         "output_handle",
+        "passed_over",
         "peer_max_message_size",
         "properties",
         "rcv_settle_mode",
@@ -131,6 +132,9 @@ class Link:
         """Largest message that we accept, in bytes."""
         self.peer_max_message_size = 0
         """Largest message that the peer accepts, in bytes; 0 for any."""
+        self.passed_over: list[tuple[int, int]] | None = None
+        """Outgoing: numbers and sizes of larger messages, which send() adds instead of sending them; the
+        caller removes them. None: such a message ends the link (2.7.3)."""
         self.context: Any = None
         self.kept_bytes = 0
         """Bytes of the peer's attach that count for this link in `attach_bytes` of its session."""

@@ -51,7 +51,10 @@ class SendingLink(AgainSender):
     def limit(self) -> int:
         if self._again:
             return self.transmitted + max(0, self.credit - len(self._again) + self._again[0].is_begun)
-        return self.transmitted + self.credit
+        found = self.transmitted + self.credit
+        if self.passed_over is not None and self._backlog is not None:
+            found += sum(entry.is_passed_over for entry in self._backlog)
+        return found
 
     @property
     def backlog(self) -> int:
@@ -163,8 +166,15 @@ class SendingLink(AgainSender):
         if not count:
             return
         largest = self.peer_max_message_size
-        if largest and ends[count - 1] - base > largest and self._oversized(count, ends, base, largest):
-            return
+        if largest and ends[count - 1] - base > largest:
+            large = _larger(ends[:count], base, largest)
+            if large and self.passed_over is None:
+                text = f"expected messages of at most {largest} bytes (max-message-size), found larger ones"
+                self.fail(LinkProtocolError(conditions.MESSAGE_SIZE_EXCEEDED, text), errant=False)
+                return
+            if large:
+                self._send_beside(large, ends[:count], blob, base, settled, message_format, state)
+                return
         if type(blob) is not bytes and not (type(blob) is memoryview and blob.readonly):
             blob = bytes(memoryview(blob)[: ends[count - 1] - base])
         self.sent += count
@@ -176,17 +186,38 @@ class SendingLink(AgainSender):
         else:
             self._backlog.append(entry)
 
-    def _oversized(self, count: int, ends: Sequence[int], base: int, largest: int) -> bool:
-        """Whether a message is larger than the peer accepts (2.7.3); detaches the link if so."""
-        start = base
-        for index in range(count):
-            size = ends[index] - start
-            start = ends[index]
-            if size > largest:
-                text = f"expected messages of at most {largest} bytes (max-message-size), found one of {size}"
-                self.fail(LinkProtocolError(conditions.MESSAGE_SIZE_EXCEEDED, text), errant=False)
-                return True
-        return False
+    def _send_beside(
+        self,
+        large: Sequence[int],
+        ends: Sequence[int],
+        blob: bytes | bytearray | memoryview,
+        base: int,
+        settled: bool,
+        message_format: int,
+        state: Any,
+    ) -> None:
+        """Send messages but for `large`, whose numbers are passed over."""
+        assert self.passed_over is not None
+        view, first = memoryview(blob), 0
+        for index in (*large, len(ends)):
+            start = ends[first - 1] if first else base
+            if index > first:
+                part = view[start - base : ends[index - 1] - base].toreadonly()
+                self.send(index - first, ends[first:index], part, start, settled, message_format, state)
+                start = ends[index - 1]
+            if index < len(ends):
+                self.passed_over.append((self.sent, ends[index] - start))
+                self._pass_over()
+            first = index + 1
+
+    def _pass_over(self) -> None:
+        """Use up the next number, behind the messages that wait, without a delivery or credit."""
+        self.sent += 1
+        self._limit_max += 1
+        if self._backlog is None:
+            self.transmitted += 1
+        else:
+            self._backlog.append(Backlog(1, (), b"", 0, False, 0))
 
     def pump(self) -> None:
         backlog = self._backlog
@@ -198,7 +229,9 @@ class SendingLink(AgainSender):
             return
         done = 0
         for entry in backlog:
-            if not self._transmit(entry):
+            if entry.is_passed_over:
+                self.transmitted += 1
+            elif not self._transmit(entry):
                 break
             done += 1
         if done == len(backlog):
@@ -348,3 +381,9 @@ class SendingLink(AgainSender):
 
     def forget_sent(self, first: int, last: int) -> None:
         self.session.outgoing.take_numbered(self, first, last)
+
+
+def _larger(ends: Sequence[int], base: int, largest: int) -> list[int]:
+    """The indexes of messages above a size."""
+    starts = (base, *ends)
+    return [index for index, end in enumerate(ends) if end - starts[index] > largest]

@@ -237,7 +237,7 @@ class AwaitedConsumers:
         attached = queue.machine.contents.consumers.by_id.get(found.id)
         resumes = opening.suspended_ms is not None and former.suspended_ms is not None
         if not (resumes and opening.recovers and attached and _asks_the_same(opening, former)):
-            self.release(found, now_ms)
+            self.release(found, now_ms, is_given_up=not opening.recovers)
             return None
         opening.terminus = former.terminus
         self._drop(found)
@@ -280,18 +280,26 @@ class AwaitedConsumers:
 
     # --- they go ---------------------------------------------------------------------------------------
 
-    def release(self, found: AwaitedConsumer, now_ms: int) -> None:
+    def release(self, found: AwaitedConsumer, now_ms: int, *, is_given_up: bool = False) -> None:
         """Returns the deliveries of a consumer that no link took over, as its link ended.
 
         Deliveries that it locked under a key stay locked.
+
+        Args:
+            is_given_up: whether the client has no state of them: then an end in order remains one. Otherwise
+                it may have worked on them since, to settle them when it resumes the link.
         """
+        if found.ending is Ending.BY_CLIENT and not is_given_up:
+            found.ending = Ending.BY_BROKER
         self._detach(found, now_ms, lost=True)
 
-    def release_client_link(self, queue: Queue, client_link: str, now_ms: int) -> None:
+    def release_client_link(
+        self, queue: Queue, client_link: str, now_ms: int, *, is_given_up: bool = False
+    ) -> None:
         """Releases the consumer of a client's link that the client has attached on another connection."""
         found = self._by_client_link.get((queue, client_link))
         if found is not None:
-            self.release(found, now_ms)
+            self.release(found, now_ms, is_given_up=is_given_up)
 
     def of(self, queue: Queue) -> dict[Key, int]:
         """The numbers of the awaited consumers of a queue in its machine."""

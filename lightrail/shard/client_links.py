@@ -89,7 +89,7 @@ class ClientLinks:
             self._end(former, recovers, now_ms)
             former.peer.end_link(former.link, stolen)
         if opening.steals and not recovers:
-            self._awaited.release_client_link(queue, client_link, now_ms)
+            self._awaited.release_client_link(queue, client_link, now_ms, is_given_up=True)
         return True
 
     def add(self, queue: Queue, client_link: str, opened: Opened) -> None:

@@ -44,6 +44,7 @@ class FrontendCounts:
         "messages_refused",
         "messages_released",
         "messages_routed",
+        "messages_too_large",
         "messages_unroutable",
         "outcomes",
         "scanner_compiled",
@@ -86,6 +87,7 @@ class FrontendCounts:
     messages_refused: int
     messages_released: int
     messages_routed: int
+    messages_too_large: int
     messages_unroutable: int
     scanner_compiled: int
     sessions: int
@@ -127,6 +129,11 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     ),
     counter(
         "lightrail_messages_routed", "Copies of messages that routers sent to queues.", "messages_routed"
+    ),
+    counter(
+        "lightrail_messages_too_large",
+        "Messages above the max-message-size of a receiver, which were kept for other receivers.",
+        "messages_too_large",
     ),
     counter(
         "lightrail_messages_unroutable",

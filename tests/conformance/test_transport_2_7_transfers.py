@@ -15,9 +15,11 @@ from lightrail.amqp.performatives import (
     Flow,
     Rejected,
     Released,
+    Source,
     TransactionalState,
     Transfer,
 )
+from lightrail.amqp.values import Symbol
 from tests.support.amqp.frame_peer import WINDOW, Peer, frame, sender, transfers, value
 
 
@@ -213,13 +215,49 @@ def test_2_7_3_max_message_size(begun: Peer, queue: str) -> None:
     begun.error_of(Detach, "amqp:link:message-size-exceeded")
 
 
-def test_2_7_3_the_brokers_transfers_keep_to_our_max_message_size(begun: Peer, queue: str) -> None:
-    begun.put(queue, value("x" * 200))
-    begun.attach_receiver(queue, max_message_size=100)
-    begun.flow(1)
-    begun.error_of(Detach, "amqp:link:message-size-exceeded")
+@pytest.mark.parametrize("settled_by_us", [False, True], ids=["unsettled", "presettled"])
+@pytest.mark.parametrize("place", range(4))
+def test_2_7_3_a_message_above_our_max_message_size_stays_for_others_and_its_neighbours_arrive(
+    begun: Peer, queue: str, place: int, settled_by_us: bool
+) -> None:
+    small = [value(number) for number in range(3)]
+    large = value("x" * 200)
+    begun.put(queue, *small[:place], large, *small[place:])
+    begun.attach_receiver(queue, max_message_size=100, snd_settle_mode=1 if settled_by_us else 0)
+    begun.flow(3)
+    # It uses no credit, and the deliveries beside it have the numbers that the client counts.
+    assert [begun.delivery()[1] for _ in small] == small
+    if not settled_by_us:
+        begun.write(Disposition(role=True, first=0, last=2, settled=True, state=Accepted()))
+    begun.flow(10, 3, drain=True)
+    drained = begun.expect(Flow)
+    assert (drained.delivery_count, drained.link_credit) == (13, 0)
     begun.write(Detach(handle=0, closed=True))
-    assert len(contents(begun, queue, 1)) == 1
+    begun.expect(Detach)
+    assert contents(begun, queue, 1) == [large]
+
+
+def test_2_7_3_a_receiver_that_attaches_again_and_again_makes_no_dead_letters(
+    begun: Peer, queue: str
+) -> None:
+    large = value("x" * 200)
+    begun.put(queue, large, value(1))
+    for _ in range(12):
+        begun.attach_receiver(queue, max_message_size=100)
+        begun.flow(10)
+        assert begun.delivery()[1] == value(1)
+        begun.write(Detach(handle=0, closed=True))
+        begun.expect(Detach)
+    assert contents(begun, queue, 2) == [large, value(1)]
+
+
+def test_2_7_3_a_browser_passes_over_what_is_too_large(begun: Peer, queue: str) -> None:
+    begun.put(queue, value("x" * 200), value(1))
+    source = Source(address=queue, distribution_mode=Symbol("copy"))
+    begun.attach_receiver(queue, max_message_size=100, source=source)
+    begun.flow(10)
+    assert begun.delivery()[1] == value(1)
+    begun.nothing_before_echo()
 
 
 def test_2_7_5_a_transfer_against_the_direction_of_the_link(begun: Peer, queue: str) -> None:

@@ -140,9 +140,8 @@ class ConsumerLink(RetirableConsumer):
         resumes = self.options.resume = self._owner.resumes(self.number)
         if not resumes:
             self.settlements.forget(self._window.next)
-        self._owner.post(
-            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=self.options.encode())
-        )
+        body = self.settlements.opening()
+        self._owner.post(frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=body))
         self.settlements.repeat()
         self._window.withdraw()
         self._credit_bytes = self._used_bytes = 0
@@ -186,8 +185,7 @@ class ConsumerLink(RetirableConsumer):
         # One byte more than received: the mean size of empty messages must not approach 0.
         mean = (size + 1) / count
         self._mean_size += (mean - self._mean_size) * 0.25 if self._mean_size else mean
-        if not self._presettled:
-            self.settlements.add(count, size)
+        self._limit += self.settlements.sent(number, count, size)
         counts = self._counts
         counts.messages_delivered += count
         counts.message_bytes_delivered += size

@@ -5,10 +5,12 @@ shard has the outcome on disk: a confirmed delivery is never delivered again.
 """
 
 import json
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from lightrail.amqp.events import RELEASED, Outcome
+from lightrail.amqp.events import ACCEPTED, RELEASED, Outcome
 from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Released
 from lightrail.amqp.values import Symbol
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from lightrail.wire.owner import Owner
 
 
+log = logging.getLogger("lightrail.frontend.links")
+
+ELSEWHERE: Final = Modified(undeliverable_here=True)
+"""The outcome of messages that the client does not accept, for other receivers."""
 LOST: Final = Rejected(
     error=AmqpError(
         condition=Symbol(conditions.MESSAGE_LOCK_LOST),
@@ -60,6 +66,7 @@ class Settlements:
         "_owner",
         "_presettled",
         "_unconfirmed",
+        "_warned",
         "confirms_plainly",
         "count",
         "held",
@@ -78,6 +85,9 @@ class Settlements:
         self._number = number
         self._options = options
         self._presettled = options.presettled
+        link.passed_over = []
+        self._warned = False
+        """Whether the log has a line about a message that is too large for the client."""
         self.is_closed = False
         """Whether the link has ended."""
         self.is_returned = False
@@ -105,6 +115,47 @@ class Settlements:
         size += limits.UNSETTLED_SLICE_BYTES
         self._bytes += size
         self._connection.unsettled_bytes += size
+
+    def opening(self) -> bytes:
+        """The body of the frame that opens the consumer.
+
+        A message that is too large for the client returns to its queue, so the shard settles none by itself.
+        """
+        options = self._options
+        if self._presettled and self._link.peer_max_message_size:
+            options = replace(options, presettled=False)
+        return options.encode()
+
+    def sent(self, number: int, count: int, size: int) -> int:
+        """Counts a slice that was passed to the link; returns how many of its messages were too large."""
+        if not self._presettled:
+            self.add(count, size)
+        large = self._link.passed_over
+        passed_over = len(large) if large else 0
+        if large:
+            self._return_large(large)
+        if self._presettled and self._link.peer_max_message_size:
+            self._post(number, number + count - 1, ACCEPTED, 0)
+        return passed_over
+
+    def _return_large(self, large: list[tuple[int, int]]) -> None:
+        """Returns messages that are too large for the client to the queue, for other receivers."""
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "a message of %d bytes was not sent to %s, a receiver of %s: it accepts up to %d bytes "
+                "(max-message-size); the message stays in the queue for other receivers",
+                large[0][1],
+                self._options.label,
+                self._options.queue,
+                self._link.peer_max_message_size,
+            )
+        self._counts.messages_too_large += len(large)
+        for number, _ in large:
+            if not self._presettled:
+                self._remove(1)
+            self._post(number, number, ELSEWHERE, 0)
+        large.clear()
 
     def outcome(self, event: Outcome) -> None:
         """Sends the client's outcome for a range of deliveries to the shard."""

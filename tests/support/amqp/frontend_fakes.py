@@ -40,6 +40,8 @@ class FakeLink:
         self.rcv_settle_mode = 0
         self.attach: Any = None
         self.state = ATTACHED
+        self.peer_max_message_size = 0
+        self.passed_over: list[tuple[int, int]] | None = None
 
     def grant(self, credit: int) -> bool:
         self.credit = credit

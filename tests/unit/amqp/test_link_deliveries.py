@@ -327,6 +327,31 @@ def test_a_message_larger_than_the_peer_takes_detaches_and_is_told_with_the_next
     assert peer.credit(link, 5) == []
 
 
+@pytest.mark.parametrize("window", [0, 100])
+def test_messages_larger_than_the_peer_takes_are_passed_over_where_the_caller_looks(window: int) -> None:
+    peer = opened()
+    link = peer.receiver(max_message_size=20, credit=0)
+    peer.credit(link, 3, incoming_window=window)
+    link.passed_over = []
+    small, large = data(b"x" * 15), data(b"x" * 16)
+    ends, blob = [], b""
+    for message in (large, small, large, large, small):
+        blob += message
+        ends.append(len(blob) + 7)
+    link.send(3, ends[:3], blob[: ends[2] - 7], 7)
+    assert link.limit == 5
+    link.send(2, ends[3:], blob[ends[2] - 7 :], ends[2])
+    assert link.passed_over == [(0, len(large)), (2, len(large)), (3, len(large))]
+    assert link.limit == 6
+    # They use neither credit nor delivery-ids, and their numbers are those of no delivery.
+    if not window:
+        peer.credit(link, 3, incoming_window=100)
+    assert [payload for _, payload in peer.hear()] == [small, small]
+    assert (link.backlog, link.credit, link.delivery_count) == (0, 1, 2)
+    outcomes = peer.say(Disposition(role=True, first=0, last=1, settled=True, state=Accepted()))
+    assert [(each.first, each.last) for each in outcomes] == [(1, 1), (4, 4)]
+
+
 def test_the_rest_of_a_delivery_that_was_refused_is_dropped() -> None:
     peer = opened(max_message_size=50)
     peer.sender()

@@ -27,7 +27,7 @@ from lightrail.cluster.users import UserRecord
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.model.placement import Placement
-from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
+from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, deliver
 from tests.support.amqp.frontend_scene import Client, Scene, play
 from tests.support.now import now
@@ -298,7 +298,7 @@ def test_answers_that_come_after_the_end_find_nobody() -> None:
     play(test)
 
 
-def test_a_message_that_is_larger_than_the_receiver_takes_ends_its_link() -> None:
+def test_a_message_that_is_larger_than_the_receiver_takes_returns_and_its_neighbours_are_sent() -> None:
     async def test(scene: Scene) -> None:
         client = scene.client()
         session = await client.open()
@@ -314,12 +314,20 @@ def test_a_message_that_is_larger_than_the_receiver_takes_ends_its_link() -> Non
         await client.turn()
         (consumer,) = scene.shard.consumers.values()
         consumer.deliver(slice_of(0, 1, 200), 0, 1)
+        consumer.deliver(slice_of(1, 1, 50), 1, 1)
         await client.turn()
-        (detached,) = client.take(events.Detached)
-        assert detached.error is not None
-        assert detached.error.condition == conditions.MESSAGE_SIZE_EXCEEDED
-        assert scene.shard.closed == [("consumer", 1)]
-        assert scene.links_attached() == 0
+        (transfers,) = client.take(events.Transfers)
+        assert [len(each) for each in transfers.payloads] == [50]
+        (said,) = scene.shard.take(Kind.SETTLE)
+        detail = SettleDetail.decode(said.body)
+        assert (said.number, said.count, detail.undeliverable_here, detail.delivery_failed) == (
+            0,
+            1,
+            True,
+            False,
+        )
+        assert scene.frontend.counts.messages_too_large == 1
+        assert scene.links_attached() == 1
 
     play(test)
 

@@ -187,16 +187,27 @@ def test_after_the_time_of_a_lost_frontend_no_failed_delivery_is_counted() -> No
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"recovers": False}, {"suspended_ms": None}, {"priority": 3}, {"default_failed": False}],
+    ("options", "shown"),
+    [
+        # The client has no state of these deliveries, and had ended the link in order.
+        ({"recovers": False}, 0),
+        ({"suspended_ms": None}, 0),
+        # It may have worked on them since: they are marked.
+        ({"priority": 3}, 1),
+        ({"default_failed": False}, 1),
+    ],
     ids=["no map", "not resumable", "another priority", "another outcome"],
 )
-def test_an_attach_that_does_not_go_on_releases_what_was_kept(options: dict[str, Any]) -> None:
+def test_an_attach_that_does_not_go_on_releases_what_was_kept(options: dict[str, Any], shown: int) -> None:
     scene = scene_of()
     peer = suspended(scene)
     peer.consume(5, "q", 4, **opening(**options))
     scene.settle_down()
-    assert [(each.number, each.attempts) for each in delivered(peer, 5)] == [(0, 1), (1, 1), (2, 0), (3, 0)]
+    found = [(each.number, each.attempts) for each in delivered(peer, 5)]
+    assert found == [(0, shown), (1, shown), (2, 0), (3, 0)]
+    queue = scene.engine._queues.find("q")
+    assert queue is not None
+    assert all(not run.attempts for run in queue.machine.contents.runs())
 
 
 def test_a_link_that_its_frontend_opens_again_begins_anew() -> None:

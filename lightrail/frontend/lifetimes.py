@@ -116,6 +116,17 @@ class Lifetimes:
             elif _is_part(record.owner, owner):
                 self.expire(record)
 
+    def is_ending(self, record: Name) -> bool:
+        """Whether the name is about to be deleted, and may be made anew after that."""
+        return self._due.get(record.name) == record.created
+
+    async def end_of(self, record: Name) -> None:
+        """Waits for the deletion of a name, no longer than limits.ATTACH_REPEATED_MS."""
+        for _ in range(limits.ATTACH_REPEATED_MS // limits.ATTACH_AGAIN_MS):
+            if not self.is_ending(record):
+                return
+            await asyncio.sleep(limits.ATTACH_AGAIN_MS / 1000)
+
     def unused(self, name: str) -> None:
         """The last link of this process to a name has ended."""
         node = self._nodes.get(name)

@@ -187,7 +187,7 @@ class Links(KnownNumbers):
         peer.moved.pop(link, None)
         earlier = peer.consumers.get(link)
         if earlier is not None:
-            self.close_consumer(earlier, now_ms)
+            self.close_consumer(earlier, now_ms, stolen=True)
         awaited = self.awaited.take(peer, link, queue, body, now_ms)
         if awaited is not None:
             self._adopt(awaited, peer, link, body, now_ms)
@@ -263,7 +263,7 @@ class Links(KnownNumbers):
             command = commands.Lose(consumer.id) if lost or stolen else commands.Detach(consumer.id)
             self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
             self._performer.touched[queue] = None
-            self.last_consumers.left(queue, now_ms, lost=lost)
+            self.last_consumers.left(queue, now_ms, lost=lost, replaced=stolen)
 
     def send_away(self, queue: Queue) -> None:
         """Sends MOVED to all links of a queue.

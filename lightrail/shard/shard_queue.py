@@ -39,6 +39,7 @@ class Queue:
         "due_ms",
         "id",
         "index",
+        "is_closing",
         "machine",
         "mark_ahead",
         "mark_asked",
@@ -68,6 +69,8 @@ class Queue:
         self.captured = captured
         """Whether all events of its messages are recorded, also of transient ones."""
         self.ownership = ownership
+        self.is_closing = False
+        """Whether its deletion was requested: no link is opened any more."""
         self.resident = 0
         self.index = 0
         self.parked: Sequence[Waiting] | None = None

@@ -12,7 +12,7 @@ not notified of the end of messages and of links of other frontends.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,7 +44,9 @@ class UsageOfNodes(Protocol):
     def forget(self, name: str) -> None:
         """A node was deleted."""
 
-    def of(self, name: str, is_over: Callable[[Usage], bool]) -> Awaitable[Usage | None]:
+    def of(
+        self, name: str, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
+    ) -> Awaitable[Usage | None]:
         """The usage of a node, or enough of it to know that it is not over; None if it is not known."""
 
 
@@ -57,6 +59,13 @@ class Node:
     """Owner id of the link that created it."""
     is_left: bool = False
     """Whether that link has ended."""
+
+    @property
+    def closes_without(self) -> Sequence[str]:
+        """What it has none of when it is deleted."""
+        if isinstance(self.policy, DeleteOnNoLinks):
+            return ("links",)
+        return ("messages",) if isinstance(self.policy, DeleteOnNoMessages) else ("links", "messages")
 
     def is_over(self, usage: Usage) -> bool:
         if isinstance(self.policy, DeleteOnNoLinks):
@@ -163,9 +172,11 @@ class Lifetimes:
     async def _check(self, name: str) -> None:
         """Deletes a dynamic node whose lifetime is over."""
         node = self._nodes.get(name)
-        usage = await self._usage.of(name, node.is_over) if node is not None else None
+        if node is None:
+            return
+        usage = await self._usage.of(name, node.is_over, node.closes_without)
         record = self._service.directory.find(name)
-        if node is not None and usage is not None and record is not None and node.is_over(usage):
+        if usage is not None and record is not None and node.is_over(usage):
             self.expire(record)
 
     def expire_all(self) -> None:

@@ -6,10 +6,14 @@ again if the name remains. From the request on no link is opened at the queue: a
 would send would be lost. Its frontend attaches it again, to the queue that is made anew.
 """
 
+from typing import Final
+
 from lightrail.model import limits
 from lightrail.namespace.records import Name
 from lightrail.shard.declarations import LAST_CONSUMER
 from lightrail.shard.shard_queue import Queue
+
+FOR_GOOD: Final = 1 << 62
 
 
 class LastConsumers:
@@ -63,7 +67,7 @@ class LastConsumers:
         elif self._due_ms[queue] <= now_ms and not consumers.departed:
             # A consumer that has departed still has locked messages.
             self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
-            queue.is_closing = True
+            queue.closed_until_ms = FOR_GOOD
             self._expired.append(queue.record)
 
     def take_expired(self, now_ms: int) -> list[Name]:

@@ -35,11 +35,11 @@ class Queue:
 
     __slots__ = (
         "captured",
+        "closed_until_ms",
         "delivered",
         "due_ms",
         "id",
         "index",
-        "is_closing",
         "machine",
         "mark_ahead",
         "mark_asked",
@@ -69,8 +69,8 @@ class Queue:
         self.captured = captured
         """Whether all events of its messages are recorded, also of transient ones."""
         self.ownership = ownership
-        self.is_closing = False
-        """Whether its deletion was requested: no link is opened any more."""
+        self.closed_until_ms = 0
+        """No link is opened before, as the queue is about to be deleted."""
         self.resident = 0
         self.index = 0
         self.parked: Sequence[Waiting] | None = None

@@ -459,6 +459,31 @@ def test_a_link_is_not_opened_at_a_queue_that_is_about_to_be_deleted() -> None:
     assert len(peer.refusals) == 2
 
 
+@pytest.mark.parametrize(
+    ("closes_without", "is_closed"),
+    [([], False), (["links"], True), (["messages"], False), (["links", "messages"], False)],
+)
+def test_a_frontend_that_deletes_an_unused_node_lets_no_link_in_meanwhile(
+    closes_without: list[str], is_closed: bool
+) -> None:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, [b"a"])
+    peer.ask("queue", queue="q", closes_without=["links"])
+    peer.consume(2, "q")
+    peer.close_consumer(2)
+    peer.close_producer(1)
+    assert peer.refusals == []
+    peer.ask("queue", queue="q", closes_without=closes_without)
+    peer.consume(3, "q")
+    assert [refusal.condition for _, _, refusal in peer.refusals] == is_closed * [conditions.RESOURCE_DELETED]
+    # The frontend was lost before it deleted the node.
+    scene.tick(limits.NODE_CLOSED_MS)
+    peer.consume(4, "q")
+    assert len(peer.refusals) == is_closed
+
+
 def test_a_queue_whose_policy_changes_before_it_is_deleted_is_kept() -> None:
     scene = Scene()
     names_of(scene).give("q", Policy.parse({"role": "queue", "lifetime": "last_consumer"}))

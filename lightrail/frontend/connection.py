@@ -311,10 +311,7 @@ class ClientConnection(WebSocketConnection):
     # --- the end ---------------------------------------------------------------------------------------
 
     def close(self, condition: str, description: str, info: dict[Symbol, Any] | None = None) -> None:
-        """Ends the connection with a close that has a condition and the reason, and its links at once.
-
-        Everything that the client sends from now on is dropped (2.4.6), so no answer is waited for.
-        """
+        """Ends the connection with a close, and its links: the client's frames are dropped now (2.4.6)."""
         if self.amqp is not None and not self.amqp.closed:
             self.amqp.close(condition, description, info)
             self._end_links(Ending.BY_BROKER)

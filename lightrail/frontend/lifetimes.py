@@ -12,7 +12,7 @@ not notified of the end of messages and of links of other frontends.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,7 +44,9 @@ class UsageOfNodes(Protocol):
     def forget(self, name: str) -> None:
         """A node was deleted."""
 
-    def of(self, name: str, is_over: Callable[[Usage], bool]) -> Awaitable[Usage | None]:
+    def of(
+        self, name: str, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
+    ) -> Awaitable[Usage | None]:
         """The usage of a node, or enough of it to know that it is not over; None if it is not known."""
 
 
@@ -57,6 +59,13 @@ class Node:
     """Owner id of the link that created it."""
     is_left: bool = False
     """Whether that link has ended."""
+
+    @property
+    def closes_without(self) -> Sequence[str]:
+        """What it has none of when it is deleted."""
+        if isinstance(self.policy, DeleteOnNoLinks):
+            return ("links",)
+        return ("messages",) if isinstance(self.policy, DeleteOnNoMessages) else ("links", "messages")
 
     def is_over(self, usage: Usage) -> bool:
         if isinstance(self.policy, DeleteOnNoLinks):
@@ -116,6 +125,17 @@ class Lifetimes:
             elif _is_part(record.owner, owner):
                 self.expire(record)
 
+    def is_ending(self, record: Name) -> bool:
+        """Whether the name is about to be deleted, and may be made anew after that."""
+        return self._due.get(record.name) == record.created
+
+    async def end_of(self, record: Name) -> None:
+        """Waits for the deletion of a name, no longer than limits.ATTACH_REPEATED_MS."""
+        for _ in range(limits.ATTACH_REPEATED_MS // limits.ATTACH_AGAIN_MS):
+            if not self.is_ending(record):
+                return
+            await asyncio.sleep(limits.ATTACH_AGAIN_MS / 1000)
+
     def unused(self, name: str) -> None:
         """The last link of this process to a name has ended."""
         node = self._nodes.get(name)
@@ -152,9 +172,11 @@ class Lifetimes:
     async def _check(self, name: str) -> None:
         """Deletes a dynamic node whose lifetime is over."""
         node = self._nodes.get(name)
-        usage = await self._usage.of(name, node.is_over) if node is not None else None
+        if node is None:
+            return
+        usage = await self._usage.of(name, node.is_over, node.closes_without)
         record = self._service.directory.find(name)
-        if node is not None and usage is not None and record is not None and node.is_over(usage):
+        if usage is not None and record is not None and node.is_over(usage):
             self.expire(record)
 
     def expire_all(self) -> None:

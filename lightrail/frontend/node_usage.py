@@ -8,7 +8,7 @@ A shard that was lost counts the links that frontends have opened again. While s
 usage is not known.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.coordinator import CoordinatorError
@@ -60,12 +60,26 @@ class NodeUsage:
         """A node was deleted."""
         self._counted.pop(name, None)
 
-    async def of(self, name: str, is_over: Callable[[Usage], bool]) -> Usage | None:
+    async def of(
+        self, name: str, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
+    ) -> Usage | None:
         """The usage of a followed node, or enough of it to know that it is not over; None if it is not known.
+
+        If the node is to be deleted, its queues open no link for limits.NODE_CLOSED_MS: such a link would be
+        attached, and then end with the node.
 
         Args:
             is_over: whether a node with this usage is to be deleted; more usage never makes it so.
+            closes_without: what a node that is to be deleted has none of: `links`, `messages`.
         """
+        found = await self._count(name, is_over, {})
+        if found is None or not is_over(found):
+            return found
+        return await self._count(name, is_over, {"closes_without": [*closes_without]})
+
+    async def _count(
+        self, name: str, is_over: Callable[[Usage], bool], fields: dict[str, Any]
+    ) -> Usage | None:
         if not self._counts_all(name):
             return None
         total = Usage(0, 0)
@@ -75,7 +89,7 @@ class NodeUsage:
                 if self._shards.placement(queue) is None:
                     # It was deleted a moment ago, or is being created; a request would place it again.
                     return None
-                found = (await self._ask(queue, "queue", {})).fields
+                found = (await self._ask(queue, "queue", fields)).fields
                 links = int(found["consumer_count"]) + int(found["producer_count"])
                 stores = queue != names.senders_name(name)
                 messages = sum(int(found.get(state, 0)) for state in STATES) if stores else 0

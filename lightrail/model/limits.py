@@ -252,6 +252,12 @@ client may have the answer to its close while its frontend deletes the claim."""
 YIELD_MS: Final = 500
 """A link that its client attaches anew waits so long for the frontend that still has it open: outcomes of the
 client may be on their way from there."""
+ATTACH_AGAIN_MS: Final = 25
+"""An attach whose name is deleted meanwhile is repeated at this interval."""
+ATTACH_REPEATED_MS: Final = 5_000
+"""For so long; then its client is asked to attach again."""
+NODE_CLOSED_MS: Final = 2_000
+"""No link is opened for so long at a dynamic node that its frontend is about to delete."""
 TAKEOVERS_AT_ONCE: Final = 500
 """Links that a shard opens in one turn in the place of former links of their clients: 10 to 20 ms."""
 NODE_LINKS_MAX: Final = 64

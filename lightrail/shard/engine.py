@@ -155,7 +155,7 @@ class Engine:
             output,
             self._answers.failure is None and self._store.pending and self._answers.is_awaited,
             reads,
-            self._last_consumers.take_expired(),
+            self._last_consumers.take_expired(now_ms),
             self.freezing.take_wanted(),
             self.deadline_ms,
         )

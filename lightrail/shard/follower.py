@@ -355,6 +355,7 @@ class Follower:
 
     def _change(self, queue: Queue, found: Name) -> None:
         """Applies the policy of its name to a queue."""
+        queue.closed_until_ms = 0
         effects = self._queues.change(queue, found, self._now_ms)
         self._performer.perform(queue, effects, self._now_ms)
         self._performer.touched[queue] = None

@@ -133,7 +133,7 @@ class Links(KnownNumbers):
             self._leave(former)
             former.peer.producers.pop(former.link, None)
             return
-        self.close_consumer(former, now_ms, for_good=not resumes)
+        self.close_consumer(former, now_ms, for_good=not resumes, replaced=True)
 
     def open_router(self, peer: Peer, link: int, next_number: int) -> None:
         """Opens a frontend's link that sends to sets of queues; `next_number` as in `Numbered`."""
@@ -186,7 +186,7 @@ class Links(KnownNumbers):
         peer.moved.pop(link, None)
         earlier = peer.consumers.get(link)
         if earlier is not None:
-            self.close_consumer(earlier, now_ms)
+            self.close_consumer(earlier, now_ms, stolen=True)
         awaited = self.awaited.take(peer, link, queue, body, now_ms)
         if awaited is not None:
             self._adopt(awaited, peer, link, body, now_ms)
@@ -249,6 +249,7 @@ class Links(KnownNumbers):
         *,
         lost: bool = False,
         for_good: bool = False,
+        replaced: bool = False,
     ) -> None:
         """Returns a consumer's deliveries, or suspends it for its client, unless it is closed `for_good`.
 
@@ -263,7 +264,7 @@ class Links(KnownNumbers):
             if not for_good and self.awaited.suspend(consumer, now_ms, ending):
                 return
             self._performer.detach(queue, consumer.id, ending, now_ms)
-            self.last_consumers.left(queue, now_ms, lost=lost)
+            self.last_consumers.left(queue, now_ms, lost=lost, replaced=replaced)
 
     def send_away(self, queue: Queue) -> None:
         """Sends MOVED to all links of a queue.

@@ -117,6 +117,8 @@ class Queues:
         """
         queue = self._by_name.get(name)
         if queue is not None and queue.is_serving and epoch & EPOCHS in (0, queue.epoch & EPOCHS):
+            if now_ms < queue.closed_until_ms:
+                return Refusal(conditions.RESOURCE_DELETED, f"{name} is being deleted; attach again")
             return queue
         elsewhere = self._elsewhere(name, queue, epoch)
         if elsewhere is not None:

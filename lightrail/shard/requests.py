@@ -4,7 +4,7 @@ Every operation is drawn in docs/formats/wire.md. An operation that changes a qu
 commit is on disk, like a batch; one that reads from disk is answered when the reader thread has finished.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from heapq import nsmallest
 from typing import Any, Final
@@ -129,11 +129,18 @@ class Requests:
 
     # --- figures ---------------------------------------------------------------------------------------
 
-    def _queue(self, _peer: Peer, _number: int, fields: Fields, _now_ms: int) -> Fields:
-        """All figures of one queue."""
+    def _queue(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
+        """All figures of one queue.
+
+        With `closes_without`, a list of `links` and `messages`, the caller deletes the queue if it has none
+        of these: then no link is opened there for a while.
+        """
         queue = self._named(fields)
         contents = queue.machine.contents
         gauges = contents.gauges
+        closes_without = fields.get("closes_without")
+        if closes_without and not self._has(queue, closes_without):
+            queue.closed_until_ms = max(queue.closed_until_ms, now_ms + limits.NODE_CLOSED_MS)
         consumers: list[Fields] = []
         for each in contents.consumers.by_id.values():
             if len(consumers) == limits.CONSUMERS_SHOWN_MAX:
@@ -169,6 +176,13 @@ class Requests:
             "producer_count": self._links.producer_count(queue),
             "consumers": consumers,
         }
+
+    def _has(self, queue: Queue, what: Sequence[str]) -> bool:
+        """Whether a queue has links, or messages, if they are listed."""
+        gauges = queue.machine.contents.gauges
+        links = gauges.consumers + self._links.producer_count(queue)
+        messages = gauges.ready + gauges.delayed + gauges.deferred + gauges.in_flight
+        return bool(links and "links" in what) or bool(messages and "messages" in what)
 
     def _many(self, _peer: Peer, _number: int, fields: Fields, _now_ms: int) -> Fields:
         """Figures of many queues: those of a list, or all of them in pages."""

@@ -35,6 +35,7 @@ class Queue:
 
     __slots__ = (
         "captured",
+        "closed_until_ms",
         "delivered",
         "due_ms",
         "id",
@@ -70,6 +71,8 @@ class Queue:
         self.captured = captured
         """Whether all events of its messages are recorded, also of transient ones."""
         self.ownership = ownership
+        self.closed_until_ms = 0
+        """No link is opened before, as the queue is about to be deleted."""
         self.resident = 0
         self.index = 0
         self.parked: Sequence[Waiting] | None = None

@@ -4,17 +4,18 @@ ROLES has one function per role; each is called with an Attach whose rights have
 link at a shard, or raises ConditionError.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from lightrail.amqp.decoder import Buffer
-from lightrail.amqp.link import Link
+from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.values import Symbol, UInt
 from lightrail.amqp.windows import MAPPED
-from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError
-from lightrail.frontend.errors import ConditionError
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.frontend.errors import ConditionError, unknown_name
 from lightrail.frontend.links import counted, dynamic, subscribing
 from lightrail.frontend.links.anonymous import (
     AddressProducer,
@@ -49,7 +50,7 @@ from lightrail.frontend.links.terminus import (
     terminus_of,
 )
 from lightrail.frontend.links.transfers import ProducerLink
-from lightrail.model import conditions, names
+from lightrail.model import conditions, limits, names
 from lightrail.model.policy import InvalidPolicyError, Role
 from lightrail.namespace.errors import LimitExceededError, ServiceError
 from lightrail.namespace.records import Right
@@ -61,17 +62,35 @@ if TYPE_CHECKING:
 log = logging.getLogger("lightrail.frontend.links.attaching")
 
 
-async def attach(connection: LinkContext, link: Link) -> None:
-    """Answers the attach of a client, at the latest after the answer of the shard."""
+async def attach(connection: LinkContext, link: Link, until_ms: int = 0) -> None:
+    """Answers the attach of a client, at the latest after the answer of the shard.
+
+    Args:
+        until_ms: until when it is repeated if its name is deleted meanwhile; 0 for the first attempt.
+    """
+    frontend = connection.frontend
+    if until_ms:
+        await asyncio.sleep(limits.ATTACH_AGAIN_MS / 1000)
+        if not connection.is_open or link.state != ATTACHING:
+            return
+    until_ms = until_ms or frontend.now_ms() + limits.ATTACH_REPEATED_MS
+
+    def again() -> None:
+        frontend.spawn(attach(connection, link, until_ms))
+
+    may_repeat = frontend.now_ms() < until_ms
     try:
-        await _attach(connection, link)
+        await _attach(connection, link, again if may_repeat else None)
         return
     except ConditionError as error:
+        if error.condition == conditions.RESOURCE_DELETED and may_repeat:
+            again()
+            return
         condition, description, info = error.condition, error.description, error.info
     except (ServiceError, InvalidPolicyError) as refusal:
         condition, description, info = _condition_of(refusal), str(refusal), None
     except CoordinatorError as error:
-        unknown = _unknown("this name", error)
+        unknown = unknown_name("this name", error)
         condition, description, info = unknown.condition, unknown.description, unknown.info
     except Exception:
         log.exception("an attach could not be processed")
@@ -89,22 +108,7 @@ def _condition_of(refusal: ServiceError | InvalidPolicyError) -> str:
     return conditions.PRECONDITION_FAILED
 
 
-def _unknown(what: str, error: CoordinatorError) -> ConditionError:
-    """The error for a name that can't be looked up now; the log has the reason, with addresses."""
-    log.warning("%s can't be looked up: %s", what, error)
-    if isinstance(error, CoordinatorFullError):
-        return ConditionError(
-            conditions.RESOURCE_LIMIT_EXCEEDED,
-            f"{what} can't be created now: etcd has no space left and takes no writes; an operator of "
-            "the broker has to free space. Names in use are not affected",
-        )
-    return ConditionError(
-        conditions.INTERNAL_ERROR,
-        f"{what} can't be looked up now: the coordinator does not answer; try again",
-    )
-
-
-async def _attach(connection: LinkContext, link: Link) -> None:
+async def _attach(connection: LinkContext, link: Link, again: Callable[[], None] | None) -> None:
     frontend = connection.frontend
     number = frontend.next_link()
     terms = Terms(f"{connection.client.session_owner(link.session)}/{number}")
@@ -114,6 +118,7 @@ async def _attach(connection: LinkContext, link: Link) -> None:
         await subscribing.look_up(Attach(connection, link, router, number, terms), queue, shared)
         return
     terminus = terminus_of(link)
+    terms.again = None if terminus.dynamic else again
     if terminus.dynamic:
         record = await dynamic.make(connection, link, terminus, terms.owner)
         if record.owner == terms.owner:
@@ -323,7 +328,7 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
     except (ServiceError, InvalidPolicyError) as refusal:
         raise ConditionError(_condition_of(refusal), str(refusal)) from None
     except CoordinatorError as error:
-        raise _unknown(address, error) from None
+        raise unknown_name(address, error) from None
     finally:
         if not connection.is_open:
             # A name with the lifetime of the connection may have been created after its end.

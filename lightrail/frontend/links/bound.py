@@ -60,6 +60,8 @@ class Terms:
 
     owner: str
     """Owner id of names that are deleted with the link."""
+    again: Callable[[], None] | None = None
+    """Attaches the link again if its name is deleted before its attach is answered."""
     offered: list[Symbol] = field(default_factory=list)
     """Capabilities that the answer offers."""
     filter: dict[Symbol, Any] | None = None

@@ -1,7 +1,7 @@
 """The bound links of one connection: answers their attaches, and closes their objects at their end."""
 
 import logging
-from collections.abc import Awaitable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +19,10 @@ from lightrail.wire.bodies import Refusal
 log = logging.getLogger("lightrail.frontend.links")
 
 LINK_DETACH: Final = Symbol("link-detach")
+
+
+DELETED: Final = (conditions.RESOURCE_DELETED, conditions.NOT_FOUND)
+"""A link that is attached at a known name ends so if the name is deleted at this moment."""
 
 
 class BoundLinks:
@@ -95,6 +99,10 @@ class BoundLinks:
         terms = self._terms.get(bound) if self._terms is not None else None
         return None if terms is None else terms.hold
 
+    def _again(self, bound: Bound | None) -> Callable[[], None] | None:
+        terms = self._terms.get(bound) if self._terms is not None and bound is not None else None
+        return None if terms is None else terms.again
+
     def _terms_of(self, link: Link) -> Terms:
         assert self._terms is not None
         return self._terms[link.context]
@@ -105,16 +113,18 @@ class BoundLinks:
         """Ends a link with its shard's reason, without closing the object of the link."""
         bound = link.context
         link.context = None
+        again = None if attached else self._again(bound)
         self._release(bound)
-        self._end(link, attached, refusal.condition, refusal.description)
+        self._end(link, attached, refusal.condition, refusal.description, again=again)
 
     def detach(
         self, link: Link, condition: str, description: str, info: dict[Symbol, Any] | None = None
     ) -> None:
         """Ends a link with an error, and closes the object of the link."""
         attached = link.state != ATTACHING
+        again = None if attached else self._again(link.context)
         self.close(link)
-        self._end(link, attached, condition, description, info)
+        self._end(link, attached, condition, description, info, again)
 
     def _end(
         self,
@@ -123,8 +133,12 @@ class BoundLinks:
         condition: str,
         description: str,
         info: dict[Symbol, Any] | None = None,
+        again: Callable[[], None] | None = None,
     ) -> None:
         if not self._connection.is_open:
+            return
+        if condition in DELETED and again is not None:
+            again()
             return
         if attached:
             link.detach(condition, description, info=info)

@@ -25,10 +25,14 @@ async def resolve(
 
     Raises ConditionError.
     """
+    frontend = connection.frontend
+    frontend.directory.refresh()
+    if frontend.lifetimes.is_ending(former := frontend.directory.get(name)):
+        await frontend.lifetimes.end_of(former)
     record, role = _find(connection, name, right, expected)
     if role is not None:
-        record = await connection.frontend.first_use(record.name, owner, role)
-    connection.frontend.guard.demand(connection.client, right, record)
+        record = await frontend.first_use(record.name, owner, role)
+    frontend.guard.demand(connection.client, right, record)
     return record
 
 

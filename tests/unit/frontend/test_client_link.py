@@ -20,10 +20,11 @@ def identity(
 ) -> str:
     """The identity of a link on which the client receives."""
     peer = Open(container_id=container, desired_capabilities=desires)
+    given: dict[str, Any] = {"address": "q", "timeout": 0} | fields
     link = SimpleNamespace(
         name="link",
         is_sender=True,
-        source=Source(**{"address": "q", "timeout": 0} | fields),
+        source=Source(**given),
         target=Target(),
         attach=Attach(name="link", handle=0, role=True, unsettled=unsettled),
         session=SimpleNamespace(connection=SimpleNamespace(peer_open=peer)),

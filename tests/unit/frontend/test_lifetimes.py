@@ -51,7 +51,9 @@ class Rig:
     def forget(self, name: str) -> None:
         self.followed.remove(name)
 
-    async def of(self, name: str, is_over: Callable[[Usage], bool]) -> Usage | None:
+    async def of(
+        self, name: str, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
+    ) -> Usage | None:
         assert name in self.followed
         self.asked.set()
         return self.usage

@@ -38,6 +38,8 @@ class Rig:
         self.shards = SimpleNamespace(moved=0, peers={0: self.peer}, placement=self.placement)
         self.figures: dict[str, dict[str, int]] = {}
         self.asked: list[str] = []
+        self.closed: list[str] = []
+        """Queues that were asked not to open links any more."""
         self.during: Callable[[], None] = lambda: None
         self.now_ms = 1_000
         self.usage = NodeUsage(
@@ -51,14 +53,19 @@ class Rig:
         return None if queue in self.unplaced else (0, 1)
 
     async def ask(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
-        assert (op, fields) == ("queue", {})
-        self.asked.append(queue)
+        assert op == "queue"
+        if fields:
+            assert fields == {"closes_without": ["links"]}
+            self.closed.append(queue)
+        else:
+            self.asked.append(queue)
         self.during()
         return Answer(EMPTY | self.figures.get(queue, {}), memoryview(b""))
 
     async def of(self, is_over: Callable[[Usage], bool] = always) -> Usage | None:
         self.asked.clear()
-        return await self.usage.of(NODE, is_over)
+        self.closed.clear()
+        return await self.usage.of(NODE, is_over, ["links"])
 
     async def topic(self, *keys: str) -> list[str]:
         """A topic with these subscriptions, whose queues are returned."""
@@ -106,6 +113,20 @@ def test_a_topic_has_those_of_its_subscriptions_and_its_senders() -> None:
             "elsewhere": {"consumer_count": 1_000, "ready": 1_000},
         }
         assert await rig.of() == (13, 7), "a queue that is not the topic's own has messages of its own"
+
+    play(check)
+
+
+def test_a_node_that_is_to_be_deleted_opens_no_link_any_more() -> None:
+    async def check(rig: Rig) -> None:
+        (queue,) = await rig.topic("a")
+        both = [names.senders_name(NODE), queue]
+        rig.figures[queue] = {"ready": 1}
+        assert await rig.of(lambda usage: not usage.messages) == (0, 1)
+        assert (rig.asked, rig.closed) == (both, [])
+        rig.figures.clear()
+        assert await rig.of() == (0, 0)
+        assert (rig.asked, rig.closed) == (both, both)
 
     play(check)
 

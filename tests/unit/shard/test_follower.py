@@ -10,7 +10,7 @@ import pytest
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.journal.record import Queue, QueueEvent
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.model.policy import QUEUE, Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY
@@ -437,6 +437,65 @@ def test_a_queue_goes_with_its_last_consumer() -> None:
         peer.ping()
         scene.tick(3_000)
     assert scene.wishes == ["q"]
+
+
+def test_a_link_is_not_opened_at_a_queue_that_is_about_to_be_deleted() -> None:
+    """What it would send would be confirmed, and then deleted; its frontend attaches it again."""
+    scene = Scene()
+    names_of(scene).give("q", Policy.parse({"role": "queue", "lifetime": "last_consumer"}))
+    peer = scene.peer()
+    peer.consume(1, "q")
+    peer.close_consumer(1)
+    # At once, not with the next tick.
+    assert scene.wishes == ["q"]
+    peer.produce(2, "q")
+    peer.consume(3, "q")
+    refused = [(link, refusal.condition) for link, _, refusal in peer.refusals]
+    assert refused == [(2, conditions.RESOURCE_DELETED), (3, conditions.RESOURCE_DELETED)]
+    names_of(scene).drop("q")
+    names_of(scene).give("q", Policy.parse({"role": "queue", "lifetime": "last_consumer"}))
+    scene.refresh()
+    peer.consume(4, "q")
+    assert len(peer.refusals) == 2
+
+
+@pytest.mark.parametrize(
+    ("closes_without", "is_closed"),
+    [([], False), (["links"], True), (["messages"], False), (["links", "messages"], False)],
+)
+def test_a_frontend_that_deletes_an_unused_node_lets_no_link_in_meanwhile(
+    closes_without: list[str], is_closed: bool
+) -> None:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, [b"a"])
+    peer.ask("queue", queue="q", closes_without=["links"])
+    peer.consume(2, "q")
+    peer.close_consumer(2)
+    peer.close_producer(1)
+    assert peer.refusals == []
+    peer.ask("queue", queue="q", closes_without=closes_without)
+    peer.consume(3, "q")
+    assert [refusal.condition for _, _, refusal in peer.refusals] == is_closed * [conditions.RESOURCE_DELETED]
+    # The frontend was lost before it deleted the node.
+    scene.tick(limits.NODE_CLOSED_MS)
+    peer.consume(4, "q")
+    assert len(peer.refusals) == is_closed
+
+
+def test_a_queue_whose_policy_changes_before_it_is_deleted_is_kept() -> None:
+    scene = Scene()
+    names_of(scene).give("q", Policy.parse({"role": "queue", "lifetime": "last_consumer"}))
+    peer = scene.peer()
+    peer.consume(1, "q")
+    peer.close_consumer(1)
+    names_of(scene).give("q", Policy.parse({"role": "queue"}))
+    scene.refresh()
+    peer.produce(2, "q")
+    peer.ping()
+    scene.tick(limits.PEER_SILENCE_MS)
+    assert (peer.refusals, scene.wishes) == ([], ["q"])
 
 
 def test_a_frontend_that_greets_again_does_not_cost_a_queue_its_life() -> None:

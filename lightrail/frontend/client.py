@@ -1,14 +1,20 @@
 """The client of a connection: its address, user, rights, and the owner ids of its names."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from lightrail.amqp.values import Symbol
 from lightrail.frontend.claims import Claims
 from lightrail.namespace.rights import Caller
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import SessionView
+    from lightrail.amqp.performatives import Open
 
 UNKNOWN = Caller("")
+PROTON_CHANNEL_MAX: Final = 32_767
+PROTON_MAX_FRAME_SIZES: Final = (16 * 1024, 32 * 1024)
+"""Of former versions, and of the present one."""
+PRODUCT: Final = Symbol("product")
 
 
 class Client:
@@ -52,3 +58,19 @@ class Client:
     def owns(self, owner: str) -> bool:
         """Whether names of this owner are deleted with the connection, or with a part of it."""
         return owner == self.owner or owner.startswith(self.owner + "/")
+
+
+def is_deaf_after_close(opened: "Open | None") -> bool:
+    """Whether a client does not answer a close with amqp:connection:forced, nor read its socket: Qpid Proton.
+
+    Its container for Python takes such a close for the end of the socket, and does not look whether that has
+    ended: it connects again when a write fails, or after its idle time-out (ADR 53). The end of the socket
+    without a close makes it connect at once. Proton is recognised by its defaults, and by the lack of the
+    product that other clients with such defaults have in the properties of their open.
+    """
+    return (
+        opened is not None
+        and opened.channel_max == PROTON_CHANNEL_MAX
+        and opened.max_frame_size in PROTON_MAX_FRAME_SIZES
+        and PRODUCT not in (opened.properties or ())
+    )

@@ -14,7 +14,7 @@ from lightrail.amqp.connection import Connection
 from lightrail.amqp.performatives import Coordinator
 from lightrail.amqp.phases import CLOSING, HEADER
 from lightrail.amqp.values import Symbol
-from lightrail.frontend.client import Client
+from lightrail.frontend.client import Client, is_deaf_after_close
 from lightrail.frontend.connections import ConnectionFrontend
 from lightrail.frontend.links.attaching import attach
 from lightrail.frontend.links.bound import Bound
@@ -214,8 +214,7 @@ class ClientConnection(WebSocketConnection):
         self.frontend.connections.remove(self)
         self.frontend.sole_connections.ended(self)
         self.frontend.deadlines.forget_ended()
-        self.deadline_ms = None
-        self.amqp = self.transport = None
+        self.deadline_ms = self.amqp = self.transport = None
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -234,8 +233,7 @@ class ClientConnection(WebSocketConnection):
     def flush(self) -> None:
         """Writes the engine's output, once per turn."""
         self._dirty = False
-        amqp = self.amqp
-        transport = self.transport
+        amqp, transport = self.amqp, self.transport
         if amqp is None or transport is None:
             return
         if amqp.events:
@@ -312,10 +310,15 @@ class ClientConnection(WebSocketConnection):
 
     def close(self, condition: str, description: str, info: dict[Symbol, Any] | None = None) -> None:
         """Ends the connection with a close, and its links: the client's frames are dropped now (2.4.6)."""
-        if self.amqp is not None and not self.amqp.closed:
-            self.amqp.close(condition, description, info)
-            self._end_links(Ending.BY_BROKER)
-            self.touch()
+        amqp = self.amqp
+        if amqp is None or amqp.closed:
+            return
+        if self.frontend.stopping and is_deaf_after_close(amqp.peer_open):
+            amqp.terminate(condition, description)
+        else:
+            amqp.close(condition, description, info)
+        self._end_links(Ending.BY_BROKER)
+        self.touch()
 
     def _end_links(self, ending: Ending) -> None:
         self._count_sessions(-self._sessions)
@@ -342,9 +345,6 @@ class ClientConnection(WebSocketConnection):
         self.frontend.connections.opened()
         if self.frontend.stopping:
             self.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
-
-    def _begun(self, event: events.Begun) -> None:
-        self._count_sessions(1)
 
     def _attached(self, event: events.Attached) -> None:
         if isinstance(event.link.target, Coordinator):
@@ -389,7 +389,7 @@ _HANDLERS: dict[type, Callable[[ClientConnection, Any], None]] = {
     events.SaslResponse: ClientConnection._sasl,
     events.OpenAsked: ClientConnection._open_asked,
     events.Opened: ClientConnection._opened,
-    events.Begun: ClientConnection._begun,
+    events.Begun: lambda connection, _: connection._count_sessions(1),
     events.Attached: ClientConnection._attached,
     events.Acquire: lambda connection, event: connection._all_transactions().acquire(event),
     events.Retire: lambda connection, event: connection._all_transactions().retire(event),

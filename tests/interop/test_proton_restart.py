@@ -1,15 +1,22 @@
 """What survives the end of the broker: durable messages, their order and state; how clients hear of it."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from proton import ConnectionException, Delivery, Event, Message, symbol
-from proton.utils import BlockingConnection, ConnectionClosed
+from proton.handlers import MessagingHandler
+from proton.reactor import Container
+from proton.utils import BlockingConnection
 
 from tests.support.amqp.proton_blocking import connected, drain, received, take
 from tests.support.amqp.proton_messages import assert_equal, messages
 from tests.support.amqp.proton_reactor import Client
 from tests.support.broker import Broker
+
+SOONER_THAN_A_HEARTBEAT_S = 10.0
+"""The broker asks for a heartbeat each 15 s."""
 
 
 def end(broker: Broker, how: str, connection: BlockingConnection) -> None:
@@ -116,12 +123,34 @@ def test_many_accepted_messages_survive_kill_in_the_middle(tmp_path: Path) -> No
         assert len(client.accepted) <= len(bodies) <= client.next
 
 
-def test_shut_down_closes_connections_with_a_condition(tmp_path: Path) -> None:
-    with Broker(tmp_path / "data") as broker, connected(broker.amqp) as connection:
-        connection.create_receiver("q")
-        broker.process.terminate()
-        with pytest.raises(ConnectionClosed) as closed:
-            connection.wait(lambda: False)
-        assert closed.value.condition == "amqp:connection:forced"
-        connection.close()
-        assert broker.process.wait(30) == 0
+class Reconnecting(MessagingHandler):
+    """A container with one idle receiver, which connects again by itself; it has no heartbeat of its own."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__()
+        self.broker = broker
+        self.opened = 0
+
+    def on_start(self, event: Event) -> None:
+        connection = event.container.connect(f"amqp://{self.broker.amqp}")
+        event.container.create_receiver(connection, "idle")
+
+    def on_link_opened(self, event: Event) -> None:
+        self.opened += 1
+        if self.opened == 1:
+            self.watchdog = event.container.schedule(SOONER_THAN_A_HEARTBEAT_S, self)
+            os.kill(self.broker.pid("frontend"), signal.SIGTERM)
+        else:
+            self.watchdog.cancel()
+            event.connection.close()
+
+    def on_timer_task(self, event: Event) -> None:
+        raise AssertionError("it does not notice that its connection has ended")
+
+
+def test_an_idle_container_connects_again_when_its_frontend_has_ended_in_order(tmp_path: Path) -> None:
+    """It does not look at its socket after a close, and writes a heartbeat after 15 s at the earliest."""
+    with Broker(tmp_path / "data") as broker:
+        client = Reconnecting(broker)
+        Container(client).run()
+        assert client.opened == 2

@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection as Engine
-from lightrail.amqp.link import Link
+from lightrail.amqp.link import ATTACHED, Link
 from lightrail.amqp.performatives import Accepted, Modified, Source, Target
 from lightrail.amqp.settings import ConnectionSettings
 
@@ -189,7 +189,7 @@ class _Served(asyncio.Protocol):
     def push(self) -> None:
         for link in self.outgoing:
             queue = self.broker.of(_address(link.source))
-            while queue and link.sent < link.limit:  # type: ignore[attr-defined]
+            while queue and link.state == ATTACHED and link.sent < link.limit:  # type: ignore[attr-defined]
                 payload = queue.popleft()
                 self.held[link][link.sent] = payload  # type: ignore[attr-defined]
                 link.send_one(payload)

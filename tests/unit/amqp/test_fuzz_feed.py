@@ -1,11 +1,13 @@
 """Whatever a peer sends, feed answers with events and lawful frames, in bounded time and memory."""
 
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightrail.amqp import events, frames
+from lightrail.amqp.errors import EndedError
 from lightrail.amqp.performatives import (
     Accepted,
     Attach,
@@ -118,7 +120,8 @@ def drive(peer: Peer, pieces: list[bytes], step: int) -> None:
                 event.link.settle(first, first + len(event.payloads) - 1)
             elif isinstance(event, events.Credit):
                 while sent < min(event.limit, 30) and event.link.sent < event.limit:  # type: ignore[attr-defined]
-                    event.link.send_one(data(b"z" * 400 * (sent % 3)))
+                    with suppress(EndedError):
+                        event.link.send_one(data(b"z" * 400 * (sent % 3)))
                     sent += 1
                 event.link.drained()
             elif isinstance(event, events.Outcome) and not event.settled:

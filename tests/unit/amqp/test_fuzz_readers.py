@@ -9,6 +9,7 @@ assertion, and `compare(seed)` repeats it.
 import random
 import struct
 from array import array
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import pytest
 
 from lightrail.amqp import compiled, events, frames, runs
 from lightrail.amqp import scanner as interpreted
+from lightrail.amqp.errors import EndedError
 from lightrail.amqp.performatives import (
     Accepted,
     Attach,
@@ -318,7 +320,8 @@ def answer(event: Any, mixes: bool, tags: bool, credit: int) -> None:
         for number in range(event.first_delivery_id, event.first_delivery_id + len(event.payloads)):
             event.link.settle(number, number, Rejected() if number % 5 == 0 else events.ACCEPTED)
     elif isinstance(event, events.Credit) and event.link.sent < min(event.limit, 20):  # type: ignore[attr-defined]
-        event.link.send_one(data(b"z" * 40))
+        with suppress(EndedError):
+            event.link.send_one(data(b"z" * 40))
     elif isinstance(event, events.Outcome) and not event.settled:
         event.link.settle_sent(event.first, event.last, event.state)
 

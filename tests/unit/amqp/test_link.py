@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from lightrail.amqp import events
-from lightrail.amqp.errors import LocalError
+from lightrail.amqp.errors import EndedError, LocalError
 from lightrail.amqp.link import DETACHED
 from lightrail.amqp.performatives import (
     Accepted,
@@ -199,8 +199,9 @@ def test_a_closing_detach_is_answered_when_the_caller_has_done_its_work() -> Non
     assert event == events.Detached(link, True, None, True)
     assert peer.hear() == []
     link.detach()
-    link.send_one(data(b"x"))
-    assert peer.hear() == [], "too late, and no misuse"
+    with pytest.raises(EndedError):
+        link.send_one(data(b"x"))
+    assert peer.hear() == []
     link.answer_close()
     link.answer_close()
     assert peer.hear() == [Detach(handle=0, closed=True)]
@@ -274,7 +275,8 @@ def test_our_detach_is_answered_by_the_peers() -> None:
     link = peer.receiver()
     link.detach("amqp:resource-deleted", "the queue is gone")
     assert conditions_of(peer.hear()) == [("detach", "amqp:resource-deleted")]
-    link.send_one(data(b"x"))
+    with pytest.raises(EndedError):
+        link.send_one(data(b"x"))
     link.settle_sent(0, 0)
     link.drained()
     assert peer.credit(link, 5) == []

@@ -6,6 +6,7 @@ import pytest
 from proton import Message
 
 from lightrail.amqp import events
+from lightrail.amqp.errors import EndedError
 from lightrail.amqp.performatives import Accepted, Disposition, End, TransactionalState, Transfer
 from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, session_of, split, transfer
 
@@ -310,7 +311,8 @@ def test_ending_the_session_ends_what_waits() -> None:
     link.send_one(data(b"x"))
     peer.say(End())
     peer.hear()
-    link.send_one(data(b"x"))
+    with pytest.raises(EndedError):
+        link.send_one(data(b"x"))
     assert peer.hear() == []
 
 

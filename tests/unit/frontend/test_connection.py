@@ -24,6 +24,7 @@ from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.users import UserRecord
+from lightrail.frontend.client import PROTON_CHANNEL_MAX, PROTON_MAX_FRAME_SIZES
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.model.placement import Placement
@@ -458,6 +459,31 @@ def test_over_tls_a_client_has_some_time_to_answer_before_the_socket_ends(
         assert not client.transport.closing
         later[-1]()
         assert client.transport.closing
+
+    play(test)
+
+
+@pytest.mark.parametrize("product", [{}, {Symbol("product"): "QpidJMS"}])
+@pytest.mark.parametrize("stopping", [True, False])
+def test_a_client_that_does_not_look_at_its_socket_after_a_close_gets_none_when_the_frontend_ends(
+    product: dict[Symbol, Any], stopping: bool
+) -> None:
+    async def test(scene: Scene) -> None:
+        settings = ConnectionSettings(
+            is_server=False,
+            container_id="client",
+            idle_time_out_ms=0,
+            channel_max=PROTON_CHANNEL_MAX,
+            max_frame_size=PROTON_MAX_FRAME_SIZES[-1],
+            properties=product,
+        )
+        client, _, _, _ = await both(scene, settings=settings)
+        scene.frontend.stopping = stopping
+        client.protocol.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
+        await client.turn()
+        assert ("producer", 1) in scene.shard.closed
+        assert client.transport.closing
+        assert len(client.take(events.Closed)) == (0 if stopping and not product else 1)
 
     play(test)
 

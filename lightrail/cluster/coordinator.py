@@ -57,9 +57,11 @@ class ShardsInUseError(CoordinatorError):
 class ConflictError(CoordinatorError):
     """An entry is not at the revision that the writer had read; read it again and decide again."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, *others: str) -> None:
         super().__init__(f"{key} was changed by another process in the meantime; read it again")
         self.key = key
+        self.keys = frozenset((key, *others))
+        """All keys of the transaction that were changed, as far as the store looks at all of them."""
 
 
 class Write(NamedTuple):

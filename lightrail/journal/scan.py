@@ -1,6 +1,6 @@
 """Reads the records of a segment in order, with all checks except those of their bodies."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
@@ -115,14 +115,33 @@ class Scan:
                 expected = self.lsn  # skip_to
 
 
-def next_whole(file: Readable, salt: int, offset: int, end: int, lsn: int) -> Iterator[Found]:
-    """All whole records with a number of at least `lsn` from `offset` on, found by their mark."""
-    position = offset
-    while position < end:
+def next_whole(
+    file: Readable,
+    salt: int,
+    offset: int,
+    end: int,
+    lsn: int,
+    written: Iterable[tuple[int, int]] | None = None,
+) -> Iterator[Found]:
+    """All whole records with a number of at least `lsn` from `offset` on, found by their mark.
+
+    Args:
+        written: ranges that are to be searched, if the others are known to be zero: most of a new segment is
+            space that was allocated and not written.
+    """
+    for start, stop in ((offset, end),) if written is None else written:
+        yield from _whole_within(file, salt, max(start, offset), min(stop, end), lsn, end)
+
+
+def _whole_within(file: Readable, salt: int, position: int, stop: int, lsn: int, end: int) -> Iterator[Found]:
+    """The whole records that begin between two offsets, and end before `end`."""
+    zeros = bytes(WINDOW_BYTES)
+    while position < stop:
         chunk = file.read(position, min(WINDOW_BYTES, end - position))
         if len(chunk) < HEADER_SIZE:
             return
-        at = chunk.find(MARK_BYTES, MARK_OFFSET)
+        # A comparison is much faster than a search, where a file system does not know what was written.
+        at = -1 if chunk == zeros[: len(chunk)] else chunk.find(MARK_BYTES, MARK_OFFSET)
         while at >= 0:
             start = at - MARK_OFFSET
             if start + HEADER_SIZE <= len(chunk):

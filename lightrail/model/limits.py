@@ -851,14 +851,16 @@ ETCD_CALL_MS: Final = 5_000
 """How long a read or write waits for etcd, all attempts together."""
 ETCD_ATTEMPT_MS: Final = 2_000
 """How long one endpoint may take for its answer before the next one is asked."""
-ETCD_CALLS_WAITING: Final = 10_000
-"""Writes of one process that wait for etcd."""
+ETCD_CALLS_WAITING: Final = 100_000
+"""Writes of one process that wait for etcd: some hundred bytes each."""
+ETCD_GROUP_BYTES: Final = 512 * 1024
+"""Keys and values of writes that are sent as one transaction; etcd takes 1.5 MiB (--max-request-bytes)."""
 ETCD_OPEN_MS: Final = 10_000
 """How long a command waits for etcd and for reading its key space."""
 ETCD_OPEN_MS_MAX: Final = 60_000
 """The same for one attempt of a process."""
 ETCD_THREADS: Final = 4
-"""Writes of one process that are under way to etcd at a time."""
+"""Calls of one process that are under way to etcd at a time."""
 ETCD_STREAM_THREADS: Final = 2
 """Threads that gRPC starts for an open stream: one sends requests, one collects answers. The watch of a
 process is such a stream, and so is each refresh of its lease."""

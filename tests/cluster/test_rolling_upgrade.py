@@ -1,7 +1,6 @@
 """A cluster is upgraded from the last release one process at a time, in either order, while clients go on.
 
-The last release is the newest tag, or the commit below while there is none, from the history of the
-repository.
+The last release is the newest tag, or the commit below while there is none, from the repository's history.
 """
 
 import asyncio

@@ -117,6 +117,8 @@ class EtcdChannels:
         self._lock = threading.Lock()
         self._channel: Any = None
         self._next = 0
+        self._answered = 0.0
+        """When etcd last answered a call."""
         self._closed = False
 
     def close(self) -> None:
@@ -197,11 +199,14 @@ class EtcdChannels:
         self, ask: Callable[[Any, float], Answer], until: float
     ) -> tuple[Answer | None, "grpc.RpcError | None"]:
         """One call at one endpoint: its answer, or its error."""
-        timeout = min(self._times.attempt, until - time.monotonic())
+        began = time.monotonic()
+        timeout = min(self._times.attempt, until - began)
         channel = None
         try:
             channel = self.connect()
-            return ask(channel, max(timeout, 0.01)), None
+            answer = ask(channel, max(timeout, 0.01))
+            self._answered = time.monotonic()
+            return answer, None
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise LeaseLostError(f"etcd refuses: {error.details()}") from None
@@ -209,7 +214,9 @@ class EtcdChannels:
                 raise CoordinatorFullError(_full(error)) from None
             if not elsewhere(error):
                 raise CoordinatorRefusedError(f"etcd refuses: {error.details()}") from None
-            self.leave(channel)
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED or self._answered < began:
+                self.leave(channel)
+            # Otherwise the server answers others meanwhile: closing the channel would end their calls.
             return None, error
         except ValueError as error:
             if not channel_closed(error):

@@ -115,11 +115,13 @@ class EtcdClient:
 
     def _conflict(self, writes: Sequence[Write], answer: Any) -> ConflictError:
         guarded = [each for each in writes if each.guard is not None]
+        changed = []
         for write, response in zip(guarded, answer.responses, strict=True):
             found = response.response_range.kvs
             if (found[0].mod_revision if found else 0) != write.guard:
-                return ConflictError(write.key)
-        raise AssertionError("etcd refused a transaction whose guards hold")
+                changed.append(write.key)
+        assert changed, "etcd refused a transaction whose guards hold"
+        return ConflictError(*changed)
 
     def _found_out(self, writes: Sequence[Write], until: float) -> int:
         """The revision of a transaction without an answer, or 0 if it was not carried out.

@@ -31,6 +31,7 @@ from lightrail.cluster.etcd.calls import Calls
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
 from lightrail.cluster.etcd.client import EtcdClient
 from lightrail.cluster.etcd.following import Follower, explained
+from lightrail.cluster.etcd.grouping import Grouping
 from lightrail.cluster.etcd.identity import IDENTITY, Identity, identify
 from lightrail.cluster.etcd.leases import LeasedRegistrations
 from lightrail.cluster.etcd.view import Change, View
@@ -50,6 +51,7 @@ class EtcdCoordinator(KeyedCoordinator):
         self._loop = loop
         self._client = EtcdClient(settings, times)
         self._calls = Calls(self._client, loop, times, self.counts)
+        self._grouping = Grouping(self._call, loop, times.call)
         self._leases = self._registrations = LeasedRegistrations(self, self._calls, self._transact)
         self._identity = Identity("", b"")
         self._view = View()
@@ -117,9 +119,11 @@ class EtcdCoordinator(KeyedCoordinator):
         if self._set_back is not None and not putting_back:
             raise CoordinatorError(f"nothing was written: {explained(self._set_back)}")
         started = time.monotonic()
-        until = started + self._times.call
         try:
-            revision, changed = await self._calls.run(lambda: self._client.transact(writes, until, lease))
+            if lease or putting_back:
+                revision, changed = await self._call(writes, lease)
+            else:
+                revision, changed = await self._grouping.write(writes)
         except ConflictError as conflict:
             # A caller that reads again must see the entry that it conflicted with.
             guard = next(each.guard for each in writes if each.key == conflict.key)
@@ -130,6 +134,11 @@ class EtcdCoordinator(KeyedCoordinator):
         if changed:
             await self._waits.seen(revision)
         return revision
+
+    async def _call(self, writes: Sequence[Write], lease: int = 0) -> tuple[int, bool]:
+        """One call to etcd; its time begins when a thread sends it."""
+        client, call_s = self._client, self._times.call
+        return await self._calls.run(lambda: client.transact(writes, time.monotonic() + call_s, lease))
 
     async def entry(self, key: str) -> Entry | None:
         return self._view.entries.get(key)

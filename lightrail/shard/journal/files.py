@@ -35,6 +35,9 @@ class DiskFile(Protocol):
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
 
+    def written(self, offset: int) -> list[tuple[int, int]]:
+        """The ranges from `offset` on, as (start, end), that may have been written; all others are zero."""
+
     def write(self, offset: int, pieces: Sequence[Buffer]) -> int:
         """Writes all pieces one after another and returns the number of bytes; raises OSError otherwise."""
 
@@ -164,6 +167,20 @@ class RealFile:
             pieces.append(data)
             got += len(data)
         return b"".join(pieces)
+
+    def written(self, offset: int) -> list[tuple[int, int]]:
+        # All ranges at once: pages that are read, or read ahead, count as data from then on.
+        ranges = []
+        size = self.size()
+        try:
+            while offset < size:
+                start = os.lseek(self._descriptor, offset, os.SEEK_DATA)
+                offset = os.lseek(self._descriptor, start, os.SEEK_HOLE)
+                ranges.append((start, offset))
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # there is no data any more
+                ranges.append((offset, size))  # a file system that does not tell holes
+        return ranges
 
     def write(self, offset: int, pieces: Sequence[Buffer]) -> int:
         total = sum([piece.nbytes if type(piece) is memoryview else len(piece) for piece in pieces])

@@ -179,7 +179,10 @@ class _Replayer:
                     f"{scan.found}, and the next segment begins with record {next_lsn}",
                 )
             return
-        for later in next_whole(segment.file, self._salt, scan.offset, segment.capacity, reached):
+        file = segment.file
+        for later in next_whole(
+            file, self._salt, scan.offset, segment.capacity, reached, file.written(scan.offset)
+        ):
             if later.lsn - later.unsynced > reached:
                 raise JournalDamagedError(
                     name_of(segment.number),
@@ -340,7 +343,7 @@ class _Replayer:
         for number, file in opened.items():
             if segments and number <= segments[-1].number:
                 continue
-            for found in next_whole(file, self._salt, 0, file.size(), replay.lsn + 1):
+            for found in next_whole(file, self._salt, 0, file.size(), replay.lsn + 1, file.written(0)):
                 if found.lsn - found.unsynced > replay.lsn + 1:
                     raise JournalDamagedError(
                         name_of(number), 0, f"no header of this segment, but record {found.lsn}"

@@ -202,7 +202,7 @@ class _Repairer:
 
     def _was_begun(self, file: DiskFile, lsn: int) -> bool:
         """Whether a file without a header has records that prove that `lsn` had been synced (recovery.py)."""
-        records = next_whole(file, self._salt, 0, file.size(), lsn)
+        records = next_whole(file, self._salt, 0, file.size(), lsn, file.written(0))
         return any(found.lsn - found.unsynced > lsn for found in records)
 
     def _first_lsn(self, number: int, file: DiskFile, header: SegmentHeader | None) -> int | None:
@@ -259,7 +259,7 @@ class _Repairer:
     ) -> Found | None:
         """The first usable record after the damage; None if there is none, or if a crash explains the end."""
         first = None
-        for found in next_whole(file, self._salt, offset, size, lsn):
+        for found in next_whole(file, self._salt, offset, size, lsn, file.written(offset)):
             if stop is not None and found.lsn >= stop:
                 continue
             if first is None and found.offset >= offset + RECORD_SIZE_MIN:

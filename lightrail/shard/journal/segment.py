@@ -112,17 +112,16 @@ class Segment:
 
     def written_after(self, size: int) -> int:
         """Number of bytes from the end to the last one of `size` that is not zero; used for a report only."""
-        position = self.end
-        written = 0
-        while position < size:
-            chunk = self.file.read(position, min(1 << 20, size - position))
-            if not chunk:
-                break
-            used = len(chunk.rstrip(b"\0"))
-            if used:
-                written = position + used - self.end
-            position += len(chunk)
-        return written
+        zeros = bytes(1 << 20)
+        for start, stop in reversed(self.file.written(self.end)):
+            position = min(stop, size)
+            while position > start:
+                before = max(start, position - len(zeros))
+                chunk = self.file.read(before, position - before)
+                if chunk != zeros[: len(chunk)]:
+                    return before + len(chunk.rstrip(b"\0")) - self.end
+                position = before
+        return 0
 
     @property
     def live_bytes(self) -> int:

@@ -355,6 +355,9 @@ class _NoFile:
     def read(self, offset: int, length: int) -> bytes:
         return b""
 
+    def written(self, offset: int) -> list[tuple[int, int]]:
+        return []
+
     def write(self, offset: int, pieces: object) -> int:
         raise AssertionError("a record was written before a segment was begun")
 

@@ -96,7 +96,16 @@ class FakeFile:
         assert not self.closed
         self._disk.alive()
         self._disk.call("read")
-        return bytes(self.inode.live[offset : offset + length])
+        data = bytes(self.inode.live[offset : offset + length])
+        self._disk.read += len(data)
+        return data
+
+    def written(self, offset: int) -> list[tuple[int, int]]:
+        """As of a file system that knows which blocks of 4 KiB were written with anything but zeros."""
+        live = self.inode.live
+        blocks = range(offset - offset % 4096, len(live), 4096)
+        ranges = [(max(offset, start), min(len(live), start + 4096)) for start in blocks]
+        return [(start, end) for start, end in ranges if live[start:end] != bytes(end - start)]
 
     def write(self, offset: int, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
         assert not self.closed
@@ -167,6 +176,8 @@ class FakeFiles:
         self.steps_left = steps
         self.space = space
         self.written = 0
+        self.read = 0
+        """Bytes that were read."""
         self.syncs = 0
         self.fail_writes = False
         self.fail_syncs = False

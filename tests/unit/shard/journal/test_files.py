@@ -35,6 +35,27 @@ while True:
 """
 
 
+def test_space_that_is_passed_over_as_never_written_is_zero(tmp_path: Path) -> None:
+    files = RealFiles(tmp_path)
+    file = files.create("sparse")
+    size, written = 1 << 20, [(300_000, b"some"), (700_000, b"more")]
+    file.allocate(size)
+    for offset, data in written:
+        file.write(offset, [data])
+    for synced in (False, True):
+        if synced:
+            file.sync()
+        ranges = file.written(0)
+        seen = b"".join(file.read(start, end - start) for start, end in ranges)
+        assert seen.replace(b"\0", b"") == b"somemore"
+        ends = [0, *(each for range in ranges for each in range), size]
+        assert ends == sorted(ends)
+        passed_over = zip(ends[::2], ends[1::2], strict=True)
+        assert not any(file.read(start, end - start).strip(b"\0") for start, end in passed_over)
+    assert file.written(size) == []
+    file.close()
+
+
 def test_a_killed_writer_loses_nothing_that_it_reported(tmp_path: Path) -> None:
     directory = tmp_path / "journal"
     reported = 0

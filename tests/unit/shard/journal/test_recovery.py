@@ -7,6 +7,7 @@ import pytest
 
 from lightrail.journal.layout import CLOSE, MARK, REST, U64, finished
 from lightrail.journal.record import Outcome, Queue, QueueEvent, Settle
+from lightrail.journal.scan import WINDOW_BYTES
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, encode_segment_header
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
@@ -59,6 +60,19 @@ def test_recovery_tells_everything_that_was_written() -> None:
     assert numbers == list(range(12))
     assert (found.lsn, found.cut_bytes, found.lost) == (16, 0, [])
     assert found.producers == {5: 12}
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 16 << 20])
+def test_recovery_does_not_read_the_space_that_was_never_written(segment_bytes: int) -> None:
+    files = FakeFiles()
+    journal = Journal(files, "c", 0, segment_bytes=segment_bytes)
+    journal.recover(0)
+    journal.append(Queue(QueueEvent.DECLARED, 1, "orders"))
+    journal.flush()
+    for image in (files.after_crash(0, "none"), files.after_crash(0, "all")):
+        Journal(image, "c", 0, segment_bytes=segment_bytes).recover(1 << 30)
+        # The windows in which the scan and the search for later records begin.
+        assert image.read <= 8 * WINDOW_BYTES
 
 
 def test_damage_in_a_former_segment_stops_the_start_and_says_where() -> None:

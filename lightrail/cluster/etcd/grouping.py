@@ -1,0 +1,134 @@
+"""Grouping: transactions that wait for etcd at the same time are sent as one.
+
+A transaction costs etcd a sync of its disk, and this process a round trip, whatever its size: thousands of
+new names at once would wait for each other. While some calls are under way, later transactions are
+collected; the next call has as many of them as fit, with disjoint keys. If guards of some of them do not
+hold, these fail, and the others are sent again.
+
+A transaction has no time limit while etcd answers others. When a call has failed, the transactions that have
+waited for longer than the time limit of a call fail with it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, CoordinatorError, Write
+from lightrail.model import limits
+
+Answer = tuple[int, bool]
+"""The revision, and whether an entry changed."""
+
+
+class _Waiting(NamedTuple):
+    writes: Sequence[Write]
+    size: int
+    """Bytes of keys and values."""
+    since: float
+    answer: "asyncio.Future[Answer]"
+
+
+class Grouping:
+    """Sends transactions in groups.
+
+    Args:
+        send: makes one transaction; raises ConflictError with all keys whose guards do not hold.
+        call_s: time limit of a call.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[Write]], Awaitable[Answer]],
+        loop: asyncio.AbstractEventLoop,
+        call_s: float,
+    ) -> None:
+        self._send = send
+        self._loop = loop
+        self._call_s = call_s
+        self._waiting: deque[_Waiting] = deque()
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def write(self, writes: Sequence[Write]) -> Answer:
+        """Carries out all of these writes or none.
+
+        Raises ConflictError, and CoordinatorError, also if limits.ETCD_CALLS_WAITING transactions wait.
+        """
+        if len(self._waiting) >= limits.ETCD_CALLS_WAITING:
+            raise CoordinatorError(f"{len(self._waiting)} writes wait for etcd already: nothing was written")
+        size = sum(len(each.key) + len(each.value or "") for each in writes)
+        waiting = _Waiting(writes, size, self._loop.time(), self._loop.create_future())
+        self._waiting.append(waiting)
+        self._begin_calls()
+        return await waiting.answer
+
+    def _begin_calls(self) -> None:
+        while self._waiting and len(self._calls) < limits.ETCD_THREADS:
+            group = self._next_group()
+            if group:
+                call = self._loop.create_task(self._perform(group))
+                self._calls.add(call)
+                call.add_done_callback(self._ended)
+
+    def _ended(self, call: "asyncio.Task[None]") -> None:
+        self._calls.discard(call)
+        self._begin_calls()
+
+    def _next_group(self) -> list[_Waiting]:
+        group: list[_Waiting] = []
+        keys: set[str] = set()
+        size = 0
+        while self._waiting:
+            each = self._waiting[0]
+            if not each.answer.done():  # its caller may have been cancelled
+                mine = {write.key for write in each.writes}
+                size += each.size
+                full = len(keys) + len(mine) > WRITES_MAX or size > limits.ETCD_GROUP_BYTES
+                if group and (full or not keys.isdisjoint(mine)):
+                    break
+                keys |= mine
+                group.append(each)
+            self._waiting.popleft()
+        return group
+
+    async def _perform(self, group: list[_Waiting]) -> None:
+        while group:
+            try:
+                answer = await self._send([write for each in group for write in each.writes])
+            except ConflictError as conflict:
+                group = self._without(group, conflict)
+            except Exception as error:
+                _fail(group, error)
+                if isinstance(error, CoordinatorError):
+                    self._fail_late()
+                return
+            else:
+                for each in group:
+                    if not each.answer.done():
+                        each.answer.set_result(answer)
+                return
+
+    def _without(self, group: list[_Waiting], conflict: ConflictError) -> list[_Waiting]:
+        """Fails the transactions of a group whose guards do not hold; returns the others."""
+        others = []
+        for each in group:
+            key = next((write.key for write in each.writes if write.key in conflict.keys), None)
+            if key is None:
+                others.append(each)
+            else:
+                _fail([each], ConflictError(key))
+        assert len(others) < len(group), "a conflict is about a key of the transaction"
+        return others
+
+    def _fail_late(self) -> None:
+        """Fails the transactions that have waited for longer than the time limit of a call."""
+        before = self._loop.time() - self._call_s
+        while self._waiting and self._waiting[0].since < before:
+            late = self._waiting.popleft()
+            _fail([late], CoordinatorError("etcd does not answer, or is too slow: nothing was written"))
+
+
+def _fail(group: list[_Waiting], error: Exception) -> None:
+    for each in group:
+        if not each.answer.done():
+            each.answer.set_exception(error)

@@ -362,10 +362,10 @@ class ClientConnection(WebSocketConnection):
 
     def _ended(self, event: events.Ended) -> None:
         self._count_sessions(-1)
-        self.links.session_ended(event)
+        owner = self.client.session_owner(event.session)
+        self.links.session_ended(event, lambda: self.frontend.lifetimes.ended(owner))
         if not event.by_peer and self.transactions is not None:
             self.transactions.session_ended()
-        self.frontend.lifetimes.ended(self.client.session_owner(event.session))
 
     def _header_rejected(self, event: events.HeaderRejected) -> None:
         self.frontend.strangers.heard(event.found, self.client.peer, self.frontend.now_ms())

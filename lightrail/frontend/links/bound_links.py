@@ -1,7 +1,7 @@
 """The bound links of one connection: answers their attaches, and closes their objects at their end."""
 
 import logging
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -144,12 +144,25 @@ class BoundLinks:
         if terms is not None and terms.at_close is not None and event.closed and event.by_peer:
             self._connection.frontend.spawn(self._finish_close(event.link, terms.at_close()))
 
-    def session_ended(self, event: Ended) -> None:
-        """A session has ended, and with it all of its links."""
+    def session_ended(self, event: Ended, then: Callable[[], None]) -> None:
+        """A session has ended, and with it all of its links; calls `then` when all of them are released."""
+        bounds = [link.context for link in event.session.links if link.context is not None]
+        left = len(bounds) + 1
+
+        def released() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                then()
+
+        if event.by_peer and event.error is None:
+            for bound in bounds:
+                bound.ended_in_order()
         for link in event.session.links:
-            if event.by_peer and event.error is None and link.context is not None:
-                link.context.ended_in_order()
             self.close(link)
+        for bound in bounds:
+            bound.when_released(released)
+        released()
 
     async def _finish_close(self, link: Link, work: Awaitable[Refusal | None]) -> None:
         """Answers a closing detach when the work that belongs to it has ended, or failed."""

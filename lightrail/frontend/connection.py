@@ -7,6 +7,7 @@ runs as a task, and the connection may have ended when the task returns.
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from lightrail.amqp import events
@@ -366,10 +367,11 @@ class ClientConnection(WebSocketConnection):
 
     def _ended(self, event: events.Ended) -> None:
         self._count_sessions(-1)
-        self.links.session_ended(event.session.links, ending_of(event))
+        owner = self.client.session_owner(event.session)
+        then = partial(self.frontend.lifetimes.ended, owner)
+        self.links.session_ended(event.session.links, ending_of(event), then)
         if not event.by_peer and self.transactions is not None:
             self.transactions.session_ended()
-        self.frontend.lifetimes.ended(self.client.session_owner(event.session))
 
     def _header_rejected(self, event: events.HeaderRejected) -> None:
         self.frontend.strangers.heard(event.found, self.client.peer, self.frontend.now_ms())

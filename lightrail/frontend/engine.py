@@ -27,6 +27,7 @@ from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
 from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.links.anonymous import ANONYMOUS_RELAY
+from lightrail.frontend.links.context import Retiring
 from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.links.subscribing import SHARED_SUBSCRIPTIONS
 from lightrail.frontend.node_usage import NodeUsage
@@ -141,6 +142,7 @@ class Frontend:
         )
         self.guard = Guard(self.directory, self.lifetimes.unused)
         self.routers = Routers(self.directory, self.later)
+        self.retiring: dict[str, Retiring] = {}
         self.directory.listen(self._names_changed)
         self._unreadable = False
 

@@ -104,6 +104,57 @@ def test_the_end_of_the_control_link_returns_what_a_closed_link_had_settled(begu
     assert rest(begun, queue) == [(1, value(0))]
 
 
+@pytest.mark.parametrize("how", ["close", "session"])
+def test_a_temporary_subscription_stays_until_what_was_settled_of_it_is_committed(
+    begun: Peer, queue: str, how: str
+) -> None:
+    client = Client(begun)
+    begun.attach_sender(f"{queue}/out")
+    begun.attach_sender(queue, handle=2, target=Target(address=queue, capabilities=[Symbol("topic")]))
+    begun.begin(1)
+    begun.attach_receiver(queue, handle=1, channel=1)
+    begun.flow(1, handle=1, channel=1)
+    begun.send(transfers(2, [value("news")], client.next))
+    client.next += 1
+    found = [begun.read().body for _ in range(2)]
+    assert {type(each) for each in found} == {Disposition, Transfer}
+    txn = client.declare()
+    settle_there(begun, txn, 0, 0)
+    client.send(txn, "derived")
+    end_in_order(begun, how)
+    client.commit(txn)
+    assert others_see(begun, f"{queue}/out") == [value("derived")]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_queue_with_one_consumer_has_the_next_one_at_once(begun: Peer, queue: str, again: bool) -> None:
+    """A durable subscription: its next receiver gets what the transaction has settled, which fails then."""
+    client = Client(begun)
+    begun.attach_sender(queue, target=Target(address=queue, capabilities=[Symbol("topic")]))
+    source = Source(address=queue, durable=2, expiry_policy=Symbol("never"))
+    begun.attach_receiver(queue, handle=1, source=source)
+    begun.flow(1, handle=1)
+    begun.send(transfers(0, [value("news")], client.next))
+    client.next += 1
+    found = [begun.read().body for _ in range(2)]
+    assert {type(each) for each in found} == {Disposition, Transfer}
+    txn = client.declare()
+    settle(begun, txn, 0, 0)
+    begun.write(Detach(handle=1))
+    begun.expect(Detach)
+    if again:
+        begun.attach_receiver(queue, handle=1, source=source)
+        begun.flow(1, handle=1)
+        assert begun.delivery()[1].endswith(value("news"))
+        refused(client.discharge(txn), ROLLBACK)
+        begun.write(Disposition(role=True, first=1, settled=True, state=Accepted()))
+    else:
+        client.commit(txn)
+        begun.attach_receiver(queue, handle=1, source=source)
+    begun.write(Detach(handle=1, closed=True))
+    begun.expect(Detach)
+
+
 # --- deliveries that can't be settled any more -----------------------------------------------------------
 
 

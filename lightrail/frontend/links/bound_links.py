@@ -179,13 +179,24 @@ class BoundLinks:
             bound.close()
             bound.when_released(partial(self._release, bound))
 
-    def session_ended(self, links: Collection[Link], ending: Ending) -> None:
-        """A session has ended, with its links."""
-        for link in links:
-            if link.context is not None:
-                link.context.ends(ending)
+    def session_ended(self, links: Collection[Link], ending: Ending, then: Callable[[], None]) -> None:
+        """A session has ended, with its links; calls `then` when all of them are released."""
+        bounds = [link.context for link in links if link.context is not None]
+        left = len(bounds) + 1
+
+        def released() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                then()
+
+        for bound in bounds:
+            bound.ends(ending)
         for link in links:
             self.close(link)
+        for bound in bounds:
+            bound.when_released(released)
+        released()
 
     def close_all(self, ending: Ending) -> None:
         """The connection has ended."""

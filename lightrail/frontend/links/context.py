@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from lightrail.wire.shards import ShardPeer
 
 
+class Retiring(Protocol):
+    """The consumer of a link that its client has closed: retiring.py."""
+
+    def give_way(self) -> None: ...
+
+
 class LinkFrontend(Protocol):
     """The frontend, which all links of the process share."""
 
@@ -42,6 +48,8 @@ class LinkFrontend(Protocol):
     guard: Guard
     routers: Routers
     shard_connections: "ShardConnections"
+    retiring: "dict[str, Retiring]"
+    """Consumers of queues with one consumer only whose links have ended, by queue: see retiring.py."""
     boot: int
     """Random number, drawn when the process starts."""
     stopping: bool

@@ -96,6 +96,7 @@ class ConsumerLink(RetirableConsumer):
         self._mean_size = 0.0
         """Mean size of messages, in bytes; 0 before the first one."""
         self._retiring = None
+        self._make_way()
         connection.consumers += 1
 
     @property

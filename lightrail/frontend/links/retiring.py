@@ -12,6 +12,7 @@ from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.context import LinkFrontend
 from lightrail.frontend.links.settlements import Settlements
 from lightrail.model.ending import Ending
+from lightrail.model.policy import Role
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import Kind, frame
 from lightrail.wire.links import Consumer
@@ -66,6 +67,11 @@ class RetiringConsumer(Consumer):
     def then(self, call: Callable[[], None]) -> None:
         """Calls it when the last transaction has ended."""
         self._then.append(call)
+
+    def give_way(self) -> None:
+        """The deliveries return to the queue, since the queue has one consumer only, and gets another one."""
+        self._settlements.is_returned = True
+        self._owner.close_consumer(self.number, Ending.BY_BROKER)
 
     def _end(self) -> None:
         self._settlements.is_returned = True
@@ -137,6 +143,17 @@ class RetirableConsumer(Bound, Consumer):
                 keeps_others=bool(self.options.suspended_ms),
             )
 
+    def _make_way(self) -> None:
+        """Called before the consumer is opened."""
+        former = self._frontend.retiring.pop(self.options.queue, None)
+        if former is not None:
+            former.give_way()
+
+    def _stop_waiting(self) -> None:
+        """No other consumer has to make this one give way."""
+        if self._frontend.retiring.get(self.options.queue) is self._retiring:
+            del self._frontend.retiring[self.options.queue]
+
     def when_released(self, call: Callable[[], None]) -> None:
         """See Bound."""
         if self._retiring is None:
@@ -147,6 +164,10 @@ class RetirableConsumer(Bound, Consumer):
     def _close_at_shard(self) -> None:
         """The link has ended: its deliveries return to their queue, now or later."""
         if self._retiring is not None:
+            record = self._frontend.directory.get(self.options.queue)
+            if self.options.exclusive or (record.role is Role.QUEUE and record.policy["exclusive"]):
+                self._frontend.retiring[record.name] = self._retiring
+                self._retiring.then(self._stop_waiting)
             self._retiring.begin()
             return
         self.settlements.is_returned = True

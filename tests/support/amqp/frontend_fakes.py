@@ -99,6 +99,7 @@ class FakeFrontend:
         self.outflow = Outflow(self.later)
         self.shard_connections = FakeShardConnections()
         self.guard: Guard | FakeGuard = FakeGuard()
+        self.retiring: dict[str, Any] = {}
         self.cancelled: list[int] = []
         """Indices of calls that were cancelled."""
         self.routers: Routers | None = None
@@ -243,6 +244,8 @@ class FakeShard:
         self.opened: dict[int, Any] = {}
         self.closed: list[tuple[str, int]] = []
         self.serving = True
+        self.replaced: Any = None
+        """The latest object that took the place of a consumer."""
 
     def resumes(self, number: int) -> bool:
         return self.resuming
@@ -259,6 +262,9 @@ class FakeShard:
     def close_producer(self, number: int) -> None:
         self.opened.pop(number, None)
         self.closed.append(("producer", number))
+
+    def replace_consumer(self, consumer: Any) -> None:
+        self.replaced = consumer
 
     def close_consumer(self, number: int, flags: int) -> None:
         self.closed.append(("consumer", number))

@@ -159,9 +159,12 @@ class ConsumerLink(RetirableConsumer):
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         """Sends a slice of the queue to the client."""
-        if self._closed or self._link.state > ATTACHED:  # at the end of this turn it is closed
+        if self._closed:
             return
         self._window.advance(number, count, self.options.queue)
+        if self._link.state > ATTACHED:
+            # At the end of this turn it is closed, and the slice returns with the others.
+            return
         _sequence, expires, _enqueued, attempts, message_format, base, size = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )

@@ -628,6 +628,8 @@ CAPTURE_GATHERED_BYTES_MAX: Final = 16 * 1024 * 1024
 it."""
 CLEAN_BYTES: Final = 2 * 1024 * 1024
 """Bytes of live messages that the cleaner rewrites between two commits."""
+CLEAN_RUNS: Final = 1_000
+"""Runs of messages that the cleaner rewrites between two commits."""
 ARCHIVE_LOOK_MS: Final = 10_000
 """How often a shard applies retention to its archive."""
 ARCHIVE_RETRY_MS: Final = 5_000

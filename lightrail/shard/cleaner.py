@@ -5,13 +5,15 @@ them, and is written once with all its queues.
 """
 
 import logging
+from bisect import bisect_left
+from collections import Counter
 
 from lightrail.journal.record import REWRITTEN, SPILLED
 from lightrail.model import limits
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.performer import Performer
-from lightrail.shard.queue.runs import Run, ends_of
+from lightrail.shard.queue.runs import Location, Run, ends_of
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
@@ -19,27 +21,10 @@ from lightrail.telemetry.shard import ShardCounts
 log = logging.getLogger("lightrail.shard.cleaner")
 
 
-class _Copy:
-    """Messages to append once, for all queues that have them."""
-
-    __slots__ = ("_blob", "_ends", "run", "targets")
-
-    def __init__(self, queue: Queue, run: Run) -> None:
-        self.run = run
-        self.targets: list[tuple[Queue, Run]] = [(queue, run)]
-        self._blob: bytes | None = None
-        self._ends = b""
-
-    def same(self, run: Run) -> bool:
-        """Whether another run of the same record and size has the same messages."""
-        mine = self.run
-        if run.batch is mine.batch:
-            return run.first == mine.first
-        if self._blob is None:
-            self._blob = bytes(mine.batch.blob(mine.first, mine.last))
-            self._ends = bytes(ends_of(mine))
-        blob = run.batch.blob(run.first, run.last)
-        return bytes(ends_of(run)) == self._ends and bytes(blob) == self._blob
+Same = tuple[int, int, bytes, bytes]
+"""What copies of messages in several queues have in common: offset, attempts, ends, bytes."""
+Copy = list[tuple[Queue, Run]]
+"""Messages to append once, for all queues that have them."""
 
 
 class Cleaner:
@@ -93,26 +78,30 @@ class Cleaner:
         return found
 
     def _next_piece(self) -> dict[Queue, list[tuple[int, int]]]:
-        """Sequences by queue of the next piece; records with several queues are not split."""
+        """Sequences by queue of the next piece; records are not split, unless they are in very many runs."""
         wanted: dict[Queue, list[tuple[int, int]]] = {}
-        left = limits.CLEAN_BYTES
+        left, runs = limits.CLEAN_BYTES, limits.CLEAN_RUNS
         offset = -1
         work = self._work
-        while work and (left > 0 or work[-1][0] == offset):
+        while work and runs > 0 and (left > 0 or work[-1][0] == offset):
             offset, size, queue, first, last = work.pop()
             left -= size
+            runs -= 1
             wanted.setdefault(queue, []).append((first, last))
         return wanted
 
     def _rewrite(self, segment: int, wanted: dict[Queue, list[tuple[int, int]]], now_ms: int) -> None:
         """Appends the messages at the tail of the journal, with the same sequences."""
-        copies: dict[tuple[int, ...], list[_Copy]] = {}
+        copies: dict[Same, list[Copy]] = {}
         moved: list[Run] = []
         for queue, ranges in wanted.items():
             if not self._queues.has(queue):
                 continue  # The queue was deleted meanwhile.
+            ranges.sort()
+            seen: Counter[Same] = Counter()
             for run in queue.machine.contents.runs_in(segment):
-                if not any(run.sequence < last and first < run.end for first, last in ranges):
+                index = bisect_left(ranges, (run.end,)) - 1
+                if index < 0 or ranges[index][1] <= run.sequence:
                     continue
                 location = run.batch.location
                 assert location is not None
@@ -121,23 +110,28 @@ class Cleaner:
                 if run.batch.data is None:
                     pieces = self._store.read(location, queue.id, run.sequence, run.end)
                 for piece in pieces:
-                    _gather(copies, queue, piece, run.attempts)
-        for group in copies.values():
-            for copy in group:
-                self._write(copy, now_ms)
+                    _gather(copies, seen, queue, piece, run.attempts)
+        moves: dict[Queue, list[tuple[Run, Location]]] = {}
+        try:
+            for group in copies.values():
+                for copy in group:
+                    self._write(copy, moves, now_ms)
+        finally:
+            for queue, found in moves.items():
+                queue.machine.contents.relocate(found)
         for run in moved:
             self._store.release(segment, run.size)
 
-    def _write(self, copy: _Copy, now_ms: int) -> None:
-        run = copy.run
+    def _write(self, copy: Copy, moves: dict[Queue, list[tuple[Run, Location]]], now_ms: int) -> None:
+        _, run = copy[0]
         flags = REWRITTEN if run.batch.durable else REWRITTEN | SPILLED
-        targets = [(queue.id, mine.sequence) for queue, mine in copy.targets]
+        targets = [(queue.id, mine.sequence) for queue, mine in copy]
         location = self._store.append(
             Append(targets, 0, 0, run.batch, run.first, run.last, run.attempts, flags), now_ms
         )
         assert location is not None
-        for queue, mine in copy.targets:
-            queue.machine.contents.relocate(mine, location)
+        for queue, mine in copy:
+            moves.setdefault(queue, []).append((mine, location))
 
     def _in_use(self, segment: int) -> bool:
         """Whether a segment is read now, is damaged, or has messages in no queue (`Performer.unwritten`)."""
@@ -150,15 +144,21 @@ class Cleaner:
         return any(location is not None and location.segment == segment for location in locations)
 
 
-def _gather(copies: dict[tuple[int, ...], list[_Copy]], queue: Queue, piece: Run, attempts: int) -> None:
-    """Adds messages, which are in memory, to the copies of the same messages in other queues."""
+def _gather(
+    copies: dict[Same, list[Copy]], seen: Counter[Same], queue: Queue, piece: Run, attempts: int
+) -> None:
+    """Adds messages, which are in memory, to the copies of the same messages in other queues.
+
+    Args:
+        seen: how many equal pieces of this queue were added before; each is in a copy of its own.
+    """
     piece = Run(piece.batch, piece.first, piece.last, piece.sequence, attempts, piece.barred)
     location = piece.batch.location
     assert location is not None
-    key = (location.offset, piece.count, piece.size, attempts)
+    blob = bytes(piece.batch.blob(piece.first, piece.last))
+    key = (location.offset, attempts, bytes(ends_of(piece)), blob)
     group = copies.setdefault(key, [])
-    for copy in group:
-        if all(queue is not other for other, _ in copy.targets) and copy.same(piece):
-            copy.targets.append((queue, piece))
-            return
-    group.append(_Copy(queue, piece))
+    if seen[key] == len(group):
+        group.append([])
+    group[seen[key]].append((queue, piece))
+    seen[key] += 1

@@ -412,7 +412,7 @@ class QueueModel(ModelledQueue):
                 pieces = list(run.split(data.draw(st.integers(1, run.count - 1))))
             for piece in pieces:
                 location = self.write(piece.size)
-                self.machine.contents.relocate(piece, location)
+                self.machine.contents.relocate([(piece, location)])
                 self.journal(piece, location)
         assert not self.machine.contents.runs_in(segment)
 

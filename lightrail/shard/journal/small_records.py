@@ -131,7 +131,8 @@ class SmallRecords:
         left = limits.TERMINI_MOVED_TAGS
         try:
             self._move_ids(segment, now_ms)
-            self._move_transactions(segment, now_ms)
+            if not self._move_transactions(segment, now_ms):
+                return False
             for record in self._tables.termini.in_segment(segment):
                 if left <= 0:
                     return False
@@ -146,11 +147,16 @@ class SmallRecords:
             return False
         return True
 
-    def _move_transactions(self, segment: int, now_ms: int) -> None:
-        """Appends the open transactions of a segment again."""
-        for record, where in list(self._tables.transactions.values()):
-            if where == segment:
-                self._transaction(replace(record, flags=REWRITTEN), now_ms)
+    def _move_transactions(self, segment: int, now_ms: int) -> bool:
+        """Appends open transactions of a segment again; returns whether none is left for a later call."""
+        found = [record for record, where in self._tables.transactions.values() if where == segment]
+        left = limits.CLEAN_BYTES
+        for record in found[: limits.TRANSACTIONS_AT_ONCE]:
+            if left <= 0:
+                return False
+            self._transaction(replace(record, flags=REWRITTEN), now_ms)
+            left -= record.size
+        return len(found) <= limits.TRANSACTIONS_AT_ONCE
 
     def _move_ids(self, segment: int, now_ms: int) -> None:
         """Appends the message-ids of a segment again that are still within their window."""

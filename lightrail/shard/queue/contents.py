@@ -4,7 +4,8 @@ They are ready, delayed, deferred, or in flight at a consumer; in memory or on d
 machine.py, and leave in outcomes.py and removals.py.
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from typing import Final
 
@@ -182,20 +183,32 @@ class Contents:
             found += deliveries.spill_candidates(bytes_wanted)
         return found
 
-    def relocate(self, run: Run, location: Location) -> None:
-        """Sets the new location of the messages of `run` that are still in the queue.
+    def relocate(self, moves: Sequence[tuple[Run, Location]]) -> None:
+        """Sets the new locations of messages that are still in the queue.
 
-        `run` has the old location. It is a run of `runs_in`, or a part of one that was read from disk;
-        messages that were settled meanwhile are skipped.
+        Each run has the old location. It is one of `runs_in`, or a part of one that was read from disk;
+        messages that were settled meanwhile are skipped. Consumers are looked through once for all runs, as
+        each transaction over several shards has one.
         """
-        old = run.batch.location
-        moved = self.eviction.relocate(run, location)
-        if moved == run.count or old is None:
+        left: list[tuple[Run, Location, int]] = []
+        for run, location in sorted(moves, key=_first_sequence):
+            old = run.batch.location
+            if self.eviction.relocate(run, location) < run.count and old is not None:
+                left.append((run, location, old.segment))
+        if not left:
             return
+        ends = [run.end for run, _, _ in left]
         for consumer in self.consumers:
-            moved += consumer.in_flight.relocate(run, old.segment, location)
-            if moved >= run.count:
-                return
+            line = consumer.in_flight
+            here: dict[int, None] = {}
+            for each in line.runs[line.head :]:
+                index = bisect_right(ends, each.sequence)
+                while index < len(left) and left[index][0].sequence < each.end:
+                    here[index] = None
+                    index += 1
+            for index in here:
+                run, location, segment = left[index]
+                line.relocate(run, segment, location)
 
     # --- figures ----------------------------------------------------------------------------------------
 
@@ -307,3 +320,7 @@ def _from(line: Line, first: int, state: State) -> Iterator[tuple[Run, State]]:
     for index in range(line.index(first), len(runs)):
         if runs[index].last > runs[index].first:
             yield runs[index], state
+
+
+def _first_sequence(move: tuple[Run, Location]) -> int:
+    return move[0].sequence

@@ -241,7 +241,7 @@ def test_the_cleaner_moves_them_on_disk() -> None:
     contents = bench.machine.contents
     (run, *others) = contents.runs_in(1)
     for each in (run, *others):
-        contents.relocate(each, Location(2, 100, 5_000))
+        contents.relocate([(each, Location(2, 100, 5_000))])
     assert not contents.runs_in(1)
     assert sum(each.count for each in contents.runs_in(2)) == 2
     (again,) = lock(bench, 1, key="other", holder=1_001).runs

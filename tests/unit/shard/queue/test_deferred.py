@@ -129,7 +129,7 @@ def test_each_deferred_message_has_its_own_outcome_though_the_cleaner_rewrites_o
     deliveries = [run for consumer in queue.machine.contents.consumers for run in consumer.in_flight.runs]
     effects = queue.do(Settle(1, 0, 1, Outcome(OutcomeKind.REJECTED)))
     effects += queue.do(Settle(2, 0, 1, Outcome(OutcomeKind.MODIFIED, delivery_failed=True)))
-    queue.machine.contents.relocate(deliveries[rewritten], Location(1, 300, 100))
+    queue.machine.contents.relocate([(deliveries[rewritten], Location(1, 300, 100))])
     letters: list[Effect] = []
     for number in (0, 1):
         message = Run(batch_of([b"%d" % number]), 0, 1, number)

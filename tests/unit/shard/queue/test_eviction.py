@@ -203,7 +203,7 @@ def test_the_cleaner_moves_what_is_left() -> None:
     machine.apply(Credit(1, 15), 0)
     machine.dispatch(0)
     for run in machine.contents.runs_in(0):
-        machine.contents.relocate(run, Location(7, 64 * run.sequence, run.size))
+        machine.contents.relocate([(run, Location(7, 64 * run.sequence, run.size))])
         invariants.check(machine)
     assert not machine.contents.runs_in(0)
     assert sum(run.count for run in machine.contents.runs_in(7)) == 600
@@ -225,7 +225,7 @@ def test_what_is_behind_a_run_that_was_asked_for_expires_though_the_cleaner_part
     queue.do(Fetched(2, []))
     queue.now += limits.FETCH_RETRY_MS
     assert not queue.dispatch()
-    queue.machine.contents.relocate(joined.cut(1, 2), Location(1, 900_000, 100))
+    queue.machine.contents.relocate([(joined.cut(1, 2), Location(1, 900_000, 100))])
     assert len(queue.machine.contents.waiting()) == 3
     first = Run(batch_of([b"key=1"], durable=True, expires_at_ms=joined.batch.expires_at_ms), 0, 1, 1)
     effects = queue.do(Fetched(1, [first])) + queue.dispatch()

@@ -34,7 +34,7 @@ def singly(machine: Machine, segment: int) -> None:
     offset = 0
     for run in machine.contents.runs_in(segment):
         for index in range(run.count):
-            machine.contents.relocate(run.cut(index, index + 1), Location(segment + 1, offset, 40))
+            machine.contents.relocate([(run.cut(index, index + 1), Location(segment + 1, offset, 40))])
             invariants.check(machine)
             offset += 40
     assert not machine.contents.runs_in(segment)
@@ -101,7 +101,7 @@ def test_single_messages_are_moved_on_disk_by_the_batch() -> None:
     bench.put("key=3", "key=1", "key=2", durable=True, location=Location(1, 0, 99))
     (run,) = bench.machine.contents.runs_in(1)
     assert (run.sequence, run.count) == (0, 3)
-    bench.machine.contents.relocate(run, Location(2, 0, 99))
+    bench.machine.contents.relocate([(run, Location(2, 0, 99))])
     (run,) = bench.machine.contents.runs_in(2)
     assert run.count == 3
     assert not bench.machine.contents.runs_in(1)

@@ -153,7 +153,7 @@ def test_the_cleaner_moves_a_state_to_another_segment() -> None:
     contents = bench.machine.contents
     (run,) = contents.runs_in(3)
     assert run.is_state
-    contents.relocate(run, Location(4, 0, 60))
+    contents.relocate([(run, Location(4, 0, 60))])
     invariants.check(bench.machine)
     assert contents.runs_in(3) == []
     assert [each.attempts for each in contents.runs_in(4)] == [DEFERRED | STATE]

@@ -109,6 +109,20 @@ class Assembly:
             f"expected {expected} deliveries on link {name!r} by its snd-settle-mode, found one {found}",
         )
 
+    def message(
+        self, data: bytes, payload_at: int, stop: int, *, in_pieces: bool
+    ) -> tuple[bytes, list[bytes | memoryview] | None]:
+        """The message that data[payload_at:stop] of its last frame ends, and its pieces if it stays in them.
+
+        In pieces, the first value is the beginning of the message.
+        """
+        parts = self.parts
+        if not parts:
+            return data[payload_at:stop], None
+        parts.append(memoryview(data)[payload_at:stop])
+        beginning = beginning_of(parts[0], self.message_format) if in_pieces else None
+        return (b"".join(parts), None) if beginning is None else (beginning, parts)
+
     def copy_views(self) -> None:
         """Copy new parts that are views of a read, unless they are three quarters of it.
 
@@ -132,7 +146,10 @@ class Assembly:
 
 
 def beginning_of(part: bytes | memoryview, message_format: int) -> bytes | None:
-    """The beginning of a message in pieces; None unless it has the header and shows that nothing expires."""
+    """The beginning of a message in pieces.
+
+    None unless it has the header and shows that nothing expires, and no delivery-annotations to be removed.
+    """
     beginning = bytes(part[:BEGINNING_BYTES])
     if message_format:
         return beginning
@@ -142,6 +159,6 @@ def beginning_of(part: bytes | memoryview, message_format: int) -> bytes | None:
         # The part ends within a section, or is malformed.
         return None
     first = opening.properties or opening.prefix_end
-    if not first or opening.may_expire or first + PROPERTIES_HEAD_BYTES > len(beginning):
+    if not first or opening.may_expire or opening.next_hop or first + PROPERTIES_HEAD_BYTES > len(beginning):
         return None
     return beginning

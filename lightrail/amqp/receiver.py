@@ -8,7 +8,7 @@ transfer-limit-exceeded.
 from typing import Any, Final, Protocol
 
 from lightrail.amqp import sections
-from lightrail.amqp.assembly import Assembly, beginning_of
+from lightrail.amqp.assembly import Assembly
 from lightrail.amqp.errors import ConnectionProtocolError, LinkProtocolError, LocalError
 from lightrail.amqp.events import ACCEPTED, RELEASED, Drained, Posting, Resumed
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_FIRST, SETTLE_SECOND
@@ -191,16 +191,7 @@ class ReceivingLink(LinkEndpoint):
         if transfer.more:
             self._append(assembly, data, payload_at, stop)
             return
-        parts, pieces = assembly.parts, None
-        if not parts:
-            payload = data[payload_at:stop]
-        else:
-            parts.append(memoryview(data)[payload_at:stop])
-            beginning = beginning_of(parts[0], assembly.message_format) if self.takes_pieces else None
-            if beginning is None:
-                payload = b"".join(parts)
-            else:
-                payload, pieces = beginning, parts
+        payload, pieces = assembly.message(data, payload_at, stop, in_pieces=self.takes_pieces)
         if assembly.resumed:
             self._resumed(assembly, transfer)
             return
@@ -211,6 +202,11 @@ class ReceivingLink(LinkEndpoint):
         opening, expiry = self._survey(assembly, payload)
         self._end_assembly()
         head = self.head_known if opening is not None and opening.head_end else b""
+        is_server = self.session.connection.settings.is_server
+        next_hop = opening.next_hop if opening is not None and is_server else None
+        if next_hop:
+            # Delivery-annotations are for us, the next hop, and not for receivers (messaging 3.2.2).
+            payload = payload[: next_hop[0]] + payload[next_hop[1] :]
         self.session.deliver(
             self,
             assembly.delivery_id,
@@ -225,7 +221,8 @@ class ReceivingLink(LinkEndpoint):
             txn_id=assembly.txn_id,
             shift=self.tags.add(assembly.tag, assembly.delivery_id, assembly.settled) if self.tags else 0,
         )
-        if not parts and expiry is None and transfer.state is None and transfer.rcv_settle_mode is None:
+        is_plain = transfer.state is None and transfer.rcv_settle_mode is None
+        if is_plain and expiry is None and not (assembly.parts or next_hop):
             self._learn(assembly, data, position, payload_at, opening, head)
 
     def _deliver_repeated(self, assembly: Assembly, payload: bytes) -> None:

@@ -270,7 +270,8 @@ def _read_message(frame: _Frame, data: bytes, stop: int) -> bool:
         section = data[at + 2]
         if section >= 0x73:
             return section <= 0x78 and (section != 0x73 or _read_properties(frame, data, at + 3, stop))
-        if section < 0x70 or section <= newest:
+        # The complete reader removes delivery-annotations (0x71).
+        if section < 0x70 or section <= newest or section == 0x71:
             return False
         newest = section
         code = data[at + 3]

@@ -5,6 +5,7 @@ from typing import Final
 from lightrail.amqp.values import DecodeError
 
 _HEADER: Final = 0x70
+_DELIVERY_ANNOTATIONS: Final = 0x71
 _PROPERTIES: Final = 0x73
 _FOOTER: Final = 0x78
 _SECTION_NAMES: Final = {
@@ -26,13 +27,22 @@ class Opening:
     `head_end`: end of its header section, 0 without one. `prefix_end`: end of the descriptor of the first
     section that is neither header nor annotations, 0 when that is not encoded the usual way.
     `properties`: offset of the constructor of the properties' list, 0 without.
+    `next_hop`: offsets of the delivery-annotations, None without.
     `may_expire`: there are more than eight properties, so that one may be absolute-expiry-time.
     """
 
-    __slots__ = ("head_end", "may_expire", "prefix_end", "properties")
+    __slots__ = ("head_end", "may_expire", "next_hop", "prefix_end", "properties")
 
-    def __init__(self, head_end: int, prefix_end: int, properties: int, may_expire: bool) -> None:
+    def __init__(
+        self,
+        head_end: int,
+        prefix_end: int,
+        properties: int,
+        may_expire: bool,
+        next_hop: tuple[int, int] | None,
+    ) -> None:
         self.head_end = head_end
+        self.next_hop = next_hop
         self.prefix_end = prefix_end
         self.properties = properties
         self.may_expire = may_expire
@@ -58,6 +68,7 @@ def survey(message: bytes) -> Opening:
     """Walk over header and annotations by their sizes (messaging 3.2). Raises DecodeError."""
     position = 0
     head_end = 0
+    next_hop = None
     newest = 0
     try:
         while position < len(message):
@@ -75,20 +86,22 @@ def survey(message: bytes) -> Opening:
             if code >= _PROPERTIES:
                 plain = value == position + 3
                 if code != _PROPERTIES:
-                    return Opening(head_end, value if plain else 0, 0, False)
+                    return Opening(head_end, value if plain else 0, 0, False, next_hop)
                 form = message[value]
                 if form == 0xC0:
-                    return Opening(head_end, value + 1 if plain else 0, value, message[value + 2] > 8)
+                    return Opening(
+                        head_end, value + 1 if plain else 0, value, message[value + 2] > 8, next_hop
+                    )
                 if form == 0xD0:
                     many = int.from_bytes(message[value + 5 : value + 9], "big") > 8
-                    return Opening(head_end, 0, value, many)
-                return Opening(head_end, value + 1 if plain else 0, 0, False)
+                    return Opening(head_end, 0, value, many, next_hop)
+                return Opening(head_end, value + 1 if plain else 0, 0, False, next_hop)
             if code <= newest:
                 raise DecodeError(
                     f"expected a section after {newest:#04x}, found {code:#04x} at offset {position}"
                     " of the message"
                 )
-            newest = code
+            newest, start = code, position
             form = message[value]
             if form == 0x45 and code == _HEADER:
                 position = value + 1
@@ -108,11 +121,13 @@ def survey(message: bytes) -> Opening:
                 )
             if code == _HEADER:
                 head_end = position
+            elif code == _DELIVERY_ANNOTATIONS:
+                next_hop = start, position
     except IndexError:
         raise DecodeError(
             f"expected a whole section, found the end of the message at offset {len(message)}"
         ) from None
-    return Opening(head_end, 0, 0, False)
+    return Opening(head_end, 0, 0, False, next_hop)
 
 
 _WIDTHS: Final = {0x40: 0, 0x43: 0, 0x44: 0, 0x52: 1, 0x53: 1, 0x70: 4, 0x80: 8, 0x83: 8, 0x98: 16}

@@ -343,7 +343,7 @@ class ClientConnection(WebSocketConnection):
         self.opened = True
         assert self._sasl_exchange is not None
         self._sasl_exchange.authenticated()
-        self.frontend.connections.opened()
+        self.frontend.connections.opened(event.open.hostname, self.client)
         if self.frontend.stopping:
             self.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
 

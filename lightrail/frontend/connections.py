@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lightrail.frontend.auth import Authentication
 from lightrail.frontend.client import Client
@@ -18,6 +19,10 @@ from lightrail.wire.forwarded import Forwarded
 
 if TYPE_CHECKING:
     from lightrail.amqp.connection import Connection
+
+log = logging.getLogger("lightrail.frontend.connections")
+
+VHOST: Final = "vhost:"
 
 
 class Accepted(Ticking, Protocol):
@@ -49,6 +54,8 @@ class Connections:
         self._counts = counts
         self.by_number: dict[int, Accepted] = {}
         self._numbers = itertools.count(1)
+        self._vhosts: set[str] = set()
+        """Virtual hosts that clients expect, and that the log names already."""
         self.half_open = 0
         """Connections whose client has not sent its open."""
 
@@ -75,9 +82,24 @@ class Connections:
             self._counts.connections_refused += 1
             connection.abort()
 
-    def opened(self) -> None:
-        """Counts a connection whose client's open has arrived."""
+    def opened(self, hostname: str | None, client: Client) -> None:
+        """Counts a connection whose client's open has arrived.
+
+        Args:
+            hostname: of the open. Clients of RabbitMQ select a virtual host by it, as `vhost:NAME`. Here all
+                names are in one space, so that a client which relies on another one has to be found.
+        """
         self.half_open -= 1
+        vhost = hostname.removeprefix(VHOST) if hostname and hostname.startswith(VHOST) else ""
+        if vhost in ("", "/") or vhost in self._vhosts or len(self._vhosts) >= limits.VHOSTS_LOGGED_MAX:
+            return
+        self._vhosts.add(vhost)
+        log.warning(
+            "a client at %s expects the virtual host %.80r: there are none, and its names are those of all "
+            "clients; put a prefix before them, and give each user rights to one prefix",
+            client.peer,
+            vhost,
+        )
 
     def remove(self, connection: Accepted) -> None:
         """Removes a connection whose socket is closed."""

@@ -340,6 +340,8 @@ CBS_TOKENS_MAX: Final = 64
 """Audiences that a connection may have put tokens for."""
 CONNECTIONS_MAX: Final = 65_536
 """Connections per frontend."""
+VHOSTS_LOGGED_MAX: Final = 64
+"""Virtual hosts that clients expect and that the log of a process names."""
 HALF_OPEN_MAX: Final = 16_384
 """Connections per frontend that have not finished their open."""
 

@@ -69,6 +69,11 @@ def test_3_5_3_the_answer_promises_a_terminus_that_outlives_its_link_for_a_time_
     assert answer.source.expiry_policy == Symbol("link-detach")
 
 
+def test_delayed_delivery_is_not_offered_for_the_whole_connection(peer: Peer) -> None:
+    """Qpid JMS, once it is offered there, no longer announces on its links that messages may have a delay."""
+    assert "DELAYED_DELIVERY" not in (peer.open().offered_capabilities or ())
+
+
 def test_delayed_delivery_is_offered_where_it_is_done(broker: Broker, begun: Peer, queue: str) -> None:
     """The capability that Qpid JMS looks for before it sends with a delay."""
     give(broker.data, f"{queue}/later", role="queue", delay=True)

@@ -57,7 +57,11 @@ def runs(event: Transfers, id: int, payload: bytes, now_ms: int, *, by_priority:
     longest = 0
     for number, message in enumerate(messages(payload)):
         try:
-            head = message[: survey(message).head_end]
+            opening = survey(message)
+            if opening.next_hop:
+                # As in messages of their own, delivery-annotations are not for receivers (messaging 3.2.2).
+                message = message[: opening.next_hop[0]] + message[opening.next_hop[1] :]
+            head = message[: opening.head_end]
             durable, priority, ttl, expiry = attributes(message)
         except DecodeError as error:
             raise ConditionError(

@@ -1,5 +1,6 @@
 """Deliveries of one and many frames, in both directions."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -150,6 +151,47 @@ def test_sections_that_can_not_be_read_detach_with_decode_error(payload: bytes) 
     peer.sender()
     peer.say(transfer(0), payload)
     assert conditions_of(peer.hear()) == [("detach", "amqp:decode-error")]
+
+
+HEADER = b"\x00Sp\xc0\x02\x01\x41"
+FOR_THE_NEXT_HOP = b"\x00Sq\xc1\x08\x02\xa3\x01k\xa1\x02v1"
+ANNOTATIONS = b"\x00Sr\xc1\x08\x02\xa3\x01k\xa1\x02v2"
+
+
+@pytest.mark.parametrize("head", [b"", HEADER, ANNOTATIONS, HEADER + ANNOTATIONS])
+@pytest.mark.parametrize("readers", [{}, {"learn_shapes": True}, {"scans": False}])
+def test_delivery_annotations_are_for_us_and_not_for_receivers(head: bytes, readers: dict[str, Any]) -> None:
+    """Messaging 3.2.2; every other message stays as it is, whichever reader reads it."""
+    peer = opened(**readers)
+    peer.sender(credit=100)
+    header, annotations = (HEADER, head[len(HEADER) :]) if head.startswith(HEADER) else (b"", head)
+    plain = [header + annotations + data(b"%d" % number) for number in range(12)]
+    sent = [
+        header + FOR_THE_NEXT_HOP + annotations + data(b"%d" % number) if number % 4 == 3 else message
+        for number, message in enumerate(plain)
+    ]
+    frames = b"".join(amqp(transfer(number), message) for number, message in enumerate(sent))
+    found = [
+        payload
+        for event in peer.feed(frames)
+        if isinstance(event, events.Transfers)
+        for payload in event.payloads
+    ]
+    assert found == plain
+    # In several frames.
+    whole = header + FOR_THE_NEXT_HOP + annotations + data(b"x" * 300)
+    peer.say(transfer(12, more=True), whole[:9])
+    (event,) = peer.say(Transfer(handle=0), whole[9:])
+    assert event.payloads == [header + annotations + data(b"x" * 300)]
+
+
+def test_a_client_sees_the_delivery_annotations_of_its_broker() -> None:
+    peer = opened()
+    peer.sender()
+    peer.engine.settings = replace(peer.engine.settings, is_server=False)
+    message = FOR_THE_NEXT_HOP + data(b"x")
+    (event,) = peer.say(transfer(0), message)
+    assert event.payloads == [message]
 
 
 @pytest.mark.parametrize("count", [1, 50])

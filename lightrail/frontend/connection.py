@@ -238,7 +238,7 @@ class ClientConnection(WebSocketConnection):
         self._dirty = False
         amqp = self.amqp
         transport = self.transport
-        if amqp is None or transport is None:
+        if amqp is None or transport is None or self.is_held:
             return
         if amqp.events:
             # A command to one link may end others as well, such as an attach that is too large for a frame.
@@ -379,6 +379,7 @@ class ClientConnection(WebSocketConnection):
             condition, description = event.error.condition, event.error.description or ""
             log.info("connection from %s ended: %s: %s", self.client.peer, condition, description)
         self._end_links()
+        self.is_held = self.frontend.lifetimes.after_end(self.client.owner, self.go_on_writing)
 
 
 Handler = Callable[[ClientConnection, Any], None]

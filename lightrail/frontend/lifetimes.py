@@ -136,6 +136,22 @@ class Lifetimes:
                 return
             await asyncio.sleep(limits.ATTACH_AGAIN_MS / 1000)
 
+    def after_end(self, owner: str, call: Callable[[], None]) -> bool:
+        """Makes a call when the names of a connection that has ended are deleted; False if it has none.
+
+        The close is answered then: its client, or another one, may use them at another frontend.
+        """
+        owned = map(self._service.directory.find, self._owned.get(owner, ()))
+        ending = [record for record in owned if record is not None and self.is_ending(record)]
+        if ending:
+            self._spawn(self._call_after(ending, call))
+        return bool(ending)
+
+    async def _call_after(self, ending: list[Name], call: Callable[[], None]) -> None:
+        for record in ending:
+            await self.end_of(record)
+        call()
+
     def unused(self, name: str) -> None:
         """The last link of this process to a name has ended."""
         node = self._nodes.get(name)

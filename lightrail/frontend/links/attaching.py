@@ -122,8 +122,7 @@ async def _attach(connection: LinkContext, link: Link, again: Callable[[], None]
     terms.again = None if terminus.dynamic else again
     if terminus.dynamic:
         record = await dynamic.make(connection, link, terminus, terms.owner)
-        if record.owner == terms.owner:
-            terms.at_close = lambda: dynamic.finish(frontend, record)
+        dynamic.finish_at_close(frontend, record, terms)
         made = Attach(connection, link, record, number, terms)
         try:
             if made.open:
@@ -145,6 +144,7 @@ async def _attach(connection: LinkContext, link: Link, again: Callable[[], None]
         record = await resolve(connection, name_of(terminus.address), right_of(link), terms.owner, role)
         if role is not None and record.role in NODES and record.role is not role:
             raise ConditionError(conditions.NOT_ALLOWED, another_node(record))
+        dynamic.finish_at_close(frontend, record, terms)
         made = Attach(connection, link, record, number, terms)
         if made.open:
             await ROLES[record.role](made)

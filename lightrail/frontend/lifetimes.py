@@ -84,6 +84,8 @@ class Lifetimes:
         self._prefix = f"{frontend}/{boot:08x}/"
         self._spawn = spawn
         self._usage = usage
+        self._live: set[str] = set()
+        """Owner ids of connections that have not ended."""
         self._owned: dict[str, dict[str, None]] = {}
         """Names that a connection, its sessions or its links own, by connection."""
         self._nodes: dict[str, Node] = {}
@@ -99,8 +101,10 @@ class Lifetimes:
         service.directory.listen(self._changed)
 
     def connection(self, number: int) -> str:
-        """The owner id of a connection of this process."""
-        return f"{self._prefix}{number}"
+        """The owner id of a connection of this process, which has begun."""
+        owner = f"{self._prefix}{number}"
+        self._live.add(owner)
+        return owner
 
     def temporary_count(self, owner: str) -> int:
         """Number of dynamic nodes of a connection."""
@@ -114,6 +118,7 @@ class Lifetimes:
 
     def ended(self, owner: str) -> None:
         """A connection, session or link has ended: deletes names of this owner, or of a part of it."""
+        self._live.discard(owner)
         for name in list(self._owned.get(self._connection_of(owner), ())):
             record = self._service.directory.find(name)
             if record is None:
@@ -126,13 +131,19 @@ class Lifetimes:
                 self.expire(record)
 
     def is_ending(self, record: Name) -> bool:
-        """Whether the name is about to be deleted, and may be made anew after that."""
-        return self._due.get(record.name) == record.created
+        """Whether the name is about to be deleted, and may be made anew after that.
+
+        An attach that is answered after the end of its connection makes a name that is deleted at once.
+        """
+        if self._due.get(record.name) == record.created:
+            return True
+        return record.owner.startswith(self._prefix) and self._connection_of(record.owner) not in self._live
 
     async def end_of(self, record: Name) -> None:
         """Waits for the deletion of a name, no longer than limits.ATTACH_REPEATED_MS."""
         for _ in range(limits.ATTACH_REPEATED_MS // limits.ATTACH_AGAIN_MS):
-            if not self.is_ending(record):
+            current = self._service.directory.find(record.name)
+            if current is None or current.created != record.created:
                 return
             await asyncio.sleep(limits.ATTACH_AGAIN_MS / 1000)
 

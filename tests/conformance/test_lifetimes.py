@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from lightrail.amqp.performatives import Accepted, Close, Detach, Disposition, End, Transfer
-from tests.support.amqp.frame_peer import Peer, value
+from tests.support.amqp.frame_peer import Peer, frame, sender, value
 from tests.support.broker import Broker
 
 ROUNDS = 10
@@ -76,5 +76,26 @@ def use_again(broker: Broker, queue: str, lifetime: str) -> None:
             peer.attach_receiver(f"{queue}/q", handle=1)
             peer.flow(1, handle=1)
             assert peer.delivery()[1] == value(f"{number}")
+            peer.write(Close())
+            peer.expect(Close)
+
+
+def test_a_queue_of_a_connection_that_closed_at_once_is_made_anew(broker: Broker, queue: str) -> None:
+    """The first connection sends everything at once, so that its attach is processed after its close."""
+    make_template(broker, queue, "connection")
+    for number in range(ROUNDS):
+        with connected(broker, f"first {number}") as first:
+            attach, close = frame(sender(f"{queue}/q")), frame(Close())
+            first.send(attach + close)
+            while type(first.read().body) is not Close:
+                pass
+        with connected(broker, f"next {number}") as peer:
+            peer.attach_sender(f"{queue}/q")
+            # Whatever the first connection left is deleted by now, or by the time of this answer.
+            for delivery in range(20):
+                peer.write(
+                    Transfer(handle=0, delivery_id=delivery, delivery_tag=b"%d" % delivery), value("m")
+                )
+                assert type(peer.expect(Disposition).state) is Accepted
             peer.write(Close())
             peer.expect(Close)

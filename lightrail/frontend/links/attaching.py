@@ -75,16 +75,13 @@ async def attach(connection: LinkContext, link: Link, until_ms: int = 0) -> None
         if not connection.is_open or link.state != ATTACHING:
             return
     until_ms = until_ms or frontend.now_ms() + limits.ATTACH_REPEATED_MS
-
-    def again() -> None:
-        frontend.spawn(attach(connection, link, until_ms))
-
-    may_repeat = frontend.now_ms() < until_ms
+    repeats = frontend.now_ms() < until_ms
+    again = (lambda: frontend.spawn(attach(connection, link, until_ms))) if repeats else None
     try:
-        await _attach(connection, link, again if may_repeat else None)
+        await _attach(connection, link, again)
         return
     except ConditionError as error:
-        if error.condition == conditions.RESOURCE_DELETED and may_repeat:
+        if error.condition == conditions.RESOURCE_DELETED and again is not None:
             again()
             return
         condition, description, info = error.condition, error.description, error.info
@@ -186,6 +183,9 @@ async def resolve(
         frontend.guard.demand(connection.client, right, Name(name, given))
         if template is not None:
             record = await frontend.first_use(name, owner, role)
+            if frontend.lifetimes.is_ending(record):
+                # The first use was that of a connection that has ended meanwhile.
+                raise ConditionError(conditions.RESOURCE_DELETED, f"{name} was just deleted; attach again")
     frontend.guard.demand(connection.client, right, record)
     return record
 

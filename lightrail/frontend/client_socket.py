@@ -27,6 +27,7 @@ class ClientSocket(asyncio.Protocol):
         "frontend",
         "has_more",
         "has_read_large",
+        "is_held",
         "lent_bytes",
         "paused",
         "refusing",
@@ -58,6 +59,8 @@ class ClientSocket(asyncio.Protocol):
         """Bytes of answers that may wait beyond the room; set by the outflow."""
         self.has_read_large = False
         """Whether the client has read a message that was larger than the window of its link."""
+        self.is_held = False
+        """Whether the engine's output waits for the deletion of names of this connection."""
         self._written_bytes = 0
         """Bytes written to the socket, including those that wait for it."""
         self._unread_max = 0
@@ -87,6 +90,15 @@ class ClientSocket(asyncio.Protocol):
         raise NotImplementedError
 
     # --- writing ---------------------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        """Schedules the output to be written at the end of this turn of the loop."""
+        raise NotImplementedError
+
+    def go_on_writing(self) -> None:
+        """Names of the connection are deleted, so that the answer to its close is written."""
+        self.is_held = False
+        self.touch()
 
     def _write(self, amqp: "Connection", transport: asyncio.Transport) -> None:
         """Writes the engine's output in one piece; large messages in the pieces that were received."""

@@ -235,7 +235,7 @@ class ClientConnection(WebSocketConnection):
         """Writes the engine's output, once per turn."""
         self._dirty = False
         amqp, transport = self.amqp, self.transport
-        if amqp is None or transport is None:
+        if amqp is None or transport is None or self.is_held:
             return
         if amqp.events:
             # A command to one link may end others as well, such as an attach that is too large for a frame.
@@ -384,6 +384,7 @@ class ClientConnection(WebSocketConnection):
             condition, description = event.error.condition, event.error.description or ""
             log.info("connection from %s ended: %s: %s", self.client.peer, condition, description)
         self._end_links(ending_of(event))
+        self.is_held = self.frontend.lifetimes.after_end(self.client.owner, self.go_on_writing)
 
 
 _HANDLERS: dict[type, Callable[[ClientConnection, Any], None]] = {

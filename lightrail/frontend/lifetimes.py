@@ -84,6 +84,8 @@ class Lifetimes:
         self._prefix = f"{frontend}/{boot:08x}/"
         self._spawn = spawn
         self._usage = usage
+        self._live: set[str] = set()
+        """Owner ids of connections that have not ended."""
         self._owned: dict[str, dict[str, None]] = {}
         """Names that a connection, its sessions or its links own, by connection."""
         self._nodes: dict[str, Node] = {}
@@ -99,8 +101,10 @@ class Lifetimes:
         service.directory.listen(self._changed)
 
     def connection(self, number: int) -> str:
-        """The owner id of a connection of this process."""
-        return f"{self._prefix}{number}"
+        """The owner id of a connection of this process, which has begun."""
+        owner = f"{self._prefix}{number}"
+        self._live.add(owner)
+        return owner
 
     def temporary_count(self, owner: str) -> int:
         """Number of dynamic nodes of a connection."""
@@ -114,6 +118,7 @@ class Lifetimes:
 
     def ended(self, owner: str) -> None:
         """A connection, session or link has ended: deletes names of this owner, or of a part of it."""
+        self._live.discard(owner)
         for name in list(self._owned.get(self._connection_of(owner), ())):
             record = self._service.directory.find(name)
             if record is None:
@@ -126,15 +131,37 @@ class Lifetimes:
                 self.expire(record)
 
     def is_ending(self, record: Name) -> bool:
-        """Whether the name is about to be deleted, and may be made anew after that."""
-        return self._due.get(record.name) == record.created
+        """Whether the name is about to be deleted, and may be made anew after that.
+
+        An attach that is answered after the end of its connection makes a name that is deleted at once.
+        """
+        if self._due.get(record.name) == record.created:
+            return True
+        return record.owner.startswith(self._prefix) and self._connection_of(record.owner) not in self._live
 
     async def end_of(self, record: Name) -> None:
         """Waits for the deletion of a name, no longer than limits.ATTACH_REPEATED_MS."""
         for _ in range(limits.ATTACH_REPEATED_MS // limits.ATTACH_AGAIN_MS):
-            if not self.is_ending(record):
+            current = self._service.directory.find(record.name)
+            if current is None or current.created != record.created:
                 return
             await asyncio.sleep(limits.ATTACH_AGAIN_MS / 1000)
+
+    def after_end(self, owner: str, call: Callable[[], None]) -> bool:
+        """Makes a call when the names of a connection that has ended are deleted; False if it has none.
+
+        The close is answered then: its client, or another one, may use them at another frontend.
+        """
+        owned = map(self._service.directory.find, self._owned.get(owner, ()))
+        ending = [record for record in owned if record is not None and self.is_ending(record)]
+        if ending:
+            self._spawn(self._call_after(ending, call))
+        return bool(ending)
+
+    async def _call_after(self, ending: list[Name], call: Callable[[], None]) -> None:
+        for record in ending:
+            await self.end_of(record)
+        call()
 
     def unused(self, name: str) -> None:
         """The last link of this process to a name has ended."""

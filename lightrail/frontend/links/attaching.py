@@ -74,16 +74,13 @@ async def attach(connection: LinkContext, link: Link, until_ms: int = 0) -> None
         if not connection.is_open or link.state != ATTACHING:
             return
     until_ms = until_ms or frontend.now_ms() + limits.ATTACH_REPEATED_MS
-
-    def again() -> None:
-        frontend.spawn(attach(connection, link, until_ms))
-
-    may_repeat = frontend.now_ms() < until_ms
+    repeats = frontend.now_ms() < until_ms
+    again = (lambda: frontend.spawn(attach(connection, link, until_ms))) if repeats else None
     try:
-        await _attach(connection, link, again if may_repeat else None)
+        await _attach(connection, link, again)
         return
     except ConditionError as error:
-        if error.condition == conditions.RESOURCE_DELETED and may_repeat:
+        if error.condition == conditions.RESOURCE_DELETED and again is not None:
             again()
             return
         condition, description, info = error.condition, error.description, error.info
@@ -121,8 +118,7 @@ async def _attach(connection: LinkContext, link: Link, again: Callable[[], None]
     terms.again = None if terminus.dynamic else again
     if terminus.dynamic:
         record = await dynamic.make(connection, link, terminus, terms.owner)
-        if record.owner == terms.owner:
-            terms.at_close = lambda: dynamic.finish(frontend, record)
+        dynamic.finish_at_close(frontend, record, terms)
         made = Attach(connection, link, record, number, terms)
         try:
             if made.open:
@@ -144,6 +140,7 @@ async def _attach(connection: LinkContext, link: Link, again: Callable[[], None]
         record = await resolve(connection, name_of(terminus.address), right_of(link), terms.owner, role)
         if role is not None and record.role in NODES and record.role is not role:
             raise ConditionError(conditions.NOT_ALLOWED, another_node(record))
+        dynamic.finish_at_close(frontend, record, terms)
         made = Attach(connection, link, record, number, terms)
         if made.open:
             await ROLES[record.role](made)

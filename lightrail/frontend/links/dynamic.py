@@ -16,6 +16,7 @@ from lightrail.amqp.values import Array, Described, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links import counted
+from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.context import LinkContext, LinkFrontend
 from lightrail.frontend.links.jms import node_of
 from lightrail.model import conditions, limits, names
@@ -67,6 +68,12 @@ async def make(connection: LinkContext, link: "Link", terminus: Source | Target,
     terminus.address = name
     terminus.dynamic_node_properties = {LIFETIME_POLICY: lifetime}
     return record
+
+
+def finish_at_close(frontend: LinkFrontend, record: Name, terms: Terms) -> None:
+    """Answers the close of a link when the name that is deleted with this link is deleted."""
+    if record.owner == terms.owner:
+        terms.at_close = lambda: finish(frontend, record)
 
 
 async def finish(frontend: LinkFrontend, record: Name) -> Refusal | None:

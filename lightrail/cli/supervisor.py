@@ -1,10 +1,10 @@
 """Supervisor: starts, restarts and stops the processes of one machine in order.
 
 Shards come first, frontends and the gateway together when all shards serve. A process that dies, or is not
-ready in time, is started again after a pause that doubles from RESTART_PAUSE_MIN_S to RESTART_PAUSE_MAX_S. At the end
-frontends and the gateway stop first: they close their clients' connections and disconnect from the shards;
-then the shards sync and stop. Each child has one end of a socket pair: when the supervisor ends, for whatever
-reason, the children end, too.
+ready in time, is started again after a pause that doubles from RESTART_PAUSE_MIN_S to RESTART_PAUSE_MAX_S. At
+the end frontends and the gateway stop first: they close their clients' connections and disconnect from the
+shards; then the shards sync and stop. Each child has one end of a socket pair: when the supervisor ends, for
+whatever reason, the children end, too.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """Supervisor: starts, restarts and stops the processes of one machine in order.
 
-Shards come first, frontends when all shards serve, the gateway last. A process that dies, or is not ready in
-time, is started again after a pause that doubles from RESTART_PAUSE_MIN_S to RESTART_PAUSE_MAX_S. At the end
-frontends and the gateway stop first: they close their clients' connections and disconnect from the shards;
-then the shards sync and stop. Each child has one end of a socket pair: when the supervisor ends, for whatever
-reason, the children end, too.
+Shards come first, frontends and the gateway together when all shards serve. A process that dies, or is not
+ready in time, is started again after a pause that doubles from RESTART_PAUSE_MIN_S to RESTART_PAUSE_MAX_S. At
+the end frontends and the gateway stop first: they close their clients' connections and disconnect from the
+shards; then the shards sync and stop. Each child has one end of a socket pair: when the supervisor ends, for
+whatever reason, the children end, too.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ READY_TIME_MAX_S: Final = {"shard": 900.0, "frontend": 30.0, "gateway": 30.0}
 """From start to ready; a shard reads its journal in this time, about 3 s per million small messages."""
 STOP_TIME_MAX_S: Final = 30.0
 """From SIGTERM to SIGKILL; a role's own watchdog ends it a little earlier."""
-START_ORDER: Final = ("shard", "frontend", "gateway")
+START_ORDER: Final = (("shard",), ("frontend", "gateway"))
 STOP_ORDER: Final = (("frontend", "gateway"), ("shard",))
 
 log = logging.getLogger(__name__)
@@ -277,8 +277,8 @@ class Supervisor:
         keepers: list[asyncio.Task[None]] = []
         stopping = asyncio.create_task(self.stopping.wait())
         try:
-            for role in START_ORDER:
-                batch = [child for child in self.children if child.plan.role == role]
+            for roles in START_ORDER:
+                batch = [child for child in self.children if child.plan.role in roles]
                 keepers += [asyncio.create_task(child.keep()) for child in batch]
                 serving = asyncio.gather(*(child.until_serving() for child in batch))
                 try:

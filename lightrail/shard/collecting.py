@@ -20,7 +20,8 @@ import asyncio
 import gc
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from lightrail.model import limits
@@ -52,6 +53,17 @@ class Collecting:
             )
         gc.set_threshold(limits.COLLECT_YOUNG, 1, _NEVER)
         self._arm(loop)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No pass while the process restores its state: it makes no cycles, and its objects stay."""
+        gc.disable()
+        try:
+            yield
+        finally:
+            gc.freeze()
+            self._has_frozen = True
+            gc.enable()
 
     def look(self) -> None:
         """Collects and freezes the objects of a deep backlog, or thaws and walks all objects if they are

@@ -62,7 +62,8 @@ async def serve(process: Process) -> None:
             for mover in movers:
                 mover.take_back(queue)
 
-    storage, engine = await open_engine(joining, cluster, data_directory, start, directory, map, counts)
+    with collecting.paused():
+        storage, engine = await open_engine(joining, cluster, data_directory, start, directory, map, counts)
     store, marks = storage.store, storage.marks
     address = joining.wire or process.shard_address(process.id)
     try:

@@ -147,6 +147,27 @@ def test_the_loop_looks_until_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("collector")
+def test_nothing_is_collected_while_a_shard_restores_its_state_nor_walked_at_its_end() -> None:
+    passes: list[str] = []
+
+    def watch(phase: str, info: dict[str, int]) -> None:
+        passes.append(phase)
+
+    collecting = Collecting()
+    gc.collect()
+    gc.callbacks.append(watch)
+    try:
+        with collecting.paused():
+            state = [[number] for number in range(4 * gc.get_threshold()[0])]
+        assert gc.isenabled()
+        more = [[number] for number in range(gc.get_threshold()[0] // 2)]
+        assert passes == []
+    finally:
+        gc.callbacks.remove(watch)
+    assert len(state) > len(more)
+
+
+@pytest.mark.usefixtures("collector")
 def test_a_python_that_does_not_count_its_blocks_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         collecting = Collecting(lambda: 0)

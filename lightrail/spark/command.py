@@ -17,6 +17,8 @@ DONE: Final = 0
 FAILED: Final = 1
 WRONG_USE: Final = 2
 NOBODY_ANSWERS: Final = 3
+BEHIND: Final = 4
+"""Of `verify`: only records that were written after the last capture are not in the table."""
 INTERRUPTED: Final = 130
 
 Subparsers = Any
@@ -68,7 +70,8 @@ def add_command(
 
 STATUSES: Final = (
     "Exit status: 0 done, 1 failed, or a check found errors, 2 wrong use, or a package is\n"
-    "missing, 3 a gateway, broker or store does not answer."
+    "missing, 3 a gateway, broker or store does not answer, 4 a table is complete up to the\n"
+    "last capture."
 )
 
 
@@ -199,6 +202,9 @@ def session(args: argparse.Namespace, name: str) -> "SparkSession":
         if problem is not None:
             raise NotInstalledError(problem)
 
+    if java.is_local(args.master or dict(_pairs(args.conf)).get("spark.master")):
+        # Pages and ports of Spark on this machine alone; its own default is every address.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Executors of a local master run the Python of this process, not the first one on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"lightrail {name}").config("spark.sql.session.timeZone", "UTC")

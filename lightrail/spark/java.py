@@ -33,16 +33,40 @@ def missing() -> str | None:
     return None
 
 
+def is_local(master: str | None) -> bool:
+    """Whether Spark runs in a process that this command starts, and has no executors elsewhere.
+
+    Args:
+        master: of the command's options; None if Spark's own configuration decides.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # spark-submit has started the JVM already.
+        return False
+    if master is None:
+        try:
+            text = (_configuration() / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            text = ""
+        found = re.search(r"^\s*spark\.master[\s=:]+(\S+)", text, re.MULTILINE)
+        master = found[1] if found else "local"
+    return master.startswith("local")
+
+
 def _spark_env() -> Path:
     """The file that Spark's own scripts read first, if it exists."""
+    return _configuration() / "spark-env.sh"
+
+
+def _configuration() -> Path:
+    """The folder of Spark's configuration."""
     folder = os.environ.get("SPARK_CONF_DIR")
     if folder:
-        return Path(folder, "spark-env.sh")
+        return Path(folder)
     home = os.environ.get("SPARK_HOME")
     if not home:
         found = find_spec("pyspark")
         home = os.path.dirname(found.origin) if found and found.origin else ""
-    return Path(home, "conf", "spark-env.sh")
+    return Path(home, "conf")
 
 
 def _version(program: str) -> int | None:

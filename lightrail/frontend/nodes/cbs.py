@@ -20,7 +20,7 @@ from lightrail.frontend.claims import Claim, Claims, TooManyTokensError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.nodes.links import NodeContext
 from lightrail.model import conditions, limits
-from lightrail.model.names import InvalidNameError, queue_name
+from lightrail.model.names import InvalidNameError, owner, queue_name
 from lightrail.namespace import signatures, tokens
 from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_name
 from lightrail.namespace.rights import Caller
@@ -126,7 +126,7 @@ class Cbs:
             return
         caller = Caller(token.user, scope=token.scope, tls=client.tls, resource=resource)
         if claimed != audience:
-            caller = caller.at(claimed)
+            caller = caller.at(owner(claimed))
         if client.claims is None:
             client.claims = Claims(frontend, lambda: frontend.guard.recheck(client))
         try:

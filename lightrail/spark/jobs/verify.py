@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.console.results import show_json, table
 from lightrail.spark.command import (
+    BEHIND,
     DONE,
     FAILED,
     Subparsers,
@@ -34,7 +35,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "prove that a table of `capture` has every record and every row",
         "For each journal the captured ranges must join, from the first record to the last, without a hole "
         "or an overlap, and the table must have the rows of each range, by number and checksum. With --from "
-        "or --gateway it must also have all existing records. Lists what is missing, with exit status 1. "
+        "or --gateway it must also have all existing records. Lists what is missing, with exit status 1; if "
+        "only records after the last capture are not there, the exit status is 4. "
         "Reads the table's files itself and does not start Spark.",
         _EXAMPLES,
     )
@@ -44,7 +46,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status: 0 everything is there, 1 something is missing.
+    """Exit status: 0 everything is there, 1 something is missing, 4 only what was written since is.
 
     Raises:
         CommandError: there is no such table.
@@ -58,10 +60,12 @@ def run(args: argparse.Namespace) -> int:
     journals = listed(source_options(args)) if args.archive or args.gateway else None
     verdict = verify(open_table(args.table), args.table, journals)
     if args.json:
-        show_json(asdict(verdict) | {"complete": not verdict.findings})
+        show_json(asdict(verdict) | {"complete": not verdict.findings and not verdict.behind})
     else:
         _show(verdict)
-    return FAILED if verdict.findings else DONE
+    if verdict.findings:
+        return FAILED
+    return BEHIND if verdict.behind else DONE
 
 
 def _show(verdict: "Verdict") -> None:
@@ -78,10 +82,18 @@ def _show(verdict: "Verdict") -> None:
     )
     table([asdict(each) for each in verdict.journals], columns)
     print(f"version {verdict.version}: {verdict.rows:,} rows in {verdict.files:,} files")
-    for each in verdict.findings[:FINDINGS_SHOWN_MAX]:
+    found = [*verdict.findings, *verdict.behind]
+    for each in found[:FINDINGS_SHOWN_MAX]:
         where = f"journal {each.journal}: " if each.journal else ""
         print(f"{each.kind}: {where}{each.text}")
-    more = len(verdict.findings) - FINDINGS_SHOWN_MAX
+    more = len(found) - FINDINGS_SHOWN_MAX
     if more > 0:
         print(f"and {more:,} more: --json has all of them")
-    print("INCOMPLETE" if verdict.findings else "complete: every record is covered once, every row is there")
+    if verdict.findings:
+        print("INCOMPLETE")
+        return
+    complete = "every record is covered once, every row is there"
+    if verdict.behind:
+        print(f"BEHIND: up to the last capture {complete}; capture again for what was written since")
+    else:
+        print(f"complete: {complete}")

@@ -7,7 +7,7 @@ journals.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow.compute as pc
@@ -19,13 +19,16 @@ from lightrail.spark.lake.ledger import RETIRED, UNWATCHED, Ledger
 from lightrail.spark.lake.table import active_files, position
 from lightrail.spark.lake.tally import Tally, by_journal, count, tallies
 
+BEHIND: Final = "behind"
+"""Kind of a finding that is no fault: records that were written after the last capture."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A problem that the check found."""
 
     kind: str
-    """hole, overlap, lost, position, file, rows, stray, not_captured"""
+    """hole, overlap, lost, position, file, rows, stray, not_captured, behind"""
     journal: str | None
     first_lsn: int | None
     next_lsn: int | None
@@ -58,6 +61,8 @@ class Verdict:
     files: int = 0
     rows: int = 0
     findings: list[Finding] = field(default_factory=list)
+    behind: list[Finding] = field(default_factory=list)
+    """Records after the end of the coverage of their journal: the next capture continues with them."""
 
 
 def verify(table: DeltaTable, uri: str, journals: Mapping[str, Journal] | None = None) -> Verdict:
@@ -87,7 +92,8 @@ def verify(table: DeltaTable, uri: str, journals: Mapping[str, Journal] | None =
     if journals is not None:
         for there in journals.values():
             has = ranges.get(there.incarnation.disk)
-            verdict.findings.extend(_not_captured(there, has))
+            for each in _not_captured(there, has):
+                (verdict.behind if each.kind == BEHIND else verdict.findings).append(each)
     return verdict
 
 
@@ -164,22 +170,25 @@ def _compare(journal: str, ranges: Tally, retired: list[dict[str, Any]], finding
 
 
 def _not_captured(journal: Journal, covered: Tally | None) -> Iterator[Finding]:
-    """Findings of existing records in no range."""
+    """Findings of existing records in no range; those after all ranges are the next ones to be captured."""
     disk = journal.incarnation.disk
     if journal.earliest is None or journal.latest is None:
         return
+    end = max((int(each) for each in covered.next), default=0) if covered is not None else 0
     for _, index in journal.covering(journal.earliest, journal.latest):
         expected = index.first_lsn
         for first, after in () if covered is None else zip(covered.first, covered.next, strict=True):
             if after <= expected or first >= index.next_lsn:
                 continue
             if first > expected:
-                yield _left(disk, expected, int(first))
+                yield _left(disk, expected, int(first), end)
             expected = max(expected, int(after))
         if expected < index.next_lsn:
-            yield _left(disk, expected, index.next_lsn)
+            yield _left(disk, expected, index.next_lsn, end)
 
 
-def _left(disk: str, first_lsn: int, next_lsn: int) -> Finding:
+def _left(disk: str, first_lsn: int, next_lsn: int, end: int) -> Finding:
     text = f"records {first_lsn} to before {next_lsn} exist and are not captured"
+    if first_lsn >= end:
+        return Finding(BEHIND, disk, first_lsn, next_lsn, f"{text} yet")
     return Finding("not_captured", disk, first_lsn, next_lsn, text)

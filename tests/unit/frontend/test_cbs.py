@@ -20,7 +20,7 @@ from lightrail.model.policy import Policy
 from lightrail.namespace import tokens
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Right
-from lightrail.namespace.rights import ANYBODY, Caller
+from lightrail.namespace.rights import ANYBODY, Caller, rights_of
 from lightrail.namespace.service import Service
 from tests.support.amqp.frontend_scene import Client, Scene
 from tests.support.amqp.frontend_scene import play as play_scene
@@ -198,6 +198,13 @@ def test_a_subscription_of_another_process_is_open_to_its_token_at_once() -> Non
         signature = cbs.signature(f"sb://broker/{path}")
         assert await cbs.put(f"sb://broker/{path}", signature, "servicebus.windows.net:sastoken") == 202
         assert await cbs.attach(path) is None
+        client = cbs.connection.client
+        client.claims = None
+        dead = f"{path}/$DeadLetterQueue"
+        signature = cbs.signature(f"sb://broker/{dead}")
+        assert await cbs.put(f"sb://broker/{dead}", signature, "servicebus.windows.net:sastoken") == 202
+        directory = cbs.scene.frontend.service.directory
+        assert rights_of(directory, client.caller_for("b/billing/$dlq"), "b/billing/$dlq")
         assert await cbs.attach("b/billing/below") == conditions.UNAUTHORIZED_ACCESS
 
     play(check)

@@ -65,7 +65,7 @@ def test_what_is_no_signature_says_what_was_expected(token: str, description: st
 
 
 def test_a_signature_of_other_characters_is_wrong_and_no_error() -> None:
-    assert not Signature("shop", "", END_S, b"", "\ud800é").verify("key")
+    assert not Signature("shop", Resource(""), END_S, b"", "\ud800é").verify("key")
 
 
 def test_a_key_is_of_one_installation_one_user_and_one_salt() -> None:

@@ -250,12 +250,23 @@ def test_what_is_lost_and_what_was_never_archived_fill_the_bounds() -> None:
     assert sum(each.records for each in filled.ranges) == 41
 
 
-def test_what_the_archive_has_and_the_table_has_not_is_found(lake: Lake) -> None:
+def test_what_was_written_after_the_capture_is_behind_and_not_missing(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
     lake.capture()
     lake.send(20)
     lake.archived()
-    assert lake.kinds() == ["not_captured"]
-    assert lake.verify(archive=False).findings == []
+    verdict = lake.verify()
+    assert (verdict.findings, [each.kind for each in verdict.behind]) == ([], ["behind"])
+    assert main(["verify", lake.uri, "--from", str(lake.archive), "--json"]) == 4
+    assert not json.loads(capsys.readouterr().out)["complete"]
+    assert main(["verify", lake.uri, "--from", str(lake.archive)]) == 4
+    assert "BEHIND: up to the last capture" in capsys.readouterr().out
+    assert main(["verify", lake.uri]) == 0
+    # What is missing is said as such, also beside what is behind.
+    os.remove(f"{lake.uri}/{active_files(DeltaTable(lake.uri))[0]['path']}")
+    assert main(["verify", lake.uri, "--from", str(lake.archive)]) == 1
+    assert "INCOMPLETE" in capsys.readouterr().out
 
 
 def test_a_table_that_is_put_back_does_not_agree_with_its_ledger(lake: Lake) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lightrail.spark import java
 from lightrail.spark import main as frame
 from lightrail.spark.command import CommandError, UnreachableError, UsageError, source_options
 from lightrail.spark.failures import named, user_error
@@ -281,3 +282,29 @@ def test_a_signal_ends_a_capture_in_order(number: int) -> None:
     assert query.stopped
     assert running.stopping
     assert signal.getsignal(number) is before
+
+
+def test_spark_of_this_machine_listens_here_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    masters = (
+        None,
+        "local",
+        "local[2]",
+        "local-cluster[1,1,512]",
+        "spark://host:7077",
+        "k8s://https://host",
+        "yarn",
+    )
+    assert [each for each in masters if java.is_local(each)] == list(masters[:4])
+    defaults = tmp_path / "spark-defaults.conf"
+    for text, local in (
+        ("spark.app.name x\n# spark.master yarn\n", True),
+        ("spark.master  local[4]\n", True),
+        ("spark.app.name x\nspark.master=spark://host:7077\n", False),
+    ):
+        defaults.write_text(text)
+        assert java.is_local(None) is local
+        assert java.is_local("local")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert not java.is_local("local")

@@ -143,6 +143,10 @@ class Requester:
                 "have been carried out"
             )
         )
+        # They name the node of the former link for their answers.
+        self._sender.drop_waiting(
+            LostError(f"{self._sender.address}: the connection was lost before the request was sent")
+        )
 
     def _fail(self, error: Exception) -> None:
         for answer in self._answers.values():

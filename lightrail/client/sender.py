@@ -235,9 +235,9 @@ class Sender(Link):
         self._attached = False
         self._fail_opening(error)
         self._unknown()
-        self.drop_waiting(error)
+        self._drop_waiting(error)
 
-    def drop_waiting(self, error: Exception) -> None:
+    def _drop_waiting(self, error: Exception) -> None:
         """Ends the calls whose messages were not sent."""
         waiting, self._waiting = self._waiting, deque()
         for _, answer, _ in waiting:

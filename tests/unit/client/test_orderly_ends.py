@@ -17,6 +17,7 @@ from lightrail.client import (
     ClientError,
     Event,
     LostError,
+    Message,
     Outcome,
     OutcomeKind,
     ReconnectPolicy,
@@ -292,5 +293,22 @@ def test_a_request_that_was_not_sent_before_the_loss_is_not_sent_for_a_node_that
             broker.give_credit(10)
             await connection.sender("another").send("behind whatever was sent")
             assert not broker.of("service")
+
+    play(test())
+
+
+def test_a_request_that_is_made_while_the_connection_is_lost_names_the_next_node_for_its_answer() -> None:
+    async def test() -> None:
+        async with EngineBroker() as broker, connect(broker.url, reconnect=SOON) as connection:
+            requester = connection.requester("service")
+            await requester.opened()
+            former = requester._receiver.address
+            broker.connections[0].transport.abort()
+            await until(lambda: not requester._receiver.healthy)
+            request = asyncio.create_task(requester.request("?"))
+            await until(lambda: bool(broker.of("service")))
+            asked = Message.decode(broker.of("service")[0])
+            assert asked.reply_to == requester._receiver.address != former
+            request.cancel()
 
     play(test())

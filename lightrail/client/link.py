@@ -49,6 +49,8 @@ class Link(LinkOwner):
         self._attached = False
         self._opened: asyncio.Future[None] = connection.loop.create_future()
         self._closed: Exception | None = None
+        self._awaiting: list[asyncio.Future[None]] = []
+        """Calls of `_until_attached`."""
 
     @property
     def what(self) -> str:
@@ -75,6 +77,15 @@ class Link(LinkOwner):
     async def opened(self) -> None:
         """Returns when the broker has first opened the link. Raises LinkError if the broker refused it."""
         await asyncio.shield(self._opened)
+
+    async def _until_attached(self) -> None:
+        """Returns when the link is attached, now or after a loss. Raises the error that has ended it."""
+        while not self._attached:
+            if self._closed is not None:
+                raise self._closed.with_traceback(None)
+            waiter: asyncio.Future[None] = self._connection.loop.create_future()
+            self._awaiting.append(waiter)
+            await waiter
 
     @property
     def closed(self) -> bool:
@@ -119,12 +130,20 @@ class Link(LinkOwner):
     def _open(self) -> None:
         if not self._opened.done():
             self._opened.set_result(None)
+        self._wake_awaiting()
+
+    def _wake_awaiting(self) -> None:
+        awaiting, self._awaiting = self._awaiting, []
+        for waiter in awaiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _fail_opening(self, error: Exception) -> None:
         if not self._opened.done():
             self._opened.set_exception(error)
             # Mark the exception as retrieved: there may be no waiter.
             self._opened.exception()
+        self._wake_awaiting()
 
     def _touch(self) -> None:
         """Requests a call of `flush` at the end of this turn."""

@@ -92,12 +92,14 @@ class Requester:
         self._number += 1
         id = f"{self._prefix}-{self._number}"
         answer: asyncio.Future[Message] = self._loop.create_future()
-        self._answers[id] = answer
         given = message if isinstance(message, Message) else Message(message)
-        reply_to = self._reply_to or self._receiver.address
-        asked = {"id": id, "correlation_id": id, "reply_to": reply_to, "ttl": timeout} | fields
         try:
             async with asyncio.timeout(timeout):
+                # The node for the answers is another one after each loss.
+                await self._receiver._until_attached()
+                reply_to = self._reply_to or self._receiver.address
+                asked = {"id": id, "correlation_id": id, "reply_to": reply_to, "ttl": timeout} | fields
+                self._answers[id] = answer
                 await self._sender.send(given.replace(**asked))
                 return await answer
         finally:
@@ -142,6 +144,10 @@ class Requester:
                 f"{self._sender.address}: the connection was lost before the answer came; the request may "
                 "have been carried out"
             )
+        )
+        # They name the node of the former link for their answers.
+        self._sender._drop_waiting(
+            LostError(f"{self._sender.address}: the connection was lost before the request was sent")
         )
 
     def _fail(self, error: Exception) -> None:

@@ -234,12 +234,16 @@ class Sender(Link):
             self._wire.touch()
         self._attached = False
         self._fail_opening(error)
+        self._unknown()
+        self._drop_waiting(error)
+
+    def _drop_waiting(self, error: Exception) -> None:
+        """Ends the calls whose messages were not sent."""
         waiting, self._waiting = self._waiting, deque()
         for _, answer, _ in waiting:
             if not answer.done():
                 answer.set_exception(error)
                 answer.exception()
-        self._unknown()
         self._wake()
 
     def _unknown(self) -> None:

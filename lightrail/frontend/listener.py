@@ -41,9 +41,9 @@ def bound(endpoint: Endpoint) -> socket.socket:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         made.bind((endpoint.host, endpoint.port))
         made.setblocking(False)
-    except BaseException:
+    except OSError as error:
         made.close()
-        raise
+        raise OSError(error.errno, f"can't listen at {endpoint}: {error.strerror}") from None
     return made
 
 

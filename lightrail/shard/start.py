@@ -209,7 +209,8 @@ class Start:
             async with asyncio.timeout(LEAVE_TIME_MAX_S):
                 await self._close(replace(own, closed=True))
         except (CoordinatorError, TimeoutError) as error:
-            log.warning("the orderly end of shard %d could not be reported: %s", self._shard, error)
+            why = str(error) or f"the coordinator did not answer within {LEAVE_TIME_MAX_S:g} s"
+            log.warning("the orderly end of shard %d could not be reported: %s", self._shard, why)
 
     async def _close(self, closed: Generation) -> None:
         for _ in range(ATTEMPTS_MAX):

@@ -286,8 +286,12 @@ def run(process: Process, serve: Serve) -> int:
     except CannotServeError as error:
         log.error("%s can't serve: %s", process.name, error)
         return 1
-    except Exception:
-        log.exception("%s failed", process.name)
+    except Exception as error:
+        if isinstance(error, OSError) and process.ready is None:
+            # A port that is taken, or a file system without locks: the place in the code says nothing more.
+            log.error("%s can't serve: %s", process.name, error)
+        else:
+            log.exception("%s failed", process.name)
         return 1
     if process.failure is not None:
         log.error("%s has ended: %s", process.name, process.failure)

@@ -193,9 +193,10 @@ class PatientReceiver(Receiver):
         self.link.rcv_settle_mode = SETTLE_SECOND
         self.link.settle_sent = self.confirmed  # type: ignore[method-assign]
 
-    def confirmed(self, first: int, last: int, state: Any) -> None:
+    def confirmed(self, first: int, last: int, state: Any) -> int:
         if state is ACCEPTED:
             self.play.confirmed |= {name_of(self.link.sent[number]) for number in range(first, last + 1)}
+        return last - first + 1
 
 
 def name_of(message: bytes) -> bytes:

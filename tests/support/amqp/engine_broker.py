@@ -155,7 +155,10 @@ class _Served(asyncio.Protocol):
             link.session.end("amqp:not-found", f"no queue '{address}'")
         elif link.is_sender:
             if isinstance(link.source, Source) and link.source.dynamic:
-                link.source = Source(address=f"dynamic-{id(link)}", dynamic=True)
+                link.source = Source(
+                    address=f"dynamic-{self.broker.attempts}-{id(link)}",
+                    dynamic=True,
+                )
             link.accept()
             self.outgoing.append(link)
             self.held[link] = {}

@@ -16,6 +16,8 @@ from lightrail.amqp.transactions import read_coordinator_request
 from lightrail.client import (
     ClientError,
     Event,
+    LostError,
+    Message,
     Outcome,
     OutcomeKind,
     ReconnectPolicy,
@@ -24,6 +26,7 @@ from lightrail.client import (
     connect,
 )
 from lightrail.client import wire as wires
+from tests.support.amqp.engine_broker import EngineBroker
 from tests.support.amqp.scripted_broker import ScriptedBroker
 from tests.support.certificates import Authority
 
@@ -273,5 +276,39 @@ def test_of_a_connection_that_is_closed_as_too_silent_only_what_was_sent_is_unkn
             unknown = [answer for answer in answers if answer.done()]
             assert [answer.result().kind for answer in unknown] == [OutcomeKind.UNKNOWN] * received
             await sender.close()
+
+    play(test())
+
+
+def test_a_request_that_was_not_sent_before_the_loss_is_not_sent_for_a_node_that_has_ended() -> None:
+    async def test() -> None:
+        async with EngineBroker(credit=0) as broker, connect(broker.url, reconnect=SOON) as connection:
+            requester = connection.requester("service")
+            await requester.opened()
+            request = asyncio.create_task(requester.request("?"))
+            await until(lambda: bool(requester._sender._waiting))
+            broker.connections[0].transport.abort()
+            with pytest.raises(LostError):
+                await request
+            broker.give_credit(10)
+            await connection.sender("another").send("behind whatever was sent")
+            assert not broker.of("service")
+
+    play(test())
+
+
+def test_a_request_that_is_made_while_the_connection_is_lost_names_the_next_node_for_its_answer() -> None:
+    async def test() -> None:
+        async with EngineBroker() as broker, connect(broker.url, reconnect=SOON) as connection:
+            requester = connection.requester("service")
+            await requester.opened()
+            former = requester._receiver.address
+            broker.connections[0].transport.abort()
+            await until(lambda: not requester._receiver.healthy)
+            request = asyncio.create_task(requester.request("?"))
+            await until(lambda: bool(broker.of("service")))
+            asked = Message.decode(broker.of("service")[0])
+            assert asked.reply_to == requester._receiver.address != former
+            request.cancel()
 
     play(test())

@@ -78,3 +78,12 @@ def test_accepted_sockets_are_kept_alive() -> None:
         listening.listen()
         with socket.create_connection(listening.getsockname()[:2]), listening.accept()[0] as accepted:
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+
+
+def test_a_port_that_another_program_has_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=rf"can't listen at 127\.0\.0\.1:{port}: Address already in use"):
+            listener.bound(Endpoint("127.0.0.1", port))

@@ -81,3 +81,27 @@ def test_alone_it_obeys_sigint(tmp_path: Path) -> None:
         os.kill(child.pid, signal.SIGINT)
         assert child.wait(wait.DEADLINE_S) == 0
         assert (tmp_path / "run").is_dir()
+
+
+REFUSED = """
+import errno, sys
+from lightrail.model.settings import Settings
+from lightrail.telemetry import process
+
+
+async def serve(_):
+    raise OSError(errno.EADDRINUSE, "can't listen at 127.0.0.1:5672: Address already in use")
+
+
+sys.exit(process.alone("frontend", 0, Settings(data=sys.argv[1]), serve))
+"""
+
+
+def test_what_the_system_refuses_at_the_start_is_one_line(tmp_path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", REFUSED, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert found.returncode == 1
+    assert len(found.stderr.splitlines()) == 1
+    assert "can't serve" in found.stderr
+    assert "127.0.0.1:5672: Address already in use" in found.stderr

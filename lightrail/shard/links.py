@@ -186,7 +186,7 @@ class Links(KnownNumbers):
         peer.moved.pop(link, None)
         earlier = peer.consumers.get(link)
         if earlier is not None:
-            self.close_consumer(earlier, now_ms, stolen=True)
+            self.close_consumer(earlier, now_ms, replaced=True)
         awaited = self.awaited.take(peer, link, queue, body, now_ms)
         if awaited is not None:
             self._adopt(awaited, peer, link, body, now_ms)

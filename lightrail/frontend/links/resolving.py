@@ -71,7 +71,8 @@ def check_sendable(connection: LinkContext, address: str, messages: Sequence[byt
     Args:
         delays: whether messages may request a delay.
     """
-    record, role = _find(connection, name_of(address), Right.SEND, node_of_message(messages[0]))
+    name, expected = name_of(address), node_of_message(messages[0], address)
+    record, role = _find(connection, name, Right.SEND, expected)
     connection.frontend.guard.demand(connection.client, Right.SEND, record)
     if (role or record.role) not in (Role.QUEUE, Role.ROUTER):
         raise no_target(record.name, record.role)

@@ -9,6 +9,7 @@ from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.transactions.transaction import Transaction
 from lightrail.frontend.transactions.transactions import Transactions
 from lightrail.model import conditions
+from lightrail.model.ending import Ending
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
@@ -56,7 +57,7 @@ class Rig:
     def close(self, *, in_order: bool = True) -> None:
         self.shard.take()
         if in_order:
-            self.consumer.ended_in_order()
+            self.consumer.ends(Ending.BY_CLIENT)
         self.consumer.close()
         self.consumer.when_released(lambda: self.released.append(True))
 

@@ -209,6 +209,7 @@ class ClientConnection(WebSocketConnection):
             link.relieved()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
         self._end_links(Ending.FAILED if self.amqp is not None and self.amqp.opened else Ending.BY_BROKER)
         self.frontend.intake.forget(self)
         self.frontend.outflow.forget(self)
@@ -219,8 +220,7 @@ class ClientConnection(WebSocketConnection):
         self.frontend.connections.remove(self)
         self.frontend.sole_connections.ended(self)
         self.frontend.deadlines.forget_ended()
-        self.deadline_ms = None
-        self.amqp = self.transport = None
+        self.deadline_ms = self.amqp = self.transport = None
 
     def resume_writing(self) -> None:
         super().resume_writing()

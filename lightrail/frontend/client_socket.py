@@ -1,7 +1,9 @@
 """A client's socket: reading that can be stopped, and writing with bounded waiting bytes (outflow.py)."""
 
 import asyncio
+import contextlib
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from lightrail.frontend.client import Client
@@ -185,6 +187,26 @@ class ClientSocket(asyncio.Protocol):
         else:
             # TLS ends both directions at once, and a client that still sends would find its socket reset.
             self.frontend.later(limits.CLOSE_ANSWER_MS, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Applies what the client sent last, if its socket failed while it was written to.
+
+        A client that closes its connection and has not read all messages resets the socket. Its settlements
+        and its close may have arrived before, and a transport whose write fails does not read them.
+        """
+        transport = self.transport
+        found = None if exc is None or transport is None else transport.get_extra_info("socket")
+        if transport is None or found is None or transport.get_extra_info("ssl_object") is not None:
+            return
+        with contextlib.suppress(OSError):
+            for _ in range(limits.LAST_READS_MAX):
+                data = os.read(found.fileno(), limits.LAST_READ_BYTES)
+                if not data:
+                    break
+                self.data_received(data)
+                while self.has_more:
+                    self.has_more = False
+                    self.data_received(b"")
 
     def cut(self, why: str) -> None:
         """Ends the connection of a client that does not read: a close would wait behind unread bytes."""

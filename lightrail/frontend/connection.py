@@ -205,6 +205,7 @@ class ClientConnection(WebSocketConnection):
             link.relieved()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
         self._end_links(Ending.FAILED if self.amqp is not None and self.amqp.opened else Ending.BY_BROKER)
         self.frontend.intake.forget(self)
         self.frontend.outflow.forget(self)

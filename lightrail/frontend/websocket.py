@@ -122,7 +122,8 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._accepted:
             self._connection.frontend.counts.websockets -= 1
-        self._connection.connection_lost(exc)
+        # What the socket still has are frames of this protocol, and not of AMQP.
+        self._connection.connection_lost(None)
 
     def pause_writing(self) -> None:
         self._connection.pause_writing()

@@ -368,7 +368,10 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         )
 
     def close(self) -> None:
-        """Ends the consumers; unsettled messages return to their queue, delivered ones with a mark."""
+        """Ends the consumers; unsettled messages return to their queue.
+
+        They are released: a worker fetches ahead, and its end is no failure of these messages (ADR 5).
+        """
         with self._lock:
             if self.closed:
                 return
@@ -380,9 +383,8 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         if not self.connection.connected:
             return
         for delivery, _, _ in unsettled.values():
-            # Released messages would be delivered again without a mark.
             with suppress(ClientError):
-                delivery.fail()
+                delivery.release()
         for consumer in (*consumers.values(), *self._cancelled):
             consumer.close()
         for _, _, done in unsettled.values():

@@ -213,6 +213,9 @@ LARGE_READ_LOOKS: Final = 10
 WRITE_ROOM_MIN: Final = 64 * 1024
 """Bytes that may wait for the socket of each connection, whatever others use. Shards may send it ahead in the
 same proportion as DELIVERY_WINDOW_BYTES to WRITE_HIGH_WATER."""
+LAST_READ_BYTES: Final = 64 * 1024
+LAST_READS_MAX: Final = 64
+"""How much is read from a socket whose client has reset it: more than a system keeps for one by default."""
 WRITE_HIGH_WATER: Final = 1024 * 1024
 """Bytes that may wait for a socket whose receivers use up their windows; beyond, the connection gets no more
 deliveries."""

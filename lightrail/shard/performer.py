@@ -183,7 +183,8 @@ class Performer:
         attached = queue.machine.contents.consumers.by_id.get(consumer)
         if ending is Ending.BY_CLIENT or attached is None or attached.options.lock_key:
             return
-        if attached.next:
+        # A client that failed may have left settlements in a transaction, which are in flight no more.
+        if len(attached.in_flight) or (ending is Ending.FAILED and attached.next):
             queue.holder_lost()
 
     def removed(self, queue: Queue, effect: effects.Removed) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
+from lightrail.model.ending import Ending
 from lightrail.shard.queue import invariants
 from lightrail.shard.queue.commands import (
     Attach,
@@ -43,6 +44,7 @@ from lightrail.shard.queue.effects import (
     Stored,
 )
 from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.outcomes import KEPT, outcome_of_rest
 from lightrail.shard.queue.runs import Run, batch_of
 from tests.model.histories import SOAK_S, checked, soak
 from tests.model.modelled_queue import (
@@ -189,9 +191,10 @@ class QueueModel(ModelledQueue):
     @rule(data=st.data())
     def detach(self, data: st.DataObject) -> None:
         identity = data.draw(st.sampled_from(sorted(self.links)))
+        ending = data.draw(st.sampled_from([Ending.BY_CLIENT, Ending.BY_BROKER]))
         evicted = self.evicted_deliveries()
-        effects = self.perform(self.machine.apply(Detach(identity), self.now))
-        outcome = self.links[identity].options.default_outcome
+        effects = self.perform(self.machine.apply(Detach(identity, ending), self.now))
+        outcome = outcome_of_rest(self.links[identity].options.default_outcome, ending)
         chosen = [m for m in self.held() if m.holder == identity]
         self.settled(identity, self.not_deferred(chosen, outcome, evicted), outcome, effects)
         del self.links[identity]
@@ -225,6 +228,8 @@ class QueueModel(ModelledQueue):
 
     def settled(self, holder: int, chosen: list[Message], outcome: Outcome, effects: list[Effect]) -> None:
         """What the model expects of an outcome, message by message."""
+        if outcome.kind == OutcomeKind.REJECTED and not self.dead_letters:
+            outcome = KEPT
         removed: set[int] = set()
         dead: dict[int, tuple[str, int]] = {}
         returned: dict[int, int] = {}
@@ -233,10 +238,7 @@ class QueueModel(ModelledQueue):
             if outcome.kind == OutcomeKind.ACCEPTED:
                 removed.add(message.sequence)
             elif outcome.kind == OutcomeKind.REJECTED:
-                if self.dead_letters:
-                    dead[message.sequence] = ("rejected", message.attempts)
-                else:
-                    removed.add(message.sequence)
+                dead[message.sequence] = ("rejected", message.attempts)
             else:
                 message.holder = message.number = None
                 if outcome.kind == OutcomeKind.RELEASED:

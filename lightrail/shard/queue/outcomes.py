@@ -5,7 +5,7 @@ They are accepted, rejected, released or modified (messaging 3.4), or their lock
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from lightrail.model import limits
 from lightrail.model.attempts import DEFERRED, failures
@@ -32,6 +32,10 @@ Annotate = Callable[[bytes, Any], bytes]
 """Merges the annotations of a modified outcome into an encoded message."""
 
 
+KEPT: Final = Outcome(OutcomeKind.MODIFIED, undeliverable_here=True)
+"""The outcome of rejected messages in a queue of dead letters."""
+
+
 class Outcomes:
     """Gives deliveries of one queue their outcomes.
 
@@ -55,6 +59,10 @@ class Outcomes:
         """Applies an outcome to runs that were removed from flight."""
         contents = self._contents
         deliveries, counters = contents.deliveries, contents.counters
+        if outcome.kind == OutcomeKind.REJECTED and not contents.policy.dead_letter:
+            # Only accepted removes a dead letter. It waits for other consumers, so that it does not loop.
+            counters.rejected += sum(run.count for run in runs)
+            outcome = KEPT
         if deliveries.evicted_count:
             runs = self._settle_evicted(consumer, runs, outcome, effects)
         if deliveries.order is not None:

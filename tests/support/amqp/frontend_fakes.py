@@ -243,6 +243,8 @@ class FakeShard:
         self.said: list[Said] = []
         self.opened: dict[int, Any] = {}
         self.closed: list[tuple[str, int]] = []
+        self.endings: list[int] = []
+        """Flags with which consumers were closed."""
         self.serving = True
         self.replaced: Any = None
         """The latest object that took the place of a consumer."""
@@ -268,6 +270,7 @@ class FakeShard:
 
     def close_consumer(self, number: int, flags: int) -> None:
         self.closed.append(("consumer", number))
+        self.endings.append(flags)
 
     def take(self, *kinds: Kind) -> list[Said]:
         """What was said since the last time."""

@@ -1,6 +1,7 @@
 """A client's connection: attaching through coordinator and shard, ends of every kind, nothing leaks."""
 
 import asyncio
+import socket
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ from lightrail.cluster.users import UserRecord
 from lightrail.frontend.client import PROTON_CHANNEL_MAX, PROTON_MAX_FRAME_SIZES
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
+from lightrail.model.ending import Ending
 from lightrail.model.placement import Placement
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, deliver
@@ -276,6 +278,26 @@ def test_however_it_ends_nothing_is_left(end: str) -> None:
         assert counts.sessions == (1 if end == "detach" else 0)
         assert len(scene.frontend.connections) == (0 if end in ("close", "lost", "garbage") else 1)
         assert scene.frontend.connections.half_open == 0
+
+    play(test)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_what_a_client_sent_before_its_socket_was_reset_is_applied(closes: bool) -> None:
+    """The transport of a socket whose write fails does not read the client's last bytes."""
+
+    async def test(scene: Scene) -> None:
+        client, _, _, _ = await both(scene)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            client.transport.extra["socket"] = ours
+            if closes:
+                client.amqp.close()
+                theirs.sendall(b"".join(client.amqp.output))
+            client.protocol.connection_lost(ConnectionResetError())
+        assert scene.shard.endings == [Ending.BY_CLIENT if closes else Ending.FAILED]
+        assert len(scene.frontend.connections) == 0
 
     play(test)
 

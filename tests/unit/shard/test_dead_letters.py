@@ -187,12 +187,12 @@ def test_dead_letters_wait_for_their_queue_to_be_written_down() -> None:
     assert scene.queue("q/$dlq")["ready"] == 1
 
 
-def test_what_is_rejected_in_a_dead_letter_queue_is_gone() -> None:
+def test_what_is_rejected_in_a_dead_letter_queue_stays_there() -> None:
     scene, _, peer = opened(letters(1))
     peer.settle(2, 0, 1, OutcomeCode.REJECTED, SettleDetail())
     peer.consume(3, "q/$dlq", 100)
     peer.settle(3, 0, 1, OutcomeCode.REJECTED, SettleDetail())
-    assert scene.queue("q/$dlq") == {"ready": 0, "in_flight": 0}
+    assert scene.queue("q/$dlq") == {"ready": 1, "in_flight": 0}
     assert len(list(scene.engine._queues)) == 2
 
 

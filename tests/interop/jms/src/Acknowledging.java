@@ -145,9 +145,10 @@ final class Acknowledging {
         received.get(1).acknowledge();
         connection.close();
         MessageConsumer again = scene.session().createConsumer(queue);
-        delivered(Scene.next(again), "m0", 2);
-        delivered(Scene.next(again), "m2", 2);
-        delivered(Scene.next(again), "m4", 2);
+        // The broker does not see what the application received: an end in order counts nothing.
+        delivered(Scene.next(again), "m0", 1);
+        delivered(Scene.next(again), "m2", 1);
+        delivered(Scene.next(again), "m4", 1);
         Scene.expectNothing(again);
     }
 

@@ -113,14 +113,18 @@ def test_rejected_messages_are_dead_lettered_with_the_error(bench: PlainBench) -
     assert effect[1:] == ("rejected", "amqp:invalid-field", "no such order", None)
 
 
-def test_a_dead_letter_queue_removes_what_is_rejected() -> None:
+def test_a_dead_letter_queue_keeps_what_is_rejected_for_other_consumers() -> None:
     bench = PlainBench("orders/$dlq")
-    bench.put(b"bad")
-    bench.consumer(1)
+    bench.put(b"bad", b"next")
+    bench.consumer(1, credit=1)
     bench.dispatch()
-    (effect,) = bench.do(Settle(1, 0, 1, REJECTED))
-    assert isinstance(effect, Removed)
-    assert effect.reason is Reason.REJECTED
+    assert not bench.do(Settle(1, 0, 1, REJECTED), Credit(1, 100))
+    # The consumer gets the messages behind it, and does not get it in a loop.
+    assert payloads(bench.dispatch()) == [b"next"]
+    assert bench.machine.contents.counters.rejected == 1
+    bench.consumer(2)
+    (delivered,) = [effect for effect in bench.dispatch() if isinstance(effect, Deliver)]
+    assert (delivered.consumer, delivered.run.messages(), delivered.run.attempts) == (2, [b"bad"], 0)
 
 
 def test_undeliverable_here_goes_to_others_and_else_waits(bench: PlainBench) -> None:

@@ -36,7 +36,7 @@ def mandatory(type: FieldType, assumed: Any = None) -> Any:
     """A field that may not be null. Its annotation is for decoded values; an unset field is None.
 
     Args:
-        assumed: value of a null that a peer sends nevertheless; None: such a null is an error (ADR 55).
+        assumed: value of a null that a peer sends nevertheless; None: such a null is an error (ADR 51).
     """
     return field(default=None, metadata={_DECLARATION: Declaration(type, True, None, assumed)})
 

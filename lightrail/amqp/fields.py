@@ -92,7 +92,7 @@ def _read_string_as_symbol(code: int) -> Reader:
 
 
 # Several clients send string where the specification says symbol (qpid-proton's own bindings let them);
-# the meaning is plain, so strings of ASCII are read as symbols (ADR 55).
+# the meaning is plain, so strings of ASCII are read as symbols (ADR 51).
 _STRINGS_AS_SYMBOLS: Final = {code: _read_string_as_symbol(code) for code in (0xA1, 0xB1)}
 
 

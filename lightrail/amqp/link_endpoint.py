@@ -331,7 +331,7 @@ class LinkEndpoint(Link):
         self.snd_settle_mode = attach.snd_settle_mode
         self.rcv_settle_mode = attach.rcv_settle_mode
         if not self.is_sender:
-            # Microsoft.Azure.Amqp up to 2.7.0 sends none, though a sender must (2.7.3; ADR 55).
+            # Microsoft.Azure.Amqp up to 2.7.0 sends none, though a sender must (2.7.3; ADR 51).
             self.delivery_count = self.initial_count = attach.initial_delivery_count or 0
         connection = self.session.connection
         if self.state == REQUESTED:

@@ -345,7 +345,7 @@ class Session(Settlement):
     ) -> None:
         """Apply the peer's flow (2.5.6): its windows, and the state of a link when it names a handle.
 
-        Without a handle the fields of a link apply to none, and are passed over (ADR 55).
+        Without a handle the fields of a link apply to none, and are passed over (ADR 51).
         """
         link = None if handle is None else self.link_of(handle, "flow")
         self.take_windows(next_incoming_id, incoming_window, next_outgoing_id, outgoing_window)

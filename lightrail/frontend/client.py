@@ -64,7 +64,7 @@ def is_deaf_after_close(opened: "Open | None") -> bool:
     """Whether a client does not answer a close with amqp:connection:forced, nor read its socket: Qpid Proton.
 
     Its container for Python takes such a close for the end of the socket, and does not look whether that has
-    ended: it connects again when a write fails, or after its idle time-out (ADR 53). The end of the socket
+    ended: it connects again when a write fails, or after its idle time-out (ADR 49). The end of the socket
     without a close makes it connect at once. Proton is recognised by its defaults, and by the lack of the
     product that other clients with such defaults have in the properties of their open.
     """

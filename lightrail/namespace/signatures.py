@@ -28,7 +28,7 @@ class Resource(NamedTuple):
 
     A resource with a scheme is a URI, and its path counts: a broker has many hosts and ports. A resource
     without one is a path, and never begins with a host: who may choose the host would decide how much of the
-    path is left (ADR 54).
+    path is left (ADR 50).
     """
 
     path: str

@@ -73,7 +73,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "uint": {"uint"},
     "ulong": {"ulong"},
     "string": {"string"},
-    # Several clients send strings where symbols stand: ADR 55.
+    # Several clients send strings where symbols stand: ADR 51.
     "symbol": {"symbol", "string"},
     "symbol multiple": {"symbol", "symbols", "string"},
     "delivery-tag": {"binary"},

@@ -9,7 +9,7 @@ from lightrail.shard.outcomes import outcome_in
 from lightrail.shard.peers import Peer, Settlement
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.outcomes import is_much, outcome_of_rest
+from lightrail.shard.queue.outcomes import fails_oldest, is_much, outcome_of_rest
 from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.takeovers import Takeovers
@@ -112,7 +112,7 @@ class Settling:
         if len(line) > limits.SETTLE_SLICE_REWRITTEN:
             last = min(last, line.keys[line.head + limits.SETTLE_SLICE_REWRITTEN])
         outcome = outcome_of_rest(found.options.default_outcome, ending)
-        if ending is Ending.FAILED:
+        if fails_oldest(found.options.default_outcome, ending):
             # The oldest delivery counts; those behind it return as after an end by the broker.
             last, outcome, flags = first + 1, commands.FAILED, flags & ~ENDING | Ending.BY_BROKER
         for command in (

@@ -7,6 +7,7 @@ import pytest
 from lightrail.amqp.performatives import (
     Accepted,
     Attach,
+    Close,
     Coordinator,
     Declare,
     Detach,
@@ -45,13 +46,14 @@ def refused(state: Any, condition: str) -> None:
 
 
 def others_see(peer: Peer, queue: str) -> list[bytes]:
-    """Ready messages of a queue, over a connection of their own, which releases them."""
+    """Ready messages of a queue, over a connection of their own, which ends in order and so returns them."""
     with Peer("{}:{}".format(*peer.socket.getpeername())) as other:
         other.open()
         other.begin()
-        return [
-            body for _, body in rest(other, queue, source=Source(address=queue, default_outcome=Released()))
-        ]
+        found = [body for _, body in rest(other, queue)]
+        other.write(Close())
+        other.expect(Close)
+    return found
 
 
 # --- 4.2, 4.3: the coordinator ---------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def test_the_end_of_the_receiving_link_returns_what_was_acquired(begun: Peer, qu
     txn = acquired(client, queue, 1)
     begun.write(Detach(handle=RECEIVER, closed=True))
     begun.expect(Detach)
-    assert rest(begun, queue) == [(1, value(0))]
+    assert rest(begun, queue) == [(0, value(0))]
     assert discharged(client, txn) == []
 
 

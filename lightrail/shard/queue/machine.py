@@ -40,7 +40,7 @@ from lightrail.shard.queue.effects import Effect, Fetch, Purged, Reason, Session
 from lightrail.shard.queue.joining import Joining
 from lightrail.shard.queue.keys import Look
 from lightrail.shard.queue.locking import LockCommand, Locking, SessionCommand
-from lightrail.shard.queue.outcomes import Annotate, Outcomes, is_much, outcome_of_rest
+from lightrail.shard.queue.outcomes import Annotate, Outcomes, fails_oldest, is_much, outcome_of_rest
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.removals import Removals, removed
 from lightrail.shard.queue.reserved import ReservedCommand
@@ -194,7 +194,7 @@ class Machine:
     def _return(self, consumer: Consumer, ending: Ending, effects: list[Effect]) -> None:
         """Returns the deliveries of a detached consumer."""
         line = consumer.in_flight
-        if ending is Ending.FAILED and len(line):
+        if len(line) and fails_oldest(consumer.options.default_outcome, ending):
             oldest = line.keys[line.head]
             self.outcomes.settle(consumer, line.take(oldest, oldest + 1), FAILED, effects)
         outcome = outcome_of_rest(consumer.options.default_outcome, ending)

@@ -358,6 +358,15 @@ def outcome_of_rest(default: Outcome, ending: Ending) -> Outcome:
     return default if has_decided else RELEASED
 
 
+def fails_oldest(default: Outcome, ending: Ending) -> bool:
+    """Whether the oldest delivery of a consumer that has ended counts as failed (ADR 5).
+
+    It does not if the source names an outcome that does not count (messaging 3.5.3), as one that only looks.
+    """
+    is_uncounted = default.kind >= OutcomeKind.RELEASED and not default.delivery_failed
+    return ending is Ending.FAILED and not is_uncounted
+
+
 def is_much(consumer: Consumer) -> bool:
     """Whether a consumer has more in flight than returns to the queue at once."""
     line = consumer.in_flight

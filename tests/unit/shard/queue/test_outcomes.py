@@ -158,7 +158,7 @@ def test_annotations_replace_the_message_in_place() -> None:
     assert payloads(bench.dispatch()) == [b"b!", b"c"]
 
 
-@pytest.mark.parametrize("default", [RELEASED, ACCEPTED, REJECTED, FAILED], ids=lambda each: each.kind.name)
+@pytest.mark.parametrize("default", [ACCEPTED, REJECTED, FAILED], ids=lambda each: each.kind.name)
 @pytest.mark.parametrize("count", [4, limits.RETURNED_AT_ONCE + 4])
 def test_a_client_that_failed_has_failed_with_the_oldest_message_alone(
     bench: PlainBench, count: int, default: Outcome
@@ -173,6 +173,17 @@ def test_a_client_that_failed_has_failed_with_the_oldest_message_alone(
     waiting = bench.machine.contents.ready.waiting()
     assert [(run.sequence, run.count) for run in waiting if run.attempts] == [(1, 1)]
     assert sum(run.count for run in waiting) == count - 1
+
+
+@pytest.mark.parametrize("default", [RELEASED, MODIFIED], ids=["released", "modified"])
+def test_a_client_that_failed_has_failed_with_no_message_if_its_source_counts_none(
+    bench: PlainBench, default: Outcome
+) -> None:
+    bench.put(*numbered(3))
+    bench.consumer(1, default_outcome=default)
+    bench.dispatch()
+    bench.do(Detach(1, Ending.FAILED))
+    assert [(run.count, run.attempts) for run in bench.machine.contents.ready.waiting()] == [(3, 0)]
 
 
 @pytest.mark.parametrize("default", [RELEASED, FAILED, MODIFIED], ids=["released", "failed", "modified"])

@@ -5,7 +5,6 @@ shard has the outcome on disk: a confirmed delivery is never delivered again.
 """
 
 import json
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -16,6 +15,7 @@ from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Released
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.outcomes import FAILED, OUTCOMES, Deferral, encode_outcome
+from lightrail.frontend.links.too_large import TooLarge
 from lightrail.frontend.links.unconfirmed import UNCONFIRMED, Unconfirmed
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.wire.owner import Owner
 
-
-log = logging.getLogger("lightrail.frontend.links")
 
 ELSEWHERE: Final = Modified(undeliverable_here=True)
 """The outcome of messages that the client does not accept, for other receivers."""
@@ -65,8 +63,8 @@ class Settlements:
         "_options",
         "_owner",
         "_presettled",
+        "_too_large",
         "_unconfirmed",
-        "_warned",
         "confirms_plainly",
         "count",
         "held",
@@ -85,9 +83,7 @@ class Settlements:
         self._number = number
         self._options = options
         self._presettled = options.presettled
-        link.passed_over = []
-        self._warned = False
-        """Whether the log has a line about a message that is too large for the client."""
+        self._too_large = TooLarge(link, options, connection.frontend.counts)
         self.is_closed = False
         """Whether the link has ended."""
         self.is_returned = False
@@ -130,32 +126,14 @@ class Settlements:
         """Counts a slice that was passed to the link; returns how many of its messages were too large."""
         if not self._presettled:
             self.add(count, size)
-        large = self._link.passed_over
-        passed_over = len(large) if large else 0
-        if large:
-            self._return_large(large)
-        if self._presettled and self._link.peer_max_message_size:
-            self._post(number, number + count - 1, ACCEPTED, 0)
-        return passed_over
-
-    def _return_large(self, large: list[tuple[int, int]]) -> None:
-        """Returns messages that are too large for the client to the queue, for other receivers."""
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "a message of %d bytes was not sent to %s, a receiver of %s: it accepts up to %d bytes "
-                "(max-message-size); the message stays in the queue for other receivers",
-                large[0][1],
-                self._options.label,
-                self._options.queue,
-                self._link.peer_max_message_size,
-            )
-        self._counts.messages_too_large += len(large)
-        for number, _ in large:
+        large = self._too_large.take()
+        for each in large:
             if not self._presettled:
                 self._remove(1)
-            self._post(number, number, ELSEWHERE, 0)
-        large.clear()
+            self._post(each, each, ELSEWHERE, 0)
+        if self._presettled and self._link.peer_max_message_size:
+            self._post(number, number + count - 1, ACCEPTED, 0)
+        return len(large)
 
     def outcome(self, event: Outcome) -> None:
         """Sends the client's outcome for a range of deliveries to the shard."""

@@ -1,4 +1,4 @@
-"""Links that are resumed (2.6.13) over connections that are cut at any byte: exactly once, both ways.
+"""Links that are resumed (2.6.13) over connections that are cut at any byte: once, both ways, in mode second.
 
 Sender and receiver are as small as the specification allows: each has a map of what it has not settled,
 compares it with that of the broker, and knows nothing else.
@@ -193,14 +193,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["first", "second"])
-def test_over_many_cuts_each_message_is_stored_once(broker: Broker, queue: str, mode: int) -> None:
+def test_over_many_cuts_each_message_is_stored_and_in_mode_second_once(
+    broker: Broker, queue: str, mode: int
+) -> None:
     chance = random.Random(mode)
     client = ResumingSender(broker, queue, mode)
     for _ in range(CUTS):
         client.run(chance.randrange(300, 1_600))
     client.run(1 << 20)
     assert not client.unsettled
-    assert client.resumed > CUTS // 10, "hardly any cut met outcomes under way"
+    # In mode first tags are free with their outcomes, and no map has any.
+    is_as_expected = client.resumed > CUTS // 10 if mode else not client.resumed
+    assert is_as_expected, f"{client.resumed} cuts met outcomes under way"
     with Peer(broker.amqp) as peer:
         peer.open(container_id="reader")
         peer.begin(incoming_window=100_000)
@@ -209,7 +213,8 @@ def test_over_many_cuts_each_message_is_stored_once(broker: Broker, queue: str, 
         found: list[bytes] = []
         while type((frame := peer.read()).body) is not Flow:
             found.append(frame.payload.removeprefix(DURABLE))
-    assert sorted(found) == sorted(value(number) for number in range(client.next))
+    stored = sorted(found) if mode else sorted(set(found))
+    assert stored == sorted(value(number) for number in range(client.next))
 
 
 def test_over_many_cuts_each_message_is_received_once(broker: Broker, queue: str) -> None:

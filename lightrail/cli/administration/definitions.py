@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
+from lightrail.cli.administration import rabbitmq
 from lightrail.cli.administration.client import AnswerError, Client, UnreachableError
 from lightrail.cli.administration.commands import CommandError, Subparsers, add
 from lightrail.cli.administration.names import read_json
@@ -26,7 +27,9 @@ def register(things: Subparsers) -> None:
     command.add_argument("file", metavar="FILE", nargs="?", default="-", help="default: standard output")
     command.add_argument("--prefix", metavar="PREFIX", help="only names at and below it")
     command = add(things, "import", _import, "import definitions; existing ones that differ are refused")
-    command.add_argument("file", metavar="FILE", help="- for standard input")
+    command.add_argument(
+        "file", metavar="FILE", help="of export, or RabbitMQ's definitions.json; - for standard input"
+    )
     command.add_argument("--dry-run", action="store_true", help="only show the changes")
     command.add_argument("--replace", action="store_true", help="change existing definitions that differ")
 
@@ -53,7 +56,12 @@ def _export(client: Client, parsed: argparse.Namespace) -> int:
 
 
 def _import(client: Client, parsed: argparse.Namespace) -> int:
-    definitions = read_json(parsed.file)
+    definitions, missing = read_json(parsed.file), None
+    if rabbitmq.is_rabbitmq(definitions):
+        try:
+            definitions, missing = rabbitmq.convert(definitions)
+        except rabbitmq.DefinitionsError as error:
+            raise CommandError(f"{parsed.file} can't be read as RabbitMQ's definitions: {error}") from None
     report: dict[str, Any] = {
         "created": [],
         "changed": [],
@@ -61,6 +69,12 @@ def _import(client: Client, parsed: argparse.Namespace) -> int:
         "refused": [],
         "dry_run": parsed.dry_run,
     }
+    if missing is not None:
+        report["not_mapped"] = [each._asdict() for each in missing]
+        if not parsed.json:
+            # Before the import, which may end early.
+            for each in missing:
+                say(f"not mapped: {each.what}: {each.why}; {each.do}")
     pieces = [definitions] if parsed.dry_run else list(pieces_of(definitions))
     _send(client, parsed, pieces, report)
     if parsed.json:
@@ -72,7 +86,7 @@ def _import(client: Client, parsed: argparse.Namespace) -> int:
                 print(f"{would}{what}: {name}")
         for refused in report["refused"]:
             print(f"refused: {refused['what']}: {refused['why']}", file=sys.stderr)
-        print(f"{_sums(report, would)}")
+        print(_sums(report, would) + (f", {len(missing):,} not mapped" if missing is not None else ""))
     return 1 if report["refused"] else 0
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,9 +51,14 @@ def opened(broker: Broker, container: str, policy: int) -> tuple[Peer, bool]:
 
 
 def frontend_of(broker: Broker, container: str) -> int:
-    """The number of the frontend that has the container's connection."""
+    """The number of the frontend that has the container's connection, when a former one has ended."""
+
+    def alone() -> list[dict[str, Any]]:
+        found: dict[str, list[dict[str, Any]]] = http("GET", f"/!connections?container={container}").json()
+        return found["connections"] if len(found["connections"]) == 1 else []
+
     with Http(broker.http) as http:
-        [found] = http("GET", f"/!connections?container={container}").json()["connections"]
+        [found] = wait.until(alone, f"{container} has one connection")
     return int(found["id"].partition(".")[0].rpartition("-")[2])
 
 

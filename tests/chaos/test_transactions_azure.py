@@ -31,11 +31,13 @@ OUTS = ("out/a", "out/b", "out/c", "out/d")
 """Queues that are spread over the shards."""
 FLAGS = ("--shards", "2")
 COMMITS = (1, 3, 2)
+LOCK_S = 5.0
 
 
 def fill(data: Path, address: str) -> None:
     """Queue `in` has the messages of a session, and the messages of `late` are deferred."""
     give(data, "in", role="queue", groups=True, max_delivery_count=0)
+    give(data, "late", role="queue", lock_duration=LOCK_S)
     with Peer(address) as peer:
         peer.open()
         peer.begin()
@@ -124,7 +126,9 @@ class Worker:
         transfer, message = peer.delivery()
         number, delivery = int(read_message(message).body), transfer.delivery_id
         assert delivery is not None
-        (token,) = self.bus.receive_deferred(number + 1)
+        # A client whose transaction was not committed has the message until the end of its lock.
+        tokens = wait.until(partial(self.bus.lock_deferred, number + 1), "the lock of a lost client ends")
+        (token,) = tokens or ()
         txn = client.declare()
         settle(peer, txn, delivery, delivery)
         assert self.bus.settle(token, txn_id=txn) == (200, "")

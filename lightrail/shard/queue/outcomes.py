@@ -363,8 +363,9 @@ def fails_oldest(default: Outcome, ending: Ending) -> bool:
 
     It does not if the source names an outcome that does not count (messaging 3.5.3), as one that only looks.
     """
-    is_uncounted = default.kind >= OutcomeKind.RELEASED and not default.delivery_failed
-    return ending is Ending.FAILED and not is_uncounted
+    if default.kind is OutcomeKind.MODIFIED:
+        return ending is Ending.FAILED and default.delivery_failed
+    return ending is Ending.FAILED and default.kind is not OutcomeKind.RELEASED
 
 
 def is_much(consumer: Consumer) -> bool:

@@ -132,9 +132,14 @@ class Peer:
         assert channel is None or found.channel == channel
         return found.body
 
-    def delivery(self) -> tuple[Transfer, bytes]:
-        """The next delivery: its first transfer, and the message joined from all of its frames."""
-        found = self.read()
+    def delivery(self, *passed: type) -> tuple[Transfer, bytes]:
+        """The next delivery: its first transfer, and the message joined from all of its frames.
+
+        Args:
+            passed: bodies of frames that may come before it.
+        """
+        while type((found := self.read()).body) in passed:
+            pass
         first = found.body
         assert type(first) is Transfer, f"expected Transfer, found {first!r}"
         payload = found.payload

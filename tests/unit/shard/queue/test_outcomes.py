@@ -175,7 +175,11 @@ def test_a_client_that_failed_has_failed_with_the_oldest_message_alone(
     assert sum(run.count for run in waiting) == count - 1
 
 
-@pytest.mark.parametrize("default", [RELEASED, MODIFIED], ids=["released", "modified"])
+# The field of modified has its default in the openings of sources with another outcome.
+RELEASED_AS_OPENED = RELEASED._replace(delivery_failed=True)
+
+
+@pytest.mark.parametrize("default", [RELEASED_AS_OPENED, MODIFIED], ids=["released", "modified"])
 def test_a_client_that_failed_has_failed_with_no_message_if_its_source_counts_none(
     bench: PlainBench, default: Outcome
 ) -> None:

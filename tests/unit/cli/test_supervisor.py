@@ -41,8 +41,7 @@ def test_shards_start_before_all_others_and_stop_after_them(tmp_path: Path) -> N
         assert running.terminate() == 0
         starts, ends = events(data, "start"), events(data, "stop")
         assert sorted(starts[:2]) == EVERYBODY[:2]
-        assert sorted(starts[2:4]) == EVERYBODY[2:4]
-        assert starts[4] == "gateway-0"
+        assert sorted(starts[2:]) == EVERYBODY[2:]
         assert sorted(ends[:3]) == EVERYBODY[2:]
         assert sorted(ends[3:]) == EVERYBODY[:2]
 

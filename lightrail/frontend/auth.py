@@ -16,6 +16,7 @@ from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.logins import LOCAL, Logins, TooManyLoginsError, source_of
 from lightrail.cluster.users import UserRecord
 from lightrail.model.endpoint import is_loopback
+from lightrail.model.proxy_header import Address
 from lightrail.model.setting_values import WITHOUT_USER
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
@@ -55,11 +56,10 @@ class Authenticator:
         """Reads whether any user is defined, for connections that are accepted afterwards."""
         self.has_users = await self.logins.refresh()
 
-    def begin(self, transport: asyncio.Transport) -> "Authentication":
-        """The authentication of one connection, whose mechanisms depend on its address and on TLS."""
-        peer = transport.get_extra_info("peername")
+    def begin(self, transport: asyncio.Transport, source: Address | None) -> "Authentication":
+        """The authentication of one connection, whose mechanisms depend on TLS and the client's address."""
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-        host = peer[0] if isinstance(peer, tuple) else None
+        host = None if source is None else source[0]
         return self.begin_for(host, _subject(tls), tls=tls is not None)
 
     def begin_for(self, host: str | None, certificate: str | None = None, *, tls: bool) -> "Authentication":

@@ -27,6 +27,7 @@ from lightrail.frontend.websocket import WebSocket, WebSocketConnection
 from lightrail.model import conditions, limits
 from lightrail.model.ending import Ending
 from lightrail.model.endpoint import is_loopback
+from lightrail.model.proxy_header import Address
 from lightrail.wire.forwarded import Forwarded
 
 log = logging.getLogger("lightrail.frontend.connection")
@@ -40,6 +41,7 @@ class ClientConnection(WebSocketConnection):
         "_phase",
         "_sasl_exchange",
         "_sessions",
+        "_source",
         "amqp",
         "closing",
         "deadline_ms",
@@ -57,7 +59,9 @@ class ClientConnection(WebSocketConnection):
 
     frontend: ConnectionFrontend
 
-    def __init__(self, frontend: ConnectionFrontend) -> None:
+    def __init__(self, frontend: ConnectionFrontend, source: Address | None = None) -> None:
+        self._source = source
+        """The client's address if a load balancer named it; None: the address of the socket."""
         self.number = frontend.connections.next_number()
         """Rising number, unique in the lifetime of this process."""
         super().__init__(frontend, Client(frontend.lifetimes.connection(self.number)))
@@ -102,12 +106,13 @@ class ClientConnection(WebSocketConnection):
         self.transport = cast(asyncio.Transport, transport)
         self.since_ms = self.frontend.now_ms()
         self.transport.set_write_buffer_limits(self.room, self.room // 4)
-        peer = self.transport.get_extra_info("peername")
+        peer = self._source or self.transport.get_extra_info("peername")
+        source = peer[:2] if isinstance(peer, tuple) else None
         client = self.client
         client.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         client.loopback = is_loopback(peer[0]) if isinstance(peer, tuple) else True
         client.tls = self.transport.get_extra_info("ssl_object") is not None
-        authentication = self.frontend.authentication(self.transport)
+        authentication = self.frontend.authentication(self.transport, source)
         if not authentication.mechanisms:
             # To the AMQP engine no mechanism means no SASL layer; here it means that the client is refused.
             log.warning("%s was refused: no user is defined, and it is not on this machine", client.peer)

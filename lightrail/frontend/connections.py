@@ -13,6 +13,7 @@ from lightrail.frontend.links.context import LinkFrontend
 from lightrail.frontend.nodes.nodes import Nodes
 from lightrail.frontend.sole_connections import SoleConnections
 from lightrail.model import limits
+from lightrail.model.proxy_header import Address
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.telemetry.strangers import Strangers
 from lightrail.wire.forwarded import Forwarded
@@ -124,8 +125,8 @@ class ConnectionFrontend(LinkFrontend, Protocol):
     websocket_origins: tuple[str, ...]
     """Origins of pages that may connect by WebSocket."""
 
-    def authentication(self, transport: asyncio.Transport) -> Authentication:
-        """The authentication of a new connection."""
+    def authentication(self, transport: asyncio.Transport, source: Address | None) -> Authentication:
+        """The authentication of a new connection, whose client is at `source`; None: for a socket without."""
 
     def forwarded_authentication(self, client: Forwarded) -> Authentication:
         """The authentication of a client that a gateway forwards."""

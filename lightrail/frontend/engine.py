@@ -37,11 +37,12 @@ from lightrail.frontend.nodes.management import Management
 from lightrail.frontend.nodes.nodes import Nodes
 from lightrail.frontend.outflow import Outflow
 from lightrail.frontend.sole_connections import SoleConnections
-from lightrail.model import conditions, limits, names
+from lightrail.model import conditions, limits, names, protocols
 from lightrail.model.clock import wall_ms
 from lightrail.model.destinations import Destinations
 from lightrail.model.placement import Placement
 from lightrail.model.policy import Role
+from lightrail.model.proxy_header import Address
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
@@ -59,6 +60,11 @@ log = logging.getLogger("lightrail.frontend")
 
 IDENTITY: Final = {Symbol("product"): "LightRail", Symbol("version"): version("lightrail")}
 """Properties of the broker's open, which identify its product to clients (2.7.1)."""
+
+UNTRUSTED: Final = (
+    "its header is read from the sources that proxy_protocol_from lists, and this is none of them: add its "
+    "address there if it is your balancer's"
+)
 
 
 class Frontend:
@@ -101,7 +107,9 @@ class Frontend:
             {management.ADDRESS: Management(self.service, self), cbs.ADDRESS: Cbs(authenticator)}
         )
         tls_at = f"over TLS at {settings.amqps}" if settings.amqps else "not over TLS, see --amqps"
-        self.strangers = Strangers(log, f"AMQP 1.0 is served at {settings.amqp}, {tls_at}")
+        self.strangers = Strangers(
+            log, f"AMQP 1.0 is served at {settings.amqp}, {tls_at}", {protocols.PROXY: UNTRUSTED}
+        )
         self._links = itertools.count(1)
         self._control: ControlServer | None = None
         self._placing: dict[str, asyncio.Future[Placement]] = {}
@@ -236,12 +244,16 @@ class Frontend:
 
     # --- connections -----------------------------------------------------------------------------------
 
-    def protocol(self) -> ClientConnection:
-        """For create_server: the protocol of a socket that was accepted."""
-        return ClientConnection(self)
+    def protocol(self, source: Address | None = None) -> ClientConnection:
+        """For create_server: the protocol of a socket that was accepted.
 
-    def authentication(self, transport: asyncio.Transport) -> Authentication:
-        return self._authenticator.begin(transport)
+        Args:
+            source: the client's address if a load balancer named it; None: the address of the socket.
+        """
+        return ClientConnection(self, source)
+
+    def authentication(self, transport: asyncio.Transport, source: Address | None) -> Authentication:
+        return self._authenticator.begin(transport, source)
 
     def forwarded_authentication(self, client: Forwarded) -> Authentication:
         return self._authenticator.begin_for(client.host, tls=client.tls)

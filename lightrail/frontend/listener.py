@@ -1,4 +1,9 @@
-"""The sockets that clients connect to: plain and TLS, shared by all frontends of the machine."""
+"""The sockets that clients connect to: plain and TLS, shared by all frontends of the machine.
+
+A load balancer may name its client by a header of the PROXY protocol, which is before TLS and everything else
+(model/proxy_header.py). Only the sources of proxy_protocol_from send it, and all of their connections begin
+with it: if they might leave it out, their clients could write it themselves.
+"""
 
 import asyncio
 import logging
@@ -9,18 +14,26 @@ from typing import Any, Final, Protocol
 
 from lightrail.amqp.frames import TLS_HEADER
 from lightrail.frontend.engine import Frontend
-from lightrail.model import limits
-from lightrail.model.endpoint import Endpoint
+from lightrail.model import limits, protocols, proxy_header
+from lightrail.model.endpoint import Endpoint, is_loopback
+from lightrail.model.proxy_header import Address, Balancers, ProxyHeaderError
 from lightrail.telemetry import handshakes
+from lightrail.telemetry.strangers import Strangers
 
 log = logging.getLogger("lightrail.frontend.listener")
 
 HANDSHAKE_S: Final = limits.OPENING_TIME_MS / 1000
-"""Time for the first byte of a TLS client, and for its handshake."""
+"""Time for a header of the PROXY protocol, for the first byte of a TLS client, and for its handshake."""
 ACCEPTS_AT_ONCE: Final = 64
-"""TLS clients that are accepted before other sockets are read."""
+"""Clients that are accepted before other sockets are read."""
 ACCEPT_PAUSE_S: Final = 0.1
 """Pause before the next attempt if the system has no descriptor or memory for a connection."""
+
+HEADLESS: Final = (
+    "connections from there have to begin with the header of the PROXY protocol, as proxy_protocol_from "
+    "lists their source: let the balancer send the header (HAProxy: send-proxy-v2), or remove the source "
+    "from that setting"
+)
 
 BACKLOG = 4_096
 """Connections that wait to be accepted; the system's own limit (net.core.somaxconn) is often 4096, too."""
@@ -50,8 +63,9 @@ def bound(endpoint: Endpoint) -> socket.socket:
 async def listen(frontend: Frontend, endpoint: Endpoint, tls: ssl.SSLContext | None) -> "Listener":
     """Accepts clients on an endpoint."""
     listening = bound(endpoint)
-    if tls is not None:
-        return TlsListener(frontend, listening, tls)
+    balancers = Balancers(frontend.settings.proxy_protocol_from)
+    if tls is not None or balancers:
+        return OpeningListener(frontend, listening, tls, balancers)
     loop = asyncio.get_running_loop()
     return await loop.create_server(frontend.protocol, sock=listening, backlog=BACKLOG)
 
@@ -67,13 +81,26 @@ class Listener(Protocol):
         """Stops accepting."""
 
 
-class TlsListener:
-    """Accepts clients of TLS, and logs others, which get no ClientConnection."""
+class OpeningListener:
+    """Accepts clients that begin with TLS, or with a balancer's header; others get no ClientConnection.
 
-    def __init__(self, frontend: Frontend, listening: socket.socket, tls: ssl.SSLContext) -> None:
+    Args:
+        tls: None where AMQP is served in the clear.
+        balancers: sources whose connections begin with a header.
+    """
+
+    def __init__(
+        self,
+        frontend: Frontend,
+        listening: socket.socket,
+        tls: ssl.SSLContext | None,
+        balancers: Balancers,
+    ) -> None:
         self.sockets = [listening]
         self._frontend = frontend
         self._tls = tls
+        self._balancers = balancers
+        self._headless = Strangers(log, HEADLESS)
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
@@ -112,27 +139,87 @@ class TlsListener:
                 client.close()
                 continue
             client.setblocking(False)
-            handshake = self._loop.create_task(self._shake(client, f"{address[0]}:{address[1]}"))
+            handshake = self._loop.create_task(self._open(client, address[:2]))
             self._handshakes.add(handshake)
             handshake.add_done_callback(self._handshakes.discard)
 
-    async def _shake(self, client: socket.socket, peer: str) -> None:
-        made: list[asyncio.BaseProtocol] = []
-
-        def protocol() -> asyncio.BaseProtocol:
-            made.append(self._frontend.protocol())
-            return made[0]
-
-        frontend = self._frontend
+    async def _open(self, client: socket.socket, address: Address) -> None:
+        """Makes a connection of an accepted socket, or closes it."""
+        peer = f"{address[0]}:{address[1]}"
+        served = False
         try:
-            found = await handshakes.shake(
-                client, self._tls, protocol, HANDSHAKE_S, frontend.strangers, peer, frontend.now_ms()
-            )
-            if found.startswith(b"AMQP"):
-                client.send(TLS_HEADER)  # the protocol that is expected here (transport 2.2, security 5.2)
-            served = not found
+            source = await self._source(client, address) if address[0] in self._balancers else None
+            served = await self._serve(client, source, peer if source is None else f"{source[0]}:{source[1]}")
+        except ProxyHeaderError as error:
+            self._headless.spoke(str(error), peer, self._frontend.now_ms())
         except (OSError, asyncio.CancelledError) as error:
-            served = False
-            log.debug("%s did not complete the TLS handshake: %s", peer, error or type(error).__name__)
+            log.debug("%s did not open a connection: %s", peer, error or type(error).__name__)
         if not served:
             client.close()
+
+    async def _source(self, client: socket.socket, balancer: Address) -> Address | None:
+        """The client's address by the header; None: that of the balancer."""
+        async with asyncio.timeout(HANDSHAKE_S):
+            source = await _read_header(self._loop, client)
+        if source is not None and is_loopback(source[0]) and not is_loopback(balancer[0]):
+            return None  # a client on the balancer's machine has no rights of one on this machine
+        return source
+
+    async def _serve(self, client: socket.socket, source: Address | None, peer: str) -> bool:
+        """Whether the client speaks the protocol of this port."""
+        frontend = self._frontend
+
+        def protocol() -> asyncio.BaseProtocol:
+            return frontend.protocol(source)
+
+        if self._tls is None:
+            await self._loop.connect_accepted_socket(protocol, client)
+            return True
+        found = await handshakes.shake(
+            client, self._tls, protocol, HANDSHAKE_S, frontend.strangers, peer, frontend.now_ms()
+        )
+        if found.startswith(b"AMQP"):
+            client.send(TLS_HEADER)  # the protocol that is expected here (transport 2.2, security 5.2)
+        return not found
+
+
+async def _read_header(loop: asyncio.AbstractEventLoop, client: socket.socket) -> Address | None:
+    """Reads the header of a balancer and no byte behind it; see ProxyHeader.source.
+
+    Raises:
+        ProxyHeaderError: the first bytes are no header.
+        ConnectionError: the balancer closed; some check by this that a port is served.
+    """
+    header = b""
+    readable = asyncio.Event()
+    loop.add_reader(client, readable.set)
+    try:
+        while True:
+            await readable.wait()
+            readable.clear()
+            try:
+                piece = client.recv(limits.PROXY_HEADER_BYTES - len(header), socket.MSG_PEEK)
+            except BlockingIOError:
+                continue
+            if not piece:
+                raise ConnectionError("the balancer closed")
+            found = _parsed(header + piece)
+            # Bytes of a header without its end are all its own.
+            client.recv(len(piece) if found is None else found.size - len(header))
+            if found is not None:
+                return found.source
+            header += piece
+    finally:
+        loop.remove_reader(client)
+
+
+def _parsed(header: bytes) -> proxy_header.ProxyHeader | None:
+    """As `proxy_header.parse`, with a message that follows "speaks" in a log line."""
+    if not proxy_header.begins(header):
+        raise ProxyHeaderError(
+            f"{protocols.described(header[: protocols.BYTES])}, without a balancer's header"
+        )
+    try:
+        return proxy_header.parse(header)
+    except ProxyHeaderError as error:
+        raise ProxyHeaderError(f"{protocols.PROXY} with a malformed header ({error})") from None

@@ -50,6 +50,7 @@ async def serve(process: process.Process) -> None:
             settings.amqp.reachable if process.supervised else None,
             await patiently(process, coordinator.secret),
             admitted,
+            settings.proxy_protocol_from,
         ),
     )
     gateway = Gateway(services)

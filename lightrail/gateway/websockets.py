@@ -8,7 +8,7 @@ bytes in both directions. Each direction stops reading while the other side's bu
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
@@ -17,6 +17,7 @@ from multidict import CIMultiDict
 from lightrail.gateway.errors import ProblemError
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
+from lightrail.model.proxy_header import LOCAL, Balancers
 from lightrail.telemetry.http_connections import Connections
 from lightrail.wire.forwarded import FIELD, Forwarded
 
@@ -112,10 +113,18 @@ class WebSockets:
         frontend: address at which a frontend of this machine serves AMQP; None without a frontend.
         secret: of the installation.
         admitted: connections of HTTP clients; those to a frontend count, too, since each has a descriptor.
+        proxy_protocol_from: the setting of the frontend, which may list this machine.
     """
 
-    def __init__(self, frontend: Endpoint | None, secret: bytes, admitted: Connections) -> None:
+    def __init__(
+        self,
+        frontend: Endpoint | None,
+        secret: bytes,
+        admitted: Connections,
+        proxy_protocol_from: Sequence[str] = (),
+    ) -> None:
         self._frontend = frontend
+        self._balancers = Balancers(proxy_protocol_from)
         self._secret = secret
         self._admitted = admitted
         self.open = 0
@@ -151,7 +160,10 @@ class WebSockets:
                     lambda: protocol, frontend.host, frontend.port
                 )
                 upstream.set_write_buffer_limits(limits.HTTP_WEBSOCKET_BUFFER_BYTES)
-                upstream.write(self._head(request))
+                head = self._head(request)
+                # The frontend gets the client's address from a field of the head, and not from this header.
+                is_balancer = upstream.get_extra_info("sockname")[0] in self._balancers
+                upstream.write(LOCAL + head if is_balancer else head)
                 answer = await reader.readuntil(_END)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             # TimeoutError is an OSError.

@@ -56,6 +56,9 @@ IDLE_TIME_OUT_MS: Final = 60_000
 """Silence after which we close a connection; announced as half of it (spec 2.4.5)."""
 OPENING_TIME_MS: Final = 10_000
 """Time from accept to open: SASL, header and open frame; then a half-open connection is closed."""
+PROXY_HEADER_BYTES: Final = 4 * 1024
+"""Bytes of the header of the PROXY protocol: its addresses, and fields of a balancer that are not read. The
+protocol requires 536 (2.2), and HAProxy writes no more than these and the names of a TLS certificate."""
 WEBSOCKET_HEAD_BYTES: Final = 16 * 1024
 """Bytes of the HTTP request that opens a WebSocket; h11 parses no more than this."""
 WEBSOCKET_FRAMES_AT_ONCE: Final = 256

@@ -4,6 +4,7 @@ from typing import Final
 
 BYTES: Final = 32
 """Bytes that are enough to recognise a protocol."""
+PROXY: Final = "the PROXY protocol of a load balancer"
 _BY_PREFIX: Final = (
     (b"AMQP\x00\x00\x09", "AMQP 0-9-1"),
     (b"AMQP\x01\x01\x00\x0a", "AMQP 0-10"),
@@ -16,8 +17,8 @@ _BY_PREFIX: Final = (
     (b"AMQP", "another version of AMQP"),
     (b"\x16\x03", "TLS"),
     (b"\x16", "TLS"),
-    (b"PROXY ", "the PROXY protocol of a load balancer"),
-    (b"\r\n\r\n\x00\r\nQUIT\n", "the PROXY protocol of a load balancer"),
+    (b"PROXY ", PROXY),
+    (b"\r\n\r\n\x00\r\nQUIT\n", PROXY),
     (b"SSH-", "SSH"),
     (b"PRI * HTTP/2", "HTTP/2"),
     (b"CONNECT {", "NATS"),

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable
+from ipaddress import ip_network
 from typing import Final, TypeVar
 
 Value = TypeVar("Value")
@@ -89,6 +90,16 @@ def origins(text: str) -> tuple[str, ...]:
     if any(each != "*" and not ORIGIN.fullmatch(each) for each in found):
         raise ValueError("origins such as https://app.example.com, without a path, separated by commas, or *")
     return found
+
+
+def networks(text: str) -> tuple[str, ...]:
+    """Addresses and networks of IPv4 and IPv6."""
+    try:
+        return tuple(str(ip_network(each.strip().strip("[]"))) for each in text.split(",") if each.strip())
+    except ValueError:
+        raise ValueError(
+            "addresses or networks separated by commas, such as 10.0.0.7,10.1.0.0/16,fd00::/8"
+        ) from None
 
 
 def optional(parse: Callable[[str], Value]) -> Callable[[str], Value | None]:

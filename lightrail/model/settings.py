@@ -25,6 +25,7 @@ from lightrail.model.setting_values import (
     flag,
     label,
     mechanisms,
+    networks,
     optional,
     origins,
     path,
@@ -173,6 +174,14 @@ class Settings:
         "ORIGINS",
         "origins of pages in browsers that may connect by WebSocket, such as https://app.example.com, "
         "separated by commas; * is every page, empty is none. Clients that are no browsers need none",
+    )
+    proxy_protocol_from: tuple[str, ...] = _setting(
+        (),
+        networks,
+        "NETWORKS",
+        "addresses and networks of load balancers, separated by commas: their connections to the ports of "
+        "AMQP begin with the header of the PROXY protocol, version 1 or 2, which has the client's address; "
+        "empty is none",
     )
     push_allow: tuple[str, ...] = _setting(
         (),
@@ -346,7 +355,7 @@ class Settings:
         for name in ("amqp", "amqps", "http", "https", "metrics", "wire"):
             given[name] = Endpoint(*given[name]) if given[name] else None
         given["etcd"] = tuple(Endpoint(*each) for each in given["etcd"])
-        for name in ("sasl_mechanisms", "push_allow", "websocket_origins"):
+        for name in ("sasl_mechanisms", "push_allow", "websocket_origins", "proxy_protocol_from"):
             given[name] = tuple(given[name])
         return cls(**given)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from lightrail.model import limits
+from lightrail.model import limits, protocols
 from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry.http_connection import HttpConnection
 from lightrail.telemetry.http_connections import Connections, source_of
@@ -62,7 +62,11 @@ class HttpSite(web.BaseSite):
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._logged_s = -LOG_PAUSE_S
-        self._strangers = Strangers(log, f"{self.name} serves {'HTTPS' if tls else 'HTTP'}")
+        self._strangers = Strangers(
+            log,
+            f"{self.name} serves {'HTTPS' if tls else 'HTTP'}",
+            {protocols.PROXY: f"{self.name} does not read its header: let the balancer send none here"},
+        )
 
     @property
     def name(self) -> str:

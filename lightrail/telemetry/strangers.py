@@ -2,6 +2,8 @@
 each."""
 
 import logging
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from lightrail.model import protocols
@@ -12,18 +14,23 @@ KINDS_MAX: Final = 64
 """Protocols and unknown first bytes that are logged separately; past it nothing is logged for PAUSE_MS."""
 
 
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
 class Strangers:
     """Clients of one listener that speak another protocol.
 
     Args:
         expected: the listener's own protocol as text, such as ``AMQP 1.0 is served here``.
+        hints: by the name of a protocol, what to do about it instead.
     """
 
-    __slots__ = ("_expected", "_log", "_logged")
+    __slots__ = ("_expected", "_hints", "_log", "_logged")
 
-    def __init__(self, log: logging.Logger, expected: str) -> None:
+    def __init__(self, log: logging.Logger, expected: str, hints: Mapping[str, str] = _NONE) -> None:
         self._log = log
         self._expected = expected
+        self._hints = hints
         self._logged: dict[str, tuple[int, int]] = {}
         """By protocol: the time of its last line, and the number of clients that spoke it since."""
 
@@ -43,4 +50,5 @@ class Strangers:
                 return
         self._logged[what] = now_ms, 0
         others = f" (and {before[1]} others since the last such line)" if before and before[1] else ""
-        self._log.warning("the client %s speaks %s%s; %s", peer, what, others, self._expected)
+        hint = self._hints.get(what, self._expected)
+        self._log.warning("the client %s speaks %s%s; %s", peer, what, others, hint)

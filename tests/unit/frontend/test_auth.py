@@ -52,7 +52,7 @@ async def authenticator(*users: str, **settings: Any) -> Authenticator:
 
 async def begin(*users: str, host: str = "127.0.0.1", tls: Any = None, **settings: Any) -> Authentication:
     owner = await authenticator(*users, **settings)
-    return owner.begin(FakeTransport(host, tls))  # type: ignore[arg-type]
+    return owner.begin(FakeTransport(host, tls), (host, 1))  # type: ignore[arg-type]
 
 
 # --- what is offered -----------------------------------------------------------------------------------
@@ -81,9 +81,9 @@ def test_users_that_come_later_are_seen_by_the_next_connection() -> None:
     async def test() -> None:
         owner = await authenticator()
         await owner.coordinator.add_user(UserRecord.make("ann", "secret", ITERATIONS))
-        assert owner.begin(FakeTransport()).anonymous  # type: ignore[arg-type]
+        assert owner.begin(FakeTransport(), ("127.0.0.1", 1)).anonymous  # type: ignore[arg-type]
         await owner.refresh()
-        assert not owner.begin(FakeTransport()).anonymous  # type: ignore[arg-type]
+        assert not owner.begin(FakeTransport(), ("127.0.0.1", 1)).anonymous  # type: ignore[arg-type]
 
     run(test())
 
@@ -208,13 +208,22 @@ def test_scram(mechanism: str) -> None:
     run(test())
 
 
+def test_wrong_passwords_count_for_the_address_that_a_balancer_names() -> None:
+    async def test() -> None:
+        owner = await authenticator("ann")
+        authentication = owner.begin(FakeTransport("10.0.0.1"), ("203.0.113.7", 1))  # type: ignore[arg-type]
+        assert authentication._source == "203.0.113.7"
+
+    run(test())
+
+
 @pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("bob", "ann's password")])
 def test_scram_refused_looks_the_same_for_unknown_users(user: str, password: str) -> None:
     async def test() -> None:
         owner = await authenticator("ann")
         salts = set()
         for _ in range(2):
-            authentication = owner.begin(FakeTransport())  # type: ignore[arg-type]
+            authentication = owner.begin(FakeTransport(), ("127.0.0.1", 1))  # type: ignore[arg-type]
             client = Scram("SCRAM-SHA-256", user, password)
             step = await authentication.start("SCRAM-SHA-256", client.first())
             assert step.challenge is not None
@@ -255,7 +264,7 @@ def test_checks_at_a_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(asyncio, "to_thread", slow)
         steps = await asyncio.gather(
             *(
-                owner.begin(FakeTransport()).start("PLAIN", b"\0ann\0x")  # type: ignore[arg-type]
+                owner.begin(FakeTransport(), ("127.0.0.1", 1)).start("PLAIN", b"\0ann\0x")  # type: ignore[arg-type]
                 for _ in range(20)
             )
         )

@@ -14,6 +14,8 @@ import uvloop
 from lightrail.amqp.frames import SASL_HEADER, TLS_HEADER
 from lightrail.frontend import listener
 from lightrail.model.endpoint import Endpoint
+from lightrail.model.proxy_header import Balancers
+from lightrail.model.settings import Settings
 from lightrail.telemetry.strangers import Strangers
 from tests.support.certificates import Authority
 
@@ -38,7 +40,8 @@ def test_clients_of_tls_reach_the_frontend_and_others_are_named(
     server.load_cert_chain(made.certificate, made.key)
     client = ssl.create_default_context(cafile=authority.path)
     frontend: Any = SimpleNamespace(
-        protocol=Echo,
+        protocol=lambda source: Echo(),
+        settings=Settings(),
         now_ms=lambda: 0,
         counts=SimpleNamespace(connections_refused=0),
         strangers=Strangers(logging.getLogger("test"), "AMQP 1.0 is served here"),
@@ -70,6 +73,75 @@ def test_clients_of_tls_reach_the_frontend_and_others_are_named(
         "AMQP 1.0 with SASL; AMQP 1.0 is served here",
         "HTTP; AMQP 1.0 is served here",
     ]
+
+
+def test_a_balancer_that_writes_no_header_keeps_no_socket(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checks that only connect are not logged, as they have nothing that could be wrong."""
+    made: list[Any] = []
+
+    def protocol(source: Any) -> Echo:
+        made.append(source)
+        return Echo()
+
+    frontend: Any = SimpleNamespace(
+        protocol=protocol,
+        settings=Settings(proxy_protocol_from=("127.0.0.0/8",)),
+        now_ms=lambda: 0,
+        counts=SimpleNamespace(connections_refused=0),
+    )
+
+    async def answer(port: int, sent: bytes, *, ends: bool = False) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        if ends:
+            writer.write_eof()
+        found = await reader.read()
+        writer.close()
+        return found
+
+    async def check() -> None:
+        accepting = await listener.listen(frontend, Endpoint("127.0.0.1", 0), None)
+        port = accepting.sockets[0].getsockname()[1]
+        assert await answer(port, b"", ends=True) == b""
+        assert await answer(port, b"PROXY TCP4", ends=True) == b""
+        assert await answer(port, b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nAMQP") == b"AMQP"
+        assert await answer(port, b"PROXY UNKNOWN\r\nAMQP") == b"AMQP"
+        monkeypatch.setattr(listener, "HANDSHAKE_S", 0.05)
+        assert await answer(port, b"PROXY TCP4") == b""
+        accepting.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(check())
+    assert made == [("192.0.2.1", 1), None]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("balancer", "named", "source"),
+    [
+        ("10.0.0.1", "192.0.2.1", ("192.0.2.1", 1)),
+        ("127.0.0.1", "127.0.0.9", ("127.0.0.9", 1)),
+        ("10.0.0.1", "127.0.0.9", None),
+    ],
+)
+def test_a_client_on_the_machine_of_a_balancer_is_not_on_this_machine(
+    balancer: str, named: str, source: tuple[str, int] | None
+) -> None:
+    frontend: Any = SimpleNamespace()
+
+    async def check() -> None:
+        with listener.bound(Endpoint("127.0.0.1", 0)) as listening:
+            accepting = listener.OpeningListener(frontend, listening, None, Balancers(("10.0.0.1",)))
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                ours.setblocking(False)
+                theirs.send(f"PROXY TCP4 {named} 192.0.2.2 1 2\r\n".encode())
+                assert await accepting._source(ours, (balancer, 2)) == source
+            accepting.close()
+
+    asyncio.run(check())
 
 
 def test_accepted_sockets_are_kept_alive() -> None:

@@ -22,6 +22,12 @@ def test_a_protocol_is_told_once_a_minute_with_how_many_spoke_it(caplog: pytest.
     ]
 
 
+def test_a_protocol_may_have_a_hint_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    strangers = Strangers(log, "AMQP 1.0 is served here", {"HTTP": "see --http"})
+    strangers.heard(b"GET / HTTP/1.1\r\n", "10.0.0.1:1", 0)
+    assert caplog.messages == ["the client 10.0.0.1:1 speaks HTTP; see --http"]
+
+
 def test_whatever_comes_the_log_has_its_end(caplog: pytest.LogCaptureFixture) -> None:
     strangers = Strangers(log, "AMQP 1.0 is served here")
     for number in range(1_000):

@@ -14,6 +14,7 @@ from lightrail.frontend.nodes.nodes import Nodes
 from lightrail.frontend.sole_connections import SoleConnections
 from lightrail.model import limits
 from lightrail.telemetry.frontend import FrontendCounts
+from lightrail.telemetry.open_files import OpenFiles
 from lightrail.telemetry.strangers import Strangers
 from lightrail.wire.forwarded import Forwarded
 
@@ -117,6 +118,7 @@ class ConnectionFrontend(LinkFrontend, Protocol):
     connections: Connections
     nodes: Nodes
     strangers: Strangers
+    open_files: OpenFiles
     deadlines: Deadlines
     sole_connections: SoleConnections
     dirty: list[Accepted]

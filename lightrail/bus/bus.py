@@ -5,7 +5,7 @@ import logging
 import re
 import signal
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, TypeVar, Unpack
 
 from lightrail.bus.brokers import BrokerOptions, broker_at
@@ -173,7 +173,10 @@ class Bus(Handlers):
             raise
 
     async def stop(self) -> None:
-        """Stops receiving, waits for handlers, and disconnects; unsettled messages are delivered again."""
+        """Stops receiving, waits for handlers, and disconnects; unsettled messages are delivered again.
+
+        If this call is cancelled, running handlers are cancelled, and the rest is done all the same.
+        """
         self._is_started = False
         await self._close()
 
@@ -231,25 +234,30 @@ class Bus(Handlers):
 
     async def _close(self) -> None:
         consumers, self._consumers = self._consumers, []
-        await asyncio.gather(*(consumer.stop(self._stop_timeout) for consumer in consumers))
-        if self._scheduler is not None:
-            await self._scheduler.stop()
-            self._scheduler = None
-        if self._forwarder is not None:
-            await self._forwarder.stop()
-            self._forwarder = None
-        if self.store is not None:
-            await self.store.close()
-        if self._requests is not None:
-            await self._requests.close()
-            self._requests = None
-        for transport in self._transports:
-            await transport.close()
+        # In reverse: each part is closed although the closing of one before it failed or was cancelled.
+        async with AsyncExitStack() as rest:
+            rest.push_async_callback(self.broker.close)
+            rest.callback(self._forget_parts)
+            if self._senders is not None:
+                rest.push_async_callback(self._senders.close)
+            for transport in reversed(self._transports):
+                rest.push_async_callback(transport.close)
+            if self._requests is not None:
+                rest.push_async_callback(self._requests.close)
+            if self.store is not None:
+                rest.push_async_callback(self.store.close)
+            if self._forwarder is not None:
+                rest.push_async_callback(self._forwarder.stop)
+            if self._scheduler is not None:
+                rest.push_async_callback(self._scheduler.stop)
+            for consumer in consumers:
+                # Without time for handlers that still run, where this call was cancelled.
+                rest.push_async_callback(consumer.stop, 0.0)
+            await asyncio.gather(*(consumer.stop(self._stop_timeout) for consumer in consumers))
+
+    def _forget_parts(self) -> None:
+        self._scheduler = self._forwarder = self._requests = self._senders = None
         self._transports.clear()
-        if self._senders is not None:
-            await self._senders.close()
-            self._senders = None
-        await self.broker.close()
 
     # --- sending -----------------------------------------------------------------------------------------
 

@@ -50,7 +50,10 @@ def serve(
     modules: Mapping[str, str] = MODULES,
     limits: Limits | None = None,
 ) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit status: 0 after an orderly end, otherwise 1."""
+    """Run until SIGTERM or SIGINT; returns the exit status.
+
+    0: after an orderly end; UNHEALED: no other start helps, as with a store of a newer format; 1: otherwise.
+    """
     logs.configure("serve", settings.log_level, settings.log_format)
     try:
         directories.make_data_directory(settings.data)
@@ -63,7 +66,7 @@ def serve(
             os.close(lock)
     except (ServeError, ChildError, CoordinatorError, directories.DirectoryRefusedError) as error:
         print(f"lightrail serve: {error}", file=sys.stderr)
-        return 1
+        return error.status if isinstance(error, ChildError) else 1
 
 
 async def _serve(

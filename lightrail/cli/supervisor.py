@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from lightrail.model.settings import Settings
 from lightrail.telemetry.channel import Channel, ChannelClosedError, Message
+from lightrail.telemetry.process import UNHEALED
 
 RESTART_PAUSE_MIN_S: Final = 0.1
 RESTART_PAUSE_MAX_S: Final = 5.0
@@ -37,7 +38,15 @@ log = logging.getLogger(__name__)
 
 
 class ChildError(Exception):
-    """A child can't be started; the message names the child, whose log has the reason."""
+    """A child can't be started; the message names the child, whose log has the reason.
+
+    Attributes:
+        status: exit status for `lightrail serve`; UNHEALED if no other start helps.
+    """
+
+    def __init__(self, text: str, status: int = 1) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +115,13 @@ class Child:
         loop = asyncio.get_running_loop()
         while not self._supervisor.stopping.is_set():
             ready_at: float | None = None
+            status = 1
             try:
                 await self._start()
                 if await self._until_ready():
                     ready_at = loop.time()
-                end = await self._until_exit()
+                status = await self._until_exit()
+                end = self._described(status)
             except OSError as error:
                 end = f"could not be started: {error}"
             finally:
@@ -123,6 +134,11 @@ class Child:
                     pause = self._supervisor.limits.pause_min
             else:
                 vain += 1
+                if status == UNHEALED and not self._supervisor.served:
+                    raise ChildError(
+                        f"{self.plan.name} {end}: its last line has the reason, and no other start helps",
+                        status,
+                    )
                 if vain >= START_ATTEMPTS_MAX and not self._supervisor.served:
                     raise ChildError(f"{self.plan.name} {end}; it has been started {vain} times in vain")
             log.warning("%s %s; starting it again in %.1f s", self.plan.name, end, pause)
@@ -224,15 +240,18 @@ class Child:
             self.kill()
         return self.details is not None
 
-    async def _until_exit(self) -> str:
+    async def _until_exit(self) -> int:
         assert self._process is not None
-        code = await self._process.wait()
-        if code >= 0:
-            return f"(pid {self.pid}) ended with status {code}"
+        return await self._process.wait()
+
+    def _described(self, status: int) -> str:
+        """The end of the process; a negative status is the signal that ended it."""
+        if status >= 0:
+            return f"(pid {self.pid}) ended with status {status}"
         try:
-            name = signal.Signals(-code).name
+            name = signal.Signals(-status).name
         except ValueError:
-            name = f"signal {-code}"
+            name = f"signal {-status}"
         return f"(pid {self.pid}) was ended by {name}"
 
     def _forget(self) -> None:

@@ -49,8 +49,8 @@ class Link(LinkOwner):
         self._attached = False
         self._opened: asyncio.Future[None] = connection.loop.create_future()
         self._closed: Exception | None = None
-        self._awaiting: list[asyncio.Future[None]] = []
-        """Calls of `_until_attached`."""
+        self._awaiting: dict[asyncio.Future[None], None] = {}
+        """Calls of `_until_attached`, in order."""
 
     @property
     def what(self) -> str:
@@ -84,8 +84,11 @@ class Link(LinkOwner):
             if self._closed is not None:
                 raise self._closed.with_traceback(None)
             waiter: asyncio.Future[None] = self._connection.loop.create_future()
-            self._awaiting.append(waiter)
-            await waiter
+            self._awaiting[waiter] = None
+            try:
+                await waiter
+            finally:
+                self._awaiting.pop(waiter, None)
 
     @property
     def closed(self) -> bool:
@@ -133,7 +136,7 @@ class Link(LinkOwner):
         self._wake_awaiting()
 
     def _wake_awaiting(self) -> None:
-        awaiting, self._awaiting = self._awaiting, []
+        awaiting, self._awaiting = self._awaiting, {}
         for waiter in awaiting:
             if not waiter.done():
                 waiter.set_result(None)

@@ -111,9 +111,14 @@ class Requester:
         """Detaches both links; requests without an answer raise ClosedError."""
         if self._task is not None:
             self._task.cancel()
-        self._fail(ClosedError(f"the requester of {self._sender.address} is closed"))
-        await self._sender.close()
-        await self._receiver.close()
+        error = ClosedError(f"the requester of {self._sender.address} is closed")
+        self._fail(error)
+        try:
+            await self._sender.close()
+            await self._receiver.close()
+        except asyncio.CancelledError:
+            self._receiver.end(error)
+            raise
 
     def _abandon(self, error: ClientError) -> None:
         self._ended = error

@@ -159,6 +159,9 @@ class ResumingReceiver(Receiver):
                     await self._stored
             except TimeoutError:
                 pass
+            except asyncio.CancelledError:
+                self.end(ClosedError(f"{self.what} is closed"))
+                raise
             finally:
                 self._stored = None
         await super().close()

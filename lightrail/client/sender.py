@@ -100,12 +100,18 @@ class Sender(Link):
         A message that is not accepted raises nothing: check `accepted` of its outcome. Raises ClosedError.
         """
         answers: list[Answer] = []
-        for message in messages:
-            payload = encoded(message, {})
-            while len(self._answers) + len(self._waiting) >= self._window:
-                await self._for_room()
-            answers.append(self._hand_in(payload))
-        return [await answer for answer in answers]
+        try:
+            for message in messages:
+                payload = encoded(message, {})
+                while len(self._answers) + len(self._waiting) >= self._window:
+                    await self._for_room()
+                answers.append(self._hand_in(payload))
+            return [await answer for answer in answers]
+        except asyncio.CancelledError:
+            for answer in answers:
+                if answer.cancelled() or not answer.done():
+                    self._take_back(answer)
+            raise
 
     async def schedule(
         self,
@@ -204,13 +210,14 @@ class Sender(Link):
             self._wake()
             raise
 
-    def _take_back(self, answer: Answer) -> None:
-        """Drops a message that has not been sent: its call was cancelled."""
+    def _take_back(self, answer: Answer) -> bool:
+        """Drops a message whose call was cancelled; False if it has been sent."""
         for index, (_, waiting, _) in enumerate(self._waiting):
             if waiting is answer:
                 del self._waiting[index]
                 self._wake()
-                return
+                return True
+        return False
 
     def _wake(self) -> None:
         """Wakes as many calls of `send` as there is room for; all of them when the window is empty."""

@@ -113,14 +113,28 @@ class TransactionLink(Sender):
         if self._closed is None and not answer.cancelled() and answer.exception() is None:
             txn_id = answer.result().info.get(TRANSACTION_ID)
             if txn_id is not None:
-                self._hand_in(write_value(Discharge(txn_id=bytes(txn_id), fail=True)))
+                self._hand_in_discharge(bytes(txn_id), fail=True)
 
     async def discharge(self, txn_id: bytes, *, fail: bool) -> Outcome:
-        """Ends a transaction; returns the coordinator's outcome. Raises ClosedError."""
+        """Ends a transaction; returns the coordinator's outcome. Raises ClosedError.
+
+        A commit that is cancelled before it is sent becomes a rollback: otherwise the transaction would stay
+        open at the broker, with its messages.
+        """
+        answer = self._hand_in_discharge(txn_id, fail=fail)
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            if not fail and self._take_back(answer):
+                answer.cancel()
+                self._hand_in_discharge(txn_id, fail=True)
+            raise
+
+    def _hand_in_discharge(self, txn_id: bytes, *, fail: bool) -> Answer:
         answer = self._hand_in(write_value(Discharge(txn_id=txn_id, fail=fail)))
         self._discharges.add(answer)
         answer.add_done_callback(self._discharges.discard)
-        return await answer
+        return answer
 
 
 class Transaction:

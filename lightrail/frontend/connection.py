@@ -106,6 +106,7 @@ class ClientConnection(WebSocketConnection):
         self.transport = cast(asyncio.Transport, transport)
         self.since_ms = self.frontend.now_ms()
         self.transport.set_write_buffer_limits(self.room, self.room // 4)
+        self.frontend.open_files.accepted(self.transport.get_extra_info("socket"))
         peer = self._source or self.transport.get_extra_info("peername")
         source = peer[:2] if isinstance(peer, tuple) else None
         client = self.client

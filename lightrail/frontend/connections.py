@@ -15,6 +15,7 @@ from lightrail.frontend.sole_connections import SoleConnections
 from lightrail.model import limits
 from lightrail.model.proxy_header import Address
 from lightrail.telemetry.frontend import FrontendCounts
+from lightrail.telemetry.open_files import OpenFiles
 from lightrail.telemetry.strangers import Strangers
 from lightrail.wire.forwarded import Forwarded
 
@@ -118,6 +119,7 @@ class ConnectionFrontend(LinkFrontend, Protocol):
     connections: Connections
     nodes: Nodes
     strangers: Strangers
+    open_files: OpenFiles
     deadlines: Deadlines
     sole_connections: SoleConnections
     dirty: list[Accepted]

@@ -48,6 +48,7 @@ from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
 from lightrail.telemetry.frontend import FrontendCounts
+from lightrail.telemetry.open_files import OpenFiles
 from lightrail.telemetry.strangers import Strangers
 from lightrail.wire.bodies import Answer
 from lightrail.wire.control import ControlServer
@@ -110,6 +111,7 @@ class Frontend:
         self.strangers = Strangers(
             log, f"AMQP 1.0 is served at {settings.amqp}, {tls_at}", {protocols.PROXY: UNTRUSTED}
         )
+        self.open_files = OpenFiles(log, loop.time)
         self._links = itertools.count(1)
         self._control: ControlServer | None = None
         self._placing: dict[str, asyncio.Future[Placement]] = {}

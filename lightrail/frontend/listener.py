@@ -130,7 +130,7 @@ class OpeningListener:
                 continue  # the client closed while it waited
             except OSError as error:
                 # No descriptor (EMFILE, ENFILE) or memory (ENOBUFS, ENOMEM): tries again.
-                log.warning("a connection can't be accepted now: %s", error.strerror)
+                self._frontend.open_files.lacking(error)
                 self._loop.remove_reader(self.sockets[0])
                 self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
                 return

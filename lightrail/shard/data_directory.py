@@ -19,7 +19,7 @@ from lightrail.cluster.generations import Mark
 from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.segment import numbers
-from lightrail.shard.journal.store import StoreRefusedError
+from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError
 
 NAME: Final = re.compile(r"shard-(0|[1-9][0-9]{0,8})")
 DISK_FILE: Final = "disk.json"
@@ -100,7 +100,7 @@ class DataDirectory:
         try:
             fields: dict[str, Any] = json.loads(data)
             if int(fields["format"]) > MARK_FORMAT:
-                raise StoreRefusedError(
+                raise NewerFormatError(
                     f"{path} has format version {fields['format']}, this program knows {MARK_FORMAT}: start "
                     "it with the newer program that wrote it"
                 )

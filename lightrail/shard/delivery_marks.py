@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from lightrail.model import limits
-from lightrail.shard.journal.store import StoreRefusedError
+from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError
 from lightrail.shard.worker import Worker
 
 log = logging.getLogger("lightrail.shard.delivery_marks")
@@ -144,7 +144,7 @@ class FileMarks(DeliveryMarks):
             return
         _, version, state, boot_id = _HEAD.unpack_from(data)
         if version != _VERSION:
-            raise StoreRefusedError(
+            raise NewerFormatError(
                 f"expected delivery marks of version {_VERSION} in {self._path}, found version {version}: "
                 "start a newer LightRail, or delete the file: redelivered messages are not marked then"
             )

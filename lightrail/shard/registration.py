@@ -18,7 +18,7 @@ from lightrail.shard import data_directory as residences
 from lightrail.shard.data_directory import DataDirectory
 from lightrail.shard.journal.extent import NOTHING
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.journal.store import NewerFormatError, Store, StoreError
 from lightrail.shard.start import Start
 from lightrail.telemetry.process import CannotServeError
 
@@ -55,7 +55,7 @@ async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start]
         start = Start(joining, data_directory)
         await start.until_alone()
     except (StoreError, MemberRefusedError) as error:
-        raise CannotServeError(str(error)) from None
+        raise CannotServeError(str(error), heals=not isinstance(error, NewerFormatError)) from None
     return data_directory, start
 
 

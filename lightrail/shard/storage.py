@@ -18,7 +18,7 @@ from lightrail.shard.journal.identity import FILE as IDENTITY_FILE
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.sqlite import SqliteStore
-from lightrail.shard.journal.store import Recovered, Store, StoreError, StoreRefusedError
+from lightrail.shard.journal.store import NewerFormatError, Recovered, Store, StoreError, StoreRefusedError
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
 from lightrail.telemetry.process import CannotServeError, Process
 from lightrail.telemetry.shard import ShardCounts
@@ -76,7 +76,7 @@ def recover(
         # A journal that had lost its identity file has written a new one.
         return Storage(store, data_directory.disk or disk, archiver, journals, marks), recovered
     except StoreError as error:
-        raise CannotServeError(str(error)) from error
+        raise CannotServeError(str(error), heals=not isinstance(error, NewerFormatError)) from error
 
 
 def _open(settings: Settings, directory: str, shard: int, cluster: str) -> Store:

@@ -44,6 +44,8 @@ BOOT_BITS: Final = 31
 """Producer ids are boot << 32 | link; the highest bit marks producers that clients name."""
 UNNUMBERED: Final = -1
 """The number of a process that has none yet."""
+UNHEALED: Final = os.EX_CONFIG
+"""Exit status (78 of sysexits.h) of a process that no other start helps."""
 OPEN_FILES_MAX: Final = limits.CONNECTIONS_MAX + 1_024
 """Sockets of clients, and some files for other uses."""
 
@@ -51,7 +53,15 @@ log = logging.getLogger(__name__)
 
 
 class CannotServeError(Exception):
-    """A process can't serve and ends; the message says what was expected, what was found, and what to do."""
+    """A process can't serve and ends; the message says what was expected, what was found, and what to do.
+
+    Args:
+        heals: whether another start may succeed, without a change by an operator.
+    """
+
+    def __init__(self, text: str, *, heals: bool = True) -> None:
+        super().__init__(text)
+        self.heals = heals
 
 
 class StoppedError(Exception):
@@ -261,7 +271,10 @@ def raise_file_limit() -> None:
 
 
 def run(process: Process, serve: Serve) -> int:
-    """Run the role on uvloop until it ends; 0 in order, 1 after an error, which is logged."""
+    """Run the role on uvloop until it ends; returns the exit status.
+
+    0: in order; UNHEALED: after an error that no other start helps; 1: after another. Errors are logged.
+    """
     logs.configure(process.name, process.settings.log_level, process.settings.log_format)
 
     async def turn() -> None:
@@ -285,7 +298,7 @@ def run(process: Process, serve: Serve) -> int:
         return 0
     except CannotServeError as error:
         log.error("%s can't serve: %s", process.name, error)
-        return 1
+        return 1 if error.heals else UNHEALED
     except Exception as error:
         if isinstance(error, OSError) and process.ready is None:
             # A port that is taken, or a file system without locks: the place in the code says nothing more.

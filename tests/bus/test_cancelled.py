@@ -13,6 +13,7 @@ from sqlalchemy import Engine, create_engine, text
 from lightrail.bus import Batch, Bus, Depends, SqliteStore
 from lightrail.bus.postgresql import PostgresqlStore
 from lightrail.bus.testing import TestBus
+from lightrail.transport import MemoryBroker
 from lightrail.transport.threads import call_in_thread
 from tests.bus.conftest import play
 from tests.bus.shop import OrderPlaced
@@ -111,6 +112,49 @@ def test_what_a_cancelled_handler_executes_is_never_committed(
             logging.getLogger("lightrail.bus").removeHandler(cancelled)
         assert lines(engine) == []
         assert test_bus.handled == []
+
+    play(test())
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_stop_that_is_cancelled_stops_all_the_same(steps: int) -> None:
+    """Its handlers are cancelled; no task of the bus goes on, and its broker is closed."""
+
+    async def test() -> None:
+        closed: list[str] = []
+        broker = MemoryBroker()
+        close = broker.close
+
+        async def close_and_note() -> None:
+            closed.append("broker")
+            await close()
+
+        broker.close = close_and_note  # type: ignore[method-assign]
+        bus = Bus(name="imports", broker=broker)
+        began = asyncio.Event()
+        ends: list[str] = []
+
+        @bus.handler
+        async def wait(event: OrderPlaced) -> None:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ends.append("cancelled")
+
+        others = asyncio.all_tasks()
+        await bus.start()
+        await bus.publish(OrderPlaced(1))
+        await began.wait()
+        stopping = asyncio.create_task(bus.stop())
+        for _ in range(steps + 1):
+            await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        assert ends == ["cancelled"]
+        assert closed == ["broker"]
+        assert bus.queues == []
+        assert asyncio.all_tasks() == others
 
     play(test())
 

@@ -17,7 +17,7 @@ from lightrail.journal.segment_header import (
 )
 from lightrail.shard.journal.files import DiskFile
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.journal.store import JournalDamagedError, StoreRefusedError
+from lightrail.shard.journal.store import JournalDamagedError, NewerFormatError
 
 
 def begun(opened: Mapping[int, DiskFile], salt: int) -> list[tuple[int, SegmentHeader]]:
@@ -27,7 +27,7 @@ def begun(opened: Mapping[int, DiskFile], salt: int) -> list[tuple[int, SegmentH
 
     Raises:
         JournalDamagedError: a header between the first and the last is missing or of another journal.
-        StoreRefusedError: a segment has a newer format.
+        NewerFormatError: a segment has a newer format.
         OSError: a call of the disk failed.
     """
     return _Headers(opened, salt).run()
@@ -69,7 +69,7 @@ class _Headers:
         if header is None or header.segment != number:
             return None
         if header.version > FORMAT_VERSION:
-            raise StoreRefusedError(
+            raise NewerFormatError(
                 f"segment {name_of(number)} has format version {header.version}, this program knows "
                 f"{FORMAT_VERSION} and older: start it with the newer program that wrote it"
             )

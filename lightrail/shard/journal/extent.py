@@ -12,7 +12,7 @@ from zlib import crc32
 
 from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.journal.store import JournalDamagedError, StoreRefusedError
+from lightrail.shard.journal.store import JournalDamagedError, NewerFormatError
 
 FILE: Final = "extent"
 MAGIC: Final = b"LREXTENT"
@@ -51,7 +51,7 @@ def decode(slot: bytes, salt: int) -> Extent | None:
     """The extent in a slot; None if the slot is empty, damaged, or of another journal.
 
     Raises:
-        StoreRefusedError: the slot has a newer format.
+        NewerFormatError: the slot has a newer format.
     """
     if len(slot) < _HEAD.size + _BODY.size:
         return None
@@ -59,7 +59,7 @@ def decode(slot: bytes, salt: int) -> Extent | None:
     if magic != MAGIC:
         return None
     if version > VERSION:
-        raise StoreRefusedError(
+        raise NewerFormatError(
             f"the file {FILE} of this journal has format version {version}, this program knows {VERSION}: "
             "start it with the newer program that wrote it"
         )
@@ -70,7 +70,7 @@ def decode(slot: bytes, salt: int) -> Extent | None:
 def load(files: Files, salt: int) -> Extent:
     """The furthest extent in the file; NOTHING if there is none, as in journals of older versions.
 
-    Raises StoreRefusedError for a newer format.
+    Raises NewerFormatError for a newer format.
     """
     data = files.load(FILE) or b""
     slots = [data[start : start + SLOT_BYTES] for start in range(0, len(data), SLOT_BYTES)]

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from lightrail.journal.segment_header import FORMAT_VERSION
 from lightrail.shard.journal.files import Files
-from lightrail.shard.journal.store import StoreRefusedError
+from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError
 
 FILE: Final = "identity.json"
 
@@ -28,7 +28,8 @@ def load(files: Files) -> Identity | None:
     """The identity of a directory; None if it has none yet.
 
     Raises:
-        StoreRefusedError: the file has a newer or another format.
+        NewerFormatError: the file has a newer format.
+        StoreRefusedError: the file can't be read.
     """
     data = files.load(FILE)
     if data is None:
@@ -41,7 +42,7 @@ def load(files: Files) -> Identity | None:
             f"expected {FILE} of a journal, found {data[:80]!r} ({error}): restore the file from a copy"
         ) from error
     if version > FORMAT_VERSION:
-        raise StoreRefusedError(
+        raise NewerFormatError(
             f"this journal has format version {version}, this program knows {FORMAT_VERSION} and older: "
             "start it with the newer program that wrote it"
         )

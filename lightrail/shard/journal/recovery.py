@@ -385,7 +385,7 @@ def replay(files: Files, salt: int, producers_max: int, check: Check = lambda *_
 
     Raises:
         JournalDamagedError: the journal has damage that no crash explains.
-        StoreRefusedError: the journal has a newer format.
+        NewerFormatError: the journal has a newer format.
         StoreError: raised by `check`.
         OSError: a call of the disk failed.
     """

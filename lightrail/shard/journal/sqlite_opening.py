@@ -11,7 +11,7 @@ from lightrail.journal.segment_header import FORMAT_VERSION
 from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.model import limits
 from lightrail.shard.journal.sqlite_jobs import SCHEMA
-from lightrail.shard.journal.store import StoreRefusedError
+from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.queue.runs import Batch, Location, Run
 
@@ -37,7 +37,7 @@ def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int)
         meta["next"] = "1"
         connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
     if int(meta["format"]) > FORMAT_VERSION:
-        raise StoreRefusedError(
+        raise NewerFormatError(
             f"{path} has format version {meta['format']}, this program knows {FORMAT_VERSION} and "
             "older: start it with the newer program that wrote it"
         )

@@ -44,6 +44,10 @@ class StoreRefusedError(StoreError):
     """The directory is another shard's or cluster's, has a newer format, or is locked by another process."""
 
 
+class NewerFormatError(StoreRefusedError):
+    """The store was written by a newer program, whose format this one can't read: no other start helps."""
+
+
 class JournalDamagedError(StoreError):
     """Stored bytes differ from the written ones, and no crash explains it."""
 

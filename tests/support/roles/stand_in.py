@@ -1,7 +1,8 @@
 """A small program that stands for any role: it reports ready and writes down what happens to it.
 
 ``python -m tests.support.roles.ROLE --supervisor-fd N``; each appends lines ``ROLE-ID EVENT PID`` to
-``DATA/events``. A file ``DATA/ROLE-ID.fail`` makes it end at once, ``DATA/ROLE-ID.hang`` never be ready,
+``DATA/events``. A file ``DATA/ROLE-ID.fail`` makes it end at once, ``DATA/ROLE-ID.unhealed`` end at once with
+the status for errors that no other start helps, ``DATA/ROLE-ID.hang`` never be ready,
 ``DATA/ROLE-ID.wait`` say that it waits, for as long as it is there,
 ``DATA/ROLE-ID.deaf`` not obey SIGTERM nor the supervisor's end.
 """
@@ -11,6 +12,7 @@ import os
 import signal
 
 from lightrail.telemetry import process
+from lightrail.telemetry.process import CannotServeError
 
 
 def note(process: process.Process, event: str) -> None:
@@ -29,6 +31,8 @@ async def serve(process: process.Process) -> None:
     note(process, "start")
     if asked(process, "fail"):
         raise RuntimeError("asked to fail")
+    if asked(process, "unhealed"):
+        raise CannotServeError("asked to fail for good", heals=False)
     if asked(process, "deaf"):
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

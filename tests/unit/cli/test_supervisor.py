@@ -2,10 +2,13 @@
 
 import os
 import signal
+import struct
 from pathlib import Path
 
 import pytest
 
+from lightrail.shard import data_directory as residences
+from lightrail.shard.delivery_marks import FILE as MARKS_FILE
 from tests.support import wait
 from tests.support.broker import Broker
 
@@ -138,6 +141,62 @@ def test_a_child_that_can_not_start_ends_the_start(tmp_path: Path) -> None:
         assert "RuntimeError: asked to fail" in running.said()
         assert events(data, "stop") in ([], ["shard-0"])
         assert events(data, "start").count("frontend-0") == 0
+    finally:
+        running.stop()
+
+
+def test_a_child_that_no_other_start_helps_is_started_once(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "shard-1.unhealed").touch()
+    running = broker(data)
+    try:
+        assert running.process.wait(wait.DEADLINE_S) == os.EX_CONFIG
+        assert events(data, "start").count("shard-1") == 1
+        assert "shard-1 can't serve: asked to fail for good" in running.said()
+        assert "ended with status 78: its last line has the reason" in running.said()
+        assert events(data, "start").count("frontend-0") == 0
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("identity.json", b'{"format": 99}'),
+        (MARKS_FILE, struct.pack("<8sHH16s", b"LRDMARKS", 99, 0, b"").ljust(64, b"\0")),
+    ],
+    ids=["journal", "delivery-marks"],
+)
+def test_a_store_of_a_newer_format_ends_the_start_at_once(tmp_path: Path, name: str, content: bytes) -> None:
+    """A downgrade: the directory of a shard was written by a newer program."""
+    data = tmp_path / "data"
+    (data / "shard-0").mkdir(parents=True, mode=0o700)
+    data.chmod(0o700)
+    (data / "shard-0" / name).write_bytes(content)
+    running = Broker(data, "--shards", "1", "--frontends", "1")
+    try:
+        assert running.process.wait(wait.DEADLINE_S) == os.EX_CONFIG
+        assert running.said().count("shard-0 can't serve") == 1
+        assert "version 99" in running.said()
+        assert "starting it again" not in running.said()
+    finally:
+        running.stop()
+
+
+def test_a_store_that_another_process_has_is_tried_again(tmp_path: Path) -> None:
+    """Its process may end: that heals."""
+    data = tmp_path / "data"
+    (data / "shard-0").mkdir(parents=True, mode=0o700)
+    data.chmod(0o700)
+    other = residences.hold(str(data), 0)
+    assert other is not None
+    running = Broker(data, "--shards", "1", "--frontends", "1")
+    try:
+        wait.until(lambda: "starting it again" in running.said(), "it is tried again")
+        other.leave()
+        running.until_ready()
+        assert running.terminate() == 0
     finally:
         running.stop()
 

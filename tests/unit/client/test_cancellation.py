@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from lightrail.client import Connection, Delivery, connect
+from lightrail.amqp.messages import write_value
+from lightrail.amqp.performatives import Discharge
+from lightrail.client import Connection, Delivery, Message, ReconnectPolicy, Requester, Sender, connect
+from lightrail.client.transaction import TransactionLink
 from tests.support.amqp.engine_broker import EngineBroker
 
 DEADLINE_S = 20.0
@@ -101,6 +104,18 @@ class Scene:
     async def request(self) -> None:
         await self.requester.request("?")
 
+    async def send_all(self) -> None:
+        numbers = range(self.numbers, self.numbers + 2 * WINDOW)
+        self.numbers += 2 * WINDOW
+        self.tried.update(numbers)
+        await self.sender.send_all(numbers)
+        self.accepted.update(numbers)
+
+    async def close_requester(self) -> None:
+        requester = self.connection.requester("service")
+        requester._sender.send_nowait("?")
+        await requester.close()
+
     async def close_sender(self) -> None:
         sender = self.connection.sender("another", window=2)
         for number in range(2):
@@ -153,6 +168,8 @@ OPERATIONS = (
     Scene.iterate,
     Scene.accept,
     Scene.request,
+    Scene.send_all,
+    Scene.close_requester,
     Scene.close_sender,
 )
 Operation = Callable[[Scene], Coroutine[Any, Any, None]]
@@ -203,3 +220,91 @@ def test_whatever_is_cancelled_whenever_nothing_is_lost_and_everything_goes_on(
     schedule: list[tuple[Operation, int, int]],
 ) -> None:
     play(schedule)
+
+
+# --- nothing goes on after its caller was cancelled ---------------------------------------------------------
+
+
+def alone(test: Callable[[EngineBroker, Connection], Coroutine[Any, Any, None]]) -> None:
+    """Plays a test with a broker that gives no credit, and a connection that is not connected again."""
+
+    async def run() -> None:
+        policy = ReconnectPolicy(first=3_600, longest=3_600)
+        async with EngineBroker(credit=0) as broker, connect(broker.url, reconnect=policy) as connection:
+            await test(broker, connection)
+
+    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
+
+
+def test_messages_of_a_cancelled_send_all_are_not_sent_later() -> None:
+    async def test(broker: EngineBroker, connection: Connection) -> None:
+        sender = connection.sender("queue", window=WINDOW)
+        await sender.opened()
+        await cancelled_after(send_all(sender, 2 * WINDOW), 3)
+        assert not sender._waiting
+        broker.give_credit(WINDOW)
+        await sender.send("next")
+        assert [Message.decode(each).body for each in broker.of("queue")] == ["next"]
+
+    async def send_all(sender: Sender, count: int) -> None:
+        await sender.send_all(range(count))
+
+    alone(test)
+
+
+def test_a_request_that_is_cancelled_while_its_link_is_lost_leaves_nothing() -> None:
+    async def test(broker: EngineBroker, connection: Connection) -> None:
+        requester = connection.requester("service")
+        await requester.opened()
+        broker.connections[0].transport.abort()
+        await until(lambda: not requester._receiver.healthy)
+        await cancelled_after(request(requester), 3)
+        assert not requester._receiver._awaiting
+        assert not requester._answers
+
+    async def request(requester: Requester) -> None:
+        await requester.request("?")
+
+    alone(test)
+
+
+def test_a_requester_whose_closing_is_cancelled_is_closed() -> None:
+    async def test(broker: EngineBroker, connection: Connection) -> None:
+        requester = connection.requester("service")
+        await requester.opened()
+        # Its outcome is awaited by the closing.
+        requester._sender.send_nowait("?")
+        await cancelled_after(requester.close(), 3)
+        await until(lambda: not broker.connections[0].incoming and not broker.connections[0].outgoing)
+
+    alone(test)
+
+
+def test_a_resumed_receiver_whose_closing_is_cancelled_is_closed() -> None:
+    async def test(broker: EngineBroker, connection: Connection) -> None:
+        broker.of("queue").append(Message(1).encode())
+        receiver = connection.receiver("queue", resume=60)
+        [delivery] = await receiver.receive()
+        await delivery.accept()
+        await cancelled_after(receiver.close(), 1)
+        await until(lambda: not broker.connections[0].outgoing)
+
+    alone(test)
+
+
+@pytest.mark.parametrize("fail", [False, True], ids=["commit", "rollback"])
+def test_a_discharge_that_is_cancelled_before_it_is_sent_rolls_back(fail: bool) -> None:
+    """Otherwise the transaction would stay open at the broker, with its messages."""
+
+    async def test(broker: EngineBroker, connection: Connection) -> None:
+        link = TransactionLink(connection, "transactions")
+        await cancelled_after(discharge(link), 3)
+        [(payload, answer, _)] = link._waiting
+        assert payload == write_value(Discharge(txn_id=b"1", fail=True))
+        assert not answer.cancelled()
+        assert link._discharges == {answer}
+
+    async def discharge(link: TransactionLink) -> None:
+        await link.discharge(b"1", fail=fail)
+
+    alone(test)

@@ -1,7 +1,9 @@
 """The listener of TLS: clients that speak it reach the frontend, others are named and answered."""
 
 import asyncio
+import errno
 import logging
+import os
 import socket
 import ssl
 from pathlib import Path
@@ -16,7 +18,9 @@ from lightrail.frontend import listener
 from lightrail.model.endpoint import Endpoint
 from lightrail.model.proxy_header import Balancers
 from lightrail.model.settings import Settings
+from lightrail.telemetry.open_files import OpenFiles
 from lightrail.telemetry.strangers import Strangers
+from tests.support.amqp.frontend_scene import Scene, play
 from tests.support.certificates import Authority
 
 
@@ -142,6 +146,70 @@ def test_a_client_on_the_machine_of_a_balancer_is_not_on_this_machine(
             accepting.close()
 
     asyncio.run(check())
+
+
+def test_a_client_that_gets_one_of_the_last_descriptors_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """At the limit libuv accepts and closes clients without an error, so the log has a line before."""
+
+    async def test(scene: Scene) -> None:
+        frontend = scene.frontend
+        frontend.open_files = OpenFiles(logging.getLogger("test"), lambda: 0.0, lambda: 8)
+        accepting = await listener.listen(frontend, Endpoint("127.0.0.1", 0), None)
+        port = accepting.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(SASL_HEADER)
+        assert await reader.readexactly(len(SASL_HEADER)) == SASL_HEADER
+        writer.close()
+        accepting.close()
+
+    play(test)
+    assert [each.partition(" of 8 ")[2].partition(";")[0] for each in caplog.messages] == [
+        "file descriptors are in use"
+    ]
+
+
+def test_a_lack_of_descriptors_for_tls_is_logged_once_a_minute_and_not_with_each_attempt(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "ACCEPT_PAUSE_S", 0.0)
+    attempts = 5
+
+    class Exhausted:
+        """A listening socket for whose connections there is no descriptor."""
+
+        def __init__(self, listening: socket.socket) -> None:
+            self.listening = listening
+            self.refused = 0
+            self.enough = asyncio.Event()
+
+        def fileno(self) -> int:
+            return self.listening.fileno()
+
+        def listen(self, backlog: int) -> None:
+            self.listening.listen(backlog)
+
+        def close(self) -> None:
+            self.listening.close()
+
+        def accept(self) -> None:
+            self.refused += 1
+            if self.refused == attempts:
+                self.enough.set()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def check() -> None:
+        frontend: Any = SimpleNamespace(open_files=OpenFiles(logging.getLogger("test"), lambda: 0.0))
+        exhausted: Any = Exhausted(listener.bound(Endpoint("127.0.0.1", 0)))
+        accepting = listener.OpeningListener(
+            frontend, exhausted, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), Balancers(())
+        )
+        with socket.create_connection(exhausted.listening.getsockname()[:2]):
+            await exhausted.enough.wait()
+        accepting.close()
+
+    asyncio.run(check())
+    assert len(caplog.messages) == 1
+    assert "Too many open files" in caplog.messages[0]
 
 
 def test_accepted_sockets_are_kept_alive() -> None:

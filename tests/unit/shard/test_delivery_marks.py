@@ -11,7 +11,7 @@ import pytest
 from lightrail.model import limits
 from lightrail.shard.delivery_marks import EVERYTHING, FILE, DeliveryMarks, FileMarks
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.store import StoreRefusedError
+from lightrail.shard.journal.store import NewerFormatError
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Scene
@@ -319,7 +319,7 @@ def test_a_file_that_is_no_such_file_marks_everything(tmp_path: Path) -> None:
 
 def test_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(struct.pack("<8sHH16s", b"LRDMARKS", 2, 0, BOOT).ljust(64, b"\0"))
-    with pytest.raises(StoreRefusedError, match="version 2"):
+    with pytest.raises(NewerFormatError, match="version 2"):
         FileMarks(str(tmp_path), BOOT)
 
 

@@ -11,7 +11,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of, numbers
-from lightrail.shard.journal.store import JournalDamagedError, StoreRefusedError
+from lightrail.shard.journal.store import JournalDamagedError, NewerFormatError, StoreRefusedError
 from lightrail.shard.queue.runs import batch_of
 from tests.support.shard.fake_files import Crash, FakeFiles, Inode
 
@@ -213,7 +213,7 @@ def test_a_torn_slot_leaves_the_one_before() -> None:
 def test_a_newer_format_is_refused() -> None:
     slot = bytearray(extents.encode(Extent(1, 1, 1), SALT))
     slot[8] = 2
-    with pytest.raises(StoreRefusedError, match="format version 2"):
+    with pytest.raises(NewerFormatError, match="format version 2"):
         extents.decode(bytes(slot), SALT)
 
 

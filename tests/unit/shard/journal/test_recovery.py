@@ -13,7 +13,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.journal.store import JournalDamagedError, Recovered, StoreRefusedError
+from lightrail.shard.journal.store import JournalDamagedError, NewerFormatError, Recovered, StoreRefusedError
 from lightrail.shard.queue.runs import Location, batch_of
 from tests.support.shard.fake_files import FakeFiles, Inode
 
@@ -147,11 +147,11 @@ def test_a_newer_format_is_refused() -> None:
     fields = json.loads(bytes(image.inodes["identity.json"].live))
     fields["format"] = 9
     image.inodes["identity.json"] = Inode(json.dumps(fields).encode())
-    with pytest.raises(StoreRefusedError, match="format version 9"):
+    with pytest.raises(NewerFormatError, match="format version 9"):
         recovered(image)
     image = files.after_crash(0, "none")
     image.inodes[name_of(3)].live[8] = 9
-    with pytest.raises(StoreRefusedError, match="format version 9"):
+    with pytest.raises(NewerFormatError, match="format version 9"):
         recovered(image)
 
 

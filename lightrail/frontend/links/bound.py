@@ -72,7 +72,7 @@ class Terms:
     outlives: bool = False
     """Whether the terminus stays when the link has ended: a durable subscription."""
     rcv_settle_mode: int = SETTLE_FIRST
-    """Largest message of a link on which the client sends."""
+    """The mode of a link on which the client sends, in the answer to its attach."""
     suspended_s: int = 0
     """How long unsettled deliveries are kept after the end of the link."""
     durability: int = 0

@@ -75,7 +75,8 @@ class RetiringConsumer(Consumer):
 
     def _end(self) -> None:
         self._settlements.is_returned = True
-        self._owner.close_consumer(self.number, Ending.BY_BROKER)
+        # The client ended the link in order, so what it has not worked on is not marked either.
+        self._owner.close_consumer(self.number, Ending.BY_CLIENT)
         for call in self._then:
             call()
 

@@ -176,3 +176,17 @@ def test_deliveries_that_are_in_their_queue_again_are_not_committed(how: str) ->
     assert rig.settled() == []
     assert rig.released == [True]
     assert rig.frontend.retiring == {}
+
+
+@pytest.mark.parametrize("suspended_ms", [0, 1_000])
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_consumer_ends_as_its_client_ended_the_link(commits: bool, suspended_ms: int) -> None:
+    # A delivery that the client did not work on would be shown as a redelivery otherwise.
+    rig = Rig(suspended_ms=suspended_ms)
+    rig.close()
+    if commits:
+        rig.transactions.committed(rig.transaction)
+    else:
+        rig.transactions.roll_back(rig.transaction)
+    assert rig.is_closed
+    assert rig.shard.endings == [Ending.BY_CLIENT]

@@ -128,7 +128,8 @@ class Worker:
         assert delivery is not None
         # A client whose transaction was not committed has the message until the end of its lock.
         tokens = wait.until(partial(self.bus.lock_deferred, number + 1), "the lock of a lost client ends")
-        (token,) = tokens or ()
+        assert tokens is not None
+        (token,) = tokens
         txn = client.declare()
         settle(peer, txn, delivery, delivery)
         assert self.bus.settle(token, txn_id=txn) == (200, "")

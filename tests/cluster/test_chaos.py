@@ -285,6 +285,9 @@ def test_a_network_that_loses_packets_loses_no_message(tmp_path: Path) -> None:
             scene.over()
         hold(LOSSY_S)
         net.lose(0)
+        # The kernel waits longer and longer before it sends a lost packet again. That others give up who is
+        # silent meanwhile is a consequence of the losses: only after that time is there calm.
+        hold(2 * limits.PEER_SILENCE_MS / 1000)
         scene.recovered()
         scene.finish()
         scene.undisturbed(*scene.workers)

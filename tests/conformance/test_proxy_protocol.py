@@ -118,7 +118,7 @@ def answer(address: str, sent: bytes, source: str) -> bytes:
         try:
             return client.recv(4096)
         except ConnectionResetError:
-            return b""  # closed with bytes of ours that nobody read
+            return b""  # reset: the broker closed it before it read all bytes
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_what_was_written_after_the_capture_is_behind_and_not_missing(
     assert main(["verify", lake.uri, "--from", str(lake.archive)]) == 4
     assert "BEHIND: up to the last capture" in capsys.readouterr().out
     assert main(["verify", lake.uri]) == 0
-    # What is missing is said as such, also beside what is behind.
+    # A missing record is reported as missing, also when other queues are only behind.
     os.remove(f"{lake.uri}/{active_files(DeltaTable(lake.uri))[0]['path']}")
     assert main(["verify", lake.uri, "--from", str(lake.archive)]) == 1
     assert "INCOMPLETE" in capsys.readouterr().out

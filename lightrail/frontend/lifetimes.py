@@ -91,7 +91,7 @@ class Lifetimes:
         self._nodes: dict[str, Node] = {}
         """Dynamic nodes whose lifetime depends on links or messages."""
         self._watched: dict[str, None] = {}
-        """Dynamic nodes whose link has ended."""
+        """Dynamic nodes whose link has ended, which are deleted when their usage ends."""
         self._watching = False
         self._orphans: dict[str, None] = {}
         """Dynamic nodes whose connection has ended, the oldest first."""
@@ -177,6 +177,7 @@ class Lifetimes:
                 oldest = next(iter(self._orphans))
                 record = self._service.directory.find(oldest)
                 del self._orphans[oldest]
+                self._watched.pop(oldest, None)
                 if record is not None:
                     self.expire(record)
         node.is_left = True
@@ -208,6 +209,7 @@ class Lifetimes:
 
     def expire_all(self) -> None:
         """The process shuts down: deletes all names whose owner is in it."""
+        self._watched.clear()
         for owned in list(self._owned.values()):
             for name in list(owned):
                 record = self._service.directory.find(name)
@@ -247,6 +249,9 @@ class Lifetimes:
             await self._service.expire(record)
         except CoordinatorError as error:
             log.warning("%s can't be deleted now, though its owner has ended: %s", name, error)
+            if name in self._watched:
+                # Its queues admit links and messages again: its usage decides anew.
+                self._due.pop(name, None)
             await asyncio.sleep(limits.EXPIRE_AGAIN_MS / 1000)
 
     def _connection_of(self, owner: str) -> str:

@@ -19,8 +19,8 @@ from lightrail.namespace.directory import Directory
 from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
-STATES: Final = ("ready", "delayed", "deferred", "in_flight")
-"""Figures of a queue that together count its messages."""
+STATES: Final = ("ready", "delayed", "deferred", "in_flight", "parked", "promised")
+"""Figures that together count the messages of a queue, with those that wait and those of transactions."""
 
 
 class Usage(NamedTuple):

@@ -301,6 +301,8 @@ class Engine:
         self._frontends.forget_silent(now_ms, stalled=stalled)
         for queue in self._queues.deadlines.due(now_ms):
             self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
+            if queue.is_closed_to_messages and queue.closed_until_ms <= now_ms:
+                self._performer.perform(queue, self._queues.reopen(queue, now_ms), now_ms)
             self._performer.touched[queue] = None
         self._awaited.tick(now_ms)
         self._links.termini.tick(now_ms)

@@ -19,6 +19,7 @@ from lightrail.shard.field_access import look
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.ownership import Event, Ownership, State
 from lightrail.shard.queue import commands
+from lightrail.shard.queue.bounds import admitting_none
 from lightrail.shard.queue.effects import Effect
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.policy import Policy
@@ -274,6 +275,7 @@ class Queues:
         del self._copies[queue.name]
         self._by_name[queue.name] = queue
         queue.record = found
+        queue.is_closed_to_messages = False
         queue.captured = self._captured(found)
         return self.policy_of(found)
 
@@ -296,6 +298,7 @@ class Queues:
     def change(self, queue: Queue, found: Name, now_ms: int) -> list[Effect]:
         """Sets another policy of a queue and appends it to the journal; returns the machine's effects."""
         queue.record = found
+        queue.is_closed_to_messages = False
         queue.captured = self._captured(found)
         policy = self.policy_of(found)
         changed: list[Effect] = []
@@ -307,6 +310,24 @@ class Queues:
             # After a restart the policy is read from the directory, and the owner from the map.
             log.error("the policy of queue %s could not be recorded: %s", queue.name, error)
         return changed
+
+    def close(self, queue: Queue, now_ms: int, *, to_messages: bool) -> list[Effect]:
+        """Closes a queue that is about to be deleted, for limits.NODE_CLOSED_MS; returns the effects.
+
+        Args:
+            to_messages: also to the messages of links that are open. They wait as if the queue were full, and
+                transactions that send to it are refused.
+        """
+        queue.closed_until_ms = max(queue.closed_until_ms, now_ms + limits.NODE_CLOSED_MS)
+        if not to_messages:
+            return []
+        queue.is_closed_to_messages = True
+        return queue.machine.apply(commands.Change(admitting_none(queue.machine.contents.policy)), now_ms)
+
+    def reopen(self, queue: Queue, now_ms: int) -> list[Effect]:
+        """Admits messages again at a queue that was not deleted in time; returns the machine's effects."""
+        queue.is_closed_to_messages = False
+        return queue.machine.apply(commands.Change(self.policy_of(queue.record)), now_ms)
 
     def figures(self, prefix: str) -> Sequence[tuple[str, Callable[[], QueueFigures]]]:
         """(name, function that reads its figures) of every queue with this prefix, for a scrape."""

@@ -133,14 +133,16 @@ class Requests:
         """All figures of one queue.
 
         With `closes_without`, a list of `links` and `messages`, the caller deletes the queue if it has none
-        of these: then no link is opened there for a while.
+        of these: then it is closed for a while, see Queues.close.
         """
         queue = self._named(fields)
         contents = queue.machine.contents
         gauges = contents.gauges
         closes_without = fields.get("closes_without")
         if closes_without and not self._has(queue, closes_without):
-            queue.closed_until_ms = max(queue.closed_until_ms, now_ms + limits.NODE_CLOSED_MS)
+            effects = self._queues.close(queue, now_ms, to_messages="messages" in closes_without)
+            self._performer.perform(queue, effects, now_ms)
+            self._performer.touched[queue] = None
         consumers: list[Fields] = []
         for each in contents.consumers.by_id.values():
             if len(consumers) == limits.CONSUMERS_SHOWN_MAX:
@@ -166,6 +168,7 @@ class Requests:
             "deferred": gauges.deferred,
             "in_flight": gauges.in_flight,
             "parked": queue.parked_count,
+            "promised": queue.promised_messages,
             "bytes": gauges.bytes,
             "resident": gauges.resident_bytes,
             "captured": queue.captured,
@@ -182,6 +185,7 @@ class Requests:
         gauges = queue.machine.contents.gauges
         links = gauges.consumers + self._links.producer_count(queue)
         messages = gauges.ready + gauges.delayed + gauges.deferred + gauges.in_flight
+        messages += queue.parked_count + queue.promised_messages
         return bool(links and "links" in what) or bool(messages and "messages" in what)
 
     def _many(self, _peer: Peer, _number: int, fields: Fields, _now_ms: int) -> Fields:

@@ -40,6 +40,7 @@ class Queue:
         "due_ms",
         "id",
         "index",
+        "is_closed_to_messages",
         "machine",
         "mark_ahead",
         "mark_asked",
@@ -73,6 +74,8 @@ class Queue:
         self.ownership = ownership
         self.closed_until_ms = 0
         """No link is opened before, as the queue is about to be deleted."""
+        self.is_closed_to_messages = False
+        """Whether new messages wait until then as well: an accepted one would be deleted with the queue."""
         self.resident = 0
         self.index = 0
         self.parked: Sequence[Waiting] | None = None
@@ -192,10 +195,12 @@ class Queue:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Time of the next Tick, for its messages or for the first batch that waits for room."""
+        """Time of the next Tick: for messages, for the first batch that waits, or to admit messages again."""
         due = self.machine.next_deadline_ms
         if self.parked:
             until_ms = self.parked[0].until_ms
             if until_ms is not None and (due is None or until_ms < due):
-                return until_ms
+                due = until_ms
+        if self.is_closed_to_messages and (due is None or self.closed_until_ms < due):
+            due = self.closed_until_ms
         return due

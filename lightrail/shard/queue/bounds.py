@@ -1,6 +1,7 @@
 """Bounds: the limits of messages and bytes in a queue's policy, and how much of a batch still fits."""
 
 from bisect import bisect_right
+from dataclasses import replace
 from typing import Final
 
 from lightrail.shard.queue.policy import Policy
@@ -20,6 +21,11 @@ def refuses(policy: Policy) -> bool:
         DISCARD_INCOMING,
         FLOW_CONTROL,
     )
+
+
+def admitting_none(policy: Policy) -> Policy:
+    """The policy of a queue whose new messages wait, however long."""
+    return replace(policy, max_length=0, max_bytes=None, overflow=FLOW_CONTROL, enqueue_timeout_ms=None)
 
 
 def room(policy: Policy, held: int, held_bytes: int, batch: Batch, first: int) -> int:

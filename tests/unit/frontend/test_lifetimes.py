@@ -22,10 +22,13 @@ class Away(MemoryCoordinator):
     """A coordinator that writes nothing for a while."""
 
     failures = 0
+    meanwhile: Callable[[], None] = staticmethod(lambda: None)
+    """Called at each failure."""
 
     async def write(self, writes: Sequence[Write]) -> int:
         if self.failures:
             self.failures -= 1
+            self.meanwhile()
             raise CoordinatorError("the disk is full")
         return await super().write(writes)
 
@@ -185,6 +188,35 @@ def test_links_and_messages_decide(
         await rig.asked.wait()
         assert rig.lifetimes.temporary_count(owner) == 1, "a shard that does not answer ends nothing"
         rig.usage = Usage(0, 0)
+        assert await rig.names() == set()
+
+    play(check)
+
+
+def test_a_node_that_is_used_again_before_etcd_could_delete_it_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "DYNAMIC_NODES_CHECK_MS", 0)
+    monkeypatch.setattr(limits, "EXPIRE_AGAIN_MS", 0)
+
+    async def check(rig: Rig) -> None:
+        owner = rig.lifetimes.connection(1)
+        await rig.give("$temporary/a", owner)
+        rig.lifetimes.follow("$temporary/a", DeleteOnNoMessages(), f"{owner}/0/5")
+        failed = asyncio.Event()
+
+        def somebody_sends() -> None:
+            rig.usage = Usage(1, 1)
+            failed.set()
+
+        rig.coordinator.failures = 1
+        rig.coordinator.meanwhile = somebody_sends
+        rig.lifetimes.ended(f"{owner}/0/5")
+        await failed.wait()
+        await rig.lifetimes.finish()
+        rig.directory.refresh()
+        assert rig.lifetimes.temporary_count(owner) == 1
+        rig.usage = Usage(1, 0)
         assert await rig.names() == set()
 
     play(check)

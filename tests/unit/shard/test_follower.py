@@ -484,6 +484,39 @@ def test_a_frontend_that_deletes_an_unused_node_lets_no_link_in_meanwhile(
     assert len(peer.refusals) == is_closed
 
 
+def test_a_node_that_is_deleted_because_it_has_no_messages_accepts_none_meanwhile() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.ask("queue", queue="q", closes_without=["messages"])
+    peer.say(batch(1, 1, [b"a"]))
+    scene.settle_down()
+    assert peer.accepted(1) == []
+    number = peer.ask("queue", queue="q", closes_without=["messages"])
+    assert peer.answers[number][0]["parked"] == 1, "the frontend counts it as a message"
+    # The frontend was lost before it deleted the node.
+    scene.tick(limits.NODE_CLOSED_MS)
+    scene.settle_down()
+    assert peer.accepted(1) == [1]
+    peer.consume(5, "q", credit=1)
+    scene.settle_down()
+    assert [bytes(message) for message in peer.messages(5)] == [b"a"]
+    assert scene.engine.deadline_ms is None
+
+
+def test_what_waits_at_a_node_that_is_deleted_is_not_accepted() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.ask("queue", queue="q", closes_without=["messages"])
+    peer.say(batch(1, 1, [b"a"]))
+    names_of(scene).drop("q")
+    scene.refresh()
+    scene.settle_down()
+    assert peer.accepted(1) == []
+    assert [refusal.condition for _, _, refusal in peer.refusals] == [conditions.RESOURCE_DELETED]
+
+
 def test_a_queue_whose_policy_changes_before_it_is_deleted_is_kept() -> None:
     scene = Scene()
     names_of(scene).give("q", Policy.parse({"role": "queue", "lifetime": "last_consumer"}))

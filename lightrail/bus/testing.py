@@ -87,7 +87,7 @@ class TestBus:
         """Returns when no message can be delivered now, no handler runs, and the outbox is empty."""
         async with asyncio.timeout(TIMEOUT_S):
             # Let the tasks of the bus run.
-            while self._is_busy() or await self._has_outbox():  # noqa: ASYNC110
+            while await self._works():  # noqa: ASYNC110
                 await asyncio.sleep(0)
         # Tasks that wait for messages have run as well.
         for _ in range(3):
@@ -175,19 +175,21 @@ class TestBus:
                 if where is None or where(each):
                     return each
             self._changed.clear()
+            busy = await self._works()
             try:
-                async with asyncio.timeout(TIMEOUT_S if self._is_busy() else 0.2):
+                async with asyncio.timeout(TIMEOUT_S if busy else 0.2):
                     await self._changed.wait()
             except TimeoutError:
+                if not busy and await self._works():
+                    continue
                 found = ", ".join(seen()) or "nothing"
                 raise AssertionError(f"expected {what}, found {found}") from None
 
-    def _is_busy(self) -> bool:
+    async def _works(self) -> bool:
+        """Whether a message can be delivered now, a handler runs, or messages wait for the forwarder."""
         queues = self.broker.queues()
-        return any(queues[name].is_busy for name in self.bus.queues if name in queues)
-
-    async def _has_outbox(self) -> bool:
-        """Whether committed messages wait for the forwarder."""
+        if any(queues[name].is_busy for name in self.bus.queues if name in queues):
+            return True
         return self.bus.store is not None and bool(await self.bus.store.next(1))
 
     def _on_handled(self, handled: Handled) -> None:

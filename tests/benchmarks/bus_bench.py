@@ -217,7 +217,7 @@ async def outbox_postgresql(url: str, folder: Path) -> dict[str, float]:
     from lightrail.bus.postgresql import PostgresqlStore
     from tests.support.deploy.postgresql import PostgreSQL
 
-    with PostgreSQL() as server:
+    with PostgreSQL(fsync=True) as server:
         engine = create_engine(server.url, pool_size=20)
         try:
             return await forwarded(url, PostgresqlStore(engine))

@@ -259,6 +259,38 @@ def test_a_handler_s_transaction_has_its_rows_its_messages_and_its_inbox_in_one_
     play(test())
 
 
+def test_a_test_waits_for_what_the_forwarder_has_not_sent_yet(tmp_path: Path) -> None:
+    class SlowStore(SqliteStore):
+        """A store whose forwarder waits until somebody else has looked into the outbox."""
+
+        def __init__(self) -> None:
+            super().__init__(tmp_path / "shop.db")
+            self.looks = asyncio.Semaphore(0)
+
+        async def next(self, count: int) -> list[Any]:
+            found = await super().next(count)
+            if count == 1:
+                self.looks.release()
+            elif found:
+                await self.looks.acquire()
+            return found
+
+    async def test() -> None:
+        store = SlowStore()
+        bus = Bus("amqp://nobody", name="billing", store=store)
+
+        @bus.handler
+        def bill(order: OrderPlaced, context: Context, _: Any = Depends(store.transaction)) -> None:
+            context.publish(Invoice(order.order))
+
+        async with TestBus(bus) as test:
+            await test.publish(OrderPlaced(1))
+            assert await test.consumed(OrderPlaced) == OrderPlaced(1)
+            assert await test.published(Invoice) == Invoice(1)
+
+    play(test())
+
+
 def test_of_several_processes_one_forwards_and_another_takes_over(engine: Engine) -> None:
     async def test() -> None:
         first, second = PostgresqlStore(engine), PostgresqlStore(engine)

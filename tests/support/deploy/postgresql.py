@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -16,11 +17,15 @@ USER = "postgres"
 class PostgreSQL:
     """A server with an empty database; it ends with the block.
 
+    Args:
+        fsync: whether it writes to the disk before it answers; only what measures it needs that.
+
     Attributes:
         url: for SQLAlchemy.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, fsync: bool = False) -> None:
+        self._fsync = fsync
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
         assert found, "PostgreSQL is not there: run scripts/setup.sh test"
         self._bin = found[-1].parent
@@ -47,6 +52,8 @@ class PostgreSQL:
                     str(self.folder),
                     "-c",
                     "listen_addresses=",
+                    "-c",
+                    f"fsync={'on' if self._fsync else 'off'}",
                 ],
                 stdout=log,
                 stderr=log,
@@ -58,6 +65,7 @@ class PostgreSQL:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.process.terminate()
+        # Not SIGTERM, which waits for connections: a test that failed may have left one.
+        self.process.send_signal(signal.SIGINT)
         self.process.wait(30)
         shutil.rmtree(self.folder)

@@ -165,7 +165,7 @@ def test_what_a_lost_client_had_comes_back(found: Found) -> None:
 
 
 def test_closing_counts_nothing_of_what_was_fetched_ahead(found: Found) -> None:
-    assert found["closing"] == {"bodies": list(range(60, 200)), "counts": 0}
+    assert found["closing"] == {"bodies": list(range(100, 200)), "counts": 0}
 
 
 def test_presettled_both_ways(found: Found) -> None:

@@ -187,8 +187,9 @@ def test_what_a_lost_client_held_comes_back(broker: Broker, queue: str) -> None:
     assert node("loss", broker, queue) == {"body": "held", "attempts": 1}
 
 
-def test_closing_counts_nothing_of_what_was_fetched_ahead(broker: Broker, queue: str) -> None:
-    found = node("closing", broker, queue, rounds=100, messages=200, credit=100)
+@pytest.mark.parametrize("credit", [1, 1_000])
+def test_closing_counts_nothing_of_what_was_fetched_ahead(broker: Broker, queue: str, credit: int) -> None:
+    found = node("closing", broker, queue, rounds=100, messages=200, credit=credit)
     assert found == {"bodies": list(range(100, 200)), "counts": 0}
 
 

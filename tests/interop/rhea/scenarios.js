@@ -143,21 +143,24 @@ const scenarios = {
     return { body: message.body, attempts: message.delivery_count };
   },
 
-  /** Receivers that fetch ahead, receive one message, and close: what is left, and how often it was counted. */
+  /** Links, sessions and connections that fetch ahead, receive one message, and close: what is left, and how often it was counted. */
   async closing(address, queue, { rounds, messages, credit }) {
     const sender = new Client(address);
     await sender.send(await sender.sender(queue), numbers(messages));
     await sender.close();
     let client = new Client(address);
     for (let round = 0; round < rounds; round++) {
-      const receiver = await client.receiver(queue, { credit_window: credit });
+      const session = client.connection.create_session();
+      session.begin();
+      const receiver = await client.receiver(queue, { credit_window: credit }, session);
       (await receiver.next()).delivery.accept();
-      if (round % 10 === 9) {
+      if (round % 3 === 2) {
         await client.close();
         client = new Client(address);
       } else {
-        const closed = new Promise((resolve) => receiver.once("receiver_close", resolve));
-        receiver.close();
+        const [end, event] = round % 3 ? [session, "session_close"] : [receiver, "receiver_close"];
+        const closed = new Promise((resolve) => end.once(event, resolve));
+        end.close();
         await closed;
       }
     }

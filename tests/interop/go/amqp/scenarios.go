@@ -76,7 +76,7 @@ func loss(scene *Scene) map[string]any {
 // Receivers, sessions and connections that fetch ahead, receive one message and close; what is left, and how often it
 // was counted.
 func closing(scene *Scene) map[string]any {
-	const rounds, messages = 60, 200
+	const rounds, messages = 100, 200
 	scene.sendNumbers(messages, true)
 	options := &amqp.ReceiverOptions{Credit: 1_000}
 	for round := range rounds {

@@ -74,6 +74,11 @@ class ClientSocket(asyncio.Protocol):
     # --- reading ---------------------------------------------------------------------------------------
 
     def eof_received(self) -> bool:
+        """The client ends its direction: what answers its last bytes, such as a close, is written at once.
+
+        Afterwards the transport is closed; over TLS it then accepts no bytes.
+        """
+        self.flush()
         return False
 
     def hold_reading(self) -> None:
@@ -96,6 +101,10 @@ class ClientSocket(asyncio.Protocol):
 
     def touch(self) -> None:
         """Schedules the output to be written at the end of this turn of the loop."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Writes the engine's output."""
         raise NotImplementedError
 
     def go_on_writing(self) -> None:

@@ -118,7 +118,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._turn(self._websocket)
 
     def eof_received(self) -> bool:
-        return False
+        return self._connection.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._accepted:

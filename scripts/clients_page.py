@@ -323,6 +323,9 @@ with an error that names it. An empty cell means that the feature is not tested,
 fe2o3-amqp for Rust takes minutes to compile and is among the long tests of `make soak`,
 `tests/interop/test_fe2o3_amqp.py`: order, types, large messages, outcomes, credit, transactions,
 messages that are acquired in one, a link that is resumed, users.
+
+The AMQP client of Vert.x 4.5, by which programs of Quarkus and SmallRye connect, is tried with their default options in
+`tests/interop/test_vertx.py`: prefetching receivers that close, outcomes, requests.
 """
 
 

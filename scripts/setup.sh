@@ -23,6 +23,7 @@ venv=${VENV:-.venv}
 interop=tests/interop
 jms=$interop/jms
 azure_java=$interop/azure/java
+vertx=$interop/vertx
 golang=$interop/go
 artemis=tests/brokers/artemis
 broker_j=tests/brokers/broker-j
@@ -42,14 +43,14 @@ fresh() { # the stamp of a goal is newer than everything it was made from
 lockfile() { [ ! -f $interop/package-lock.json ] || echo $interop/package-lock.json; }
 locks() { # what says which clients and brokers of other languages the tests use
     lockfile
-    for project in $jms $azure_java $artemis $broker_j; do
+    for project in $jms $azure_java $vertx $artemis $broker_j; do
         [ ! -f $project/pom.xml ] || echo $project/pom.xml
     done
     [ ! -f $golang/go.mod ] || echo $golang/go.mod $golang/go.sum
 }
 clients_there() {
     [ -z "$(lockfile)" ] || [ -d $interop/node_modules ] || return 1
-    for project in $jms $azure_java $artemis $broker_j; do
+    for project in $jms $azure_java $vertx $artemis $broker_j; do
         [ ! -f $project/pom.xml ] || [ -d $project/target/lib ] || return 1
     done
     [ ! -f $golang/go.mod ] || [ -d $golang/vendor ] || return 1
@@ -202,7 +203,7 @@ if [ "$goal" = test ] && [ -f $golang/go.mod ]; then
     [ ! -x "$venv/bin/go" ] || PATH=$(cd "$venv/bin" && pwd):$PATH
     (cd $golang && go mod vendor && go build -buildvcs=false -o target/ ./...) # compiled, so that tests find it cached
 fi
-for project in $jms $azure_java $artemis $broker_j; do
+for project in $jms $azure_java $vertx $artemis $broker_j; do
     if [ "$goal" = test ] && [ -f $project/pom.xml ]; then
         echo "setup: installing what $project needs"
         rm -rf $project/target/lib # an earlier version of it would stay beside the new one

@@ -46,6 +46,7 @@ class ConnectionEndpoint:
         "_refresh",
         "_sent_ms",
         "_views",
+        "ended",
         "events",
         "has_large_output",
         "names",
@@ -76,6 +77,8 @@ class ConnectionEndpoint:
         """Events that the next feed returns, or the current one will return."""
         self.sessions: dict[int, Session] = {}
         """By the peer's channel."""
+        self.ended: set[int] = set()
+        """The peer's channels whose session the peer has ended, without those that have another one."""
         self._channels: dict[int, Session] = {}
         self.names: dict[tuple[str, bool], LinkEndpoint] = {}
         self.peer_open: Open | None = None
@@ -253,6 +256,7 @@ class ConnectionEndpoint:
                 )
             session = found
         self.sessions[channel] = session
+        self.ended.discard(channel)
         session.on_begin(channel, begin)
 
     def on_close(self, close: Close) -> None:
@@ -339,6 +343,7 @@ class ConnectionEndpoint:
         """The peer's end has arrived: its channel is free."""
         if self.sessions.get(session.remote_channel) is session:
             del self.sessions[session.remote_channel]
+            self.ended.add(session.remote_channel)
 
     def admit(self, size: int) -> str | None:
         """Why one more link, with an attach of so many bytes, may not be attached; None where it may.

@@ -177,6 +177,8 @@ def _read_connection_frame(connection: ConnectionEndpoint, body: Any, channel: i
         )
     elif kind is Begin:
         connection.on_begin(channel, body)
+    elif kind in (Flow, Detach) and channel in connection.ended:
+        pass  # rhea writes credit of links after the end of their session; ADR 51
     elif kind in _FRAMES:
         raise ConnectionProtocolError(
             conditions.NOT_ALLOWED,

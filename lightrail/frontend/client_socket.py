@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lightrail.frontend.client import Client
@@ -73,6 +74,11 @@ class ClientSocket(asyncio.Protocol):
     # --- reading ---------------------------------------------------------------------------------------
 
     def eof_received(self) -> bool:
+        """The client ends its direction: what answers its last bytes, such as a close, is written at once.
+
+        Afterwards the transport is closed; over TLS it then accepts no bytes.
+        """
+        self.flush()
         return False
 
     def hold_reading(self) -> None:
@@ -95,6 +101,10 @@ class ClientSocket(asyncio.Protocol):
 
     def touch(self) -> None:
         """Schedules the output to be written at the end of this turn of the loop."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Writes the engine's output."""
         raise NotImplementedError
 
     def go_on_writing(self) -> None:
@@ -189,24 +199,17 @@ class ClientSocket(asyncio.Protocol):
             self.frontend.later(limits.CLOSE_ANSWER_MS, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Applies what the client sent last, if its socket failed while it was written to.
+        """Applies what the client sent last, if its socket failed while it was written to."""
+        if exc is not None and self.transport is not None:
+            for data in last_bytes(self.transport):
+                self.read_last(data)
 
-        A client that closes its connection and has not read all messages resets the socket. Its settlements
-        and its close may have arrived before, and a transport whose write fails does not read them.
-        """
-        transport = self.transport
-        found = None if exc is None or transport is None else transport.get_extra_info("socket")
-        if transport is None or found is None or transport.get_extra_info("ssl_object") is not None:
-            return
-        with contextlib.suppress(OSError):
-            for _ in range(limits.LAST_READS_MAX):
-                data = os.read(found.fileno(), limits.LAST_READ_BYTES)
-                if not data:
-                    break
-                self.data_received(data)
-                while self.has_more:
-                    self.has_more = False
-                    self.data_received(b"")
+    def read_last(self, data: bytes) -> None:
+        """Applies bytes of a client whose socket has failed: there is no later turn for them."""
+        self.data_received(data)
+        while self.has_more:
+            self.has_more = False
+            self.data_received(b"")
 
     def cut(self, why: str) -> None:
         """Ends the connection of a client that does not read: a close would wait behind unread bytes."""
@@ -218,6 +221,24 @@ class ClientSocket(asyncio.Protocol):
         """Ends the socket at once; unwritten bytes are lost."""
         if self.transport is not None:
             self.transport.abort()
+
+
+def last_bytes(transport: asyncio.Transport) -> Iterator[bytes]:
+    """What a client sent before its socket failed.
+
+    A client that closes its connection and has not read all messages resets the socket. Its settlements and
+    its close may have arrived before, and a transport whose write fails does not read them. Of TLS there is
+    nothing: its state has ended with the transport.
+    """
+    found = transport.get_extra_info("socket")
+    if found is None or transport.get_extra_info("ssl_object") is not None:
+        return
+    with contextlib.suppress(OSError):
+        for _ in range(limits.LAST_READS_MAX):
+            data = os.read(found.fileno(), limits.LAST_READ_BYTES)
+            if not data:
+                return
+            yield data
 
 
 def _window(room: int) -> int:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from wsproto import ConnectionType, WSConnection
+from wsproto.connection import ConnectionState
 from wsproto.events import (
     AcceptConnection,
     BytesMessage,
@@ -33,7 +34,7 @@ from wsproto.events import (
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import RemoteProtocolError
 
-from lightrail.frontend.client_socket import ClientSocket
+from lightrail.frontend.client_socket import ClientSocket, last_bytes
 from lightrail.frontend.connections import ConnectionFrontend
 from lightrail.model import limits
 from lightrail.wire.forwarded import FIELD, Forwarded
@@ -117,13 +118,29 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._turn(self._websocket)
 
     def eof_received(self) -> bool:
-        return False
+        return self._connection.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._accepted:
             self._connection.frontend.counts.websockets -= 1
-        # What the socket still has are frames of this protocol, and not of AMQP.
+            if exc is not None and self._websocket is not None:
+                self._read_last(self._websocket)
+        # What the socket had were frames of this protocol, and not of AMQP.
         self._connection.connection_lost(None)
+
+    def _read_last(self, websocket: WSConnection) -> None:
+        """Applies what the client sent before its socket failed, as far as frames can be read."""
+        payload = bytearray()
+        try:
+            for data in last_bytes(self._transport):
+                if websocket.state is ConnectionState.OPEN:
+                    websocket.receive_data(data)
+            for event in websocket.events():
+                if isinstance(event, BytesMessage):
+                    payload += event.data
+        except RemoteProtocolError as error:
+            log.debug("the last frames of %s can't be read: %s", self._connection.client.peer, error)
+        self._connection.read_last(bytes(payload))
 
     def pause_writing(self) -> None:
         self._connection.pause_writing()

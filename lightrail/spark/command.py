@@ -20,6 +20,8 @@ NOBODY_ANSWERS: Final = 3
 BEHIND: Final = 4
 """Of `verify`: only records that were written after the last capture are not in the table."""
 INTERRUPTED: Final = 130
+_QUERIES: Final = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+"""Spark's logger of the errors that end queries."""
 
 Subparsers = Any
 """The result of add_subparsers, whose type argparse does not publish."""
@@ -85,7 +87,11 @@ def add_spark(parser: argparse.ArgumentParser) -> None:
         "(default: spark.master of Spark's configuration or of spark-submit, else local[*])",
     )
     group.add_argument(
-        "--conf", metavar="KEY=VALUE", action="append", default=[], help="a setting of Spark; may be repeated"
+        "--conf",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a setting of Spark; may be repeated. spark.log.level=INFO shows Spark's log",
     )
 
 
@@ -214,8 +220,17 @@ def session(args: argparse.Namespace, name: str) -> "SparkSession":
     for key, value in _pairs(args.conf):
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    if spark.conf.get("spark.log.level", None) is None:
+        _quiet(spark)
     return spark
+
+
+def _quiet(spark: "SparkSession") -> None:
+    """Only errors are logged, and not the end of a query: the command reports its error in one line."""
+    spark.sparkContext.setLogLevel("ERROR")
+    jvm: Any = spark._jvm
+    log4j = jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(_QUERIES, log4j.Level.OFF)
 
 
 def _pairs(given: Sequence[str]) -> list[tuple[str, str]]:

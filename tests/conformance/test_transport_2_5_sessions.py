@@ -77,6 +77,29 @@ def test_2_5_2_end_detaches_links_and_gives_back_what_they_held(opened: Peer, qu
     assert message.endswith(value("held"))
 
 
+def test_2_5_2_credit_of_an_ended_session_is_ignored(begun: Peer, queue: str) -> None:
+    """rhea writes it; no other frame is expected on the channel (ADR 51)."""
+    begun.attach_receiver(queue)
+    flow = Flow(
+        next_incoming_id=0, incoming_window=1, next_outgoing_id=0, outgoing_window=1, handle=0, link_credit=1
+    )
+    begun.send(frame(End()), frame(flow), frame(Detach(handle=0, closed=True)))
+    assert begun.expect(End).error is None
+    begun.begin()
+    begun.attach_receiver(queue)
+    begun.send(frame(End()), frame(Transfer(handle=0, delivery_id=0, delivery_tag=b"0")))
+    begun.expect(End)
+    begun.expect_close("amqp:not-allowed")
+
+
+@pytest.mark.parametrize(
+    "body", [Flow(incoming_window=1, next_outgoing_id=0, outgoing_window=1), Detach(handle=0)]
+)
+def test_2_5_1_a_frame_on_a_channel_that_never_had_a_session_closes(begun: Peer, body: object) -> None:
+    begun.write(body, channel=1)
+    begun.expect_close("amqp:not-allowed")
+
+
 def test_2_5_4_after_the_brokers_end_everything_is_discarded(begun: Peer) -> None:
     begun.send(frame(Detach(handle=9)), frame(sender("q")), frame(Transfer(handle=77)))
     begun.error_of(End, "amqp:session:unattached-handle")

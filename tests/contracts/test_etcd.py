@@ -679,6 +679,36 @@ def test_tls_with_certificates_and_a_user(tmp_path: Path) -> None:
         secured.close()
 
 
+def test_a_renewed_certificate_is_read_when_etcd_refuses_the_former_one(tmp_path: Path) -> None:
+    former, renewed = Authority(tmp_path / "former"), Authority(tmp_path / "renewed")
+    server = former.sign("server", "DNS:localhost", "IP:127.0.0.1")
+    files, other = former.sign("client"), renewed.sign("client")
+    secured = EtcdCluster(tmp_path, 1, PINGS)
+    secured.secure(former.path, server.certificate, server.key, files.certificate, files.key)
+
+    async def check() -> None:
+        coordinator = await opened(
+            *secured.endpoints, ca=former.path, certificate=files.certificate, key=files.key
+        )
+        await coordinator.write([Write("names/a", "1")])
+        secured.close()
+        secured.secure(former.path, server.certificate, server.key, other.certificate, other.key)
+        secured.servers[0].server_files += (f"--trusted-ca-file={renewed.path}",)
+        secured.start()
+        with pytest.raises(CoordinatorError, match="does not answer"):
+            await coordinator.write([Write("names/b", "1")])
+        shutil.copy(other.certificate, files.certificate)
+        shutil.copy(other.key, files.key)
+        await written(coordinator, "names/b", "1")
+        await coordinator.close()
+
+    try:
+        secured.start()
+        run(check())
+    finally:
+        secured.close()
+
+
 def test_at_most_so_many_writes_wait_for_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ETCD_CALLS_WAITING", 3)
     with etcd(tmp_path, 1, PINGS) as cluster:

@@ -1,7 +1,11 @@
 """The broker as rhea, the JavaScript client, sees it: scenarios of node processes (tests/interop/rhea)."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,10 +30,13 @@ from proton import (
 )
 
 from lightrail.cli import admin
+from tests.support import wait
 from tests.support.amqp.proton_blocking import connected, received
 from tests.support.amqp.proton_messages import messages, passed_on, same
+from tests.support.amqp.returning_broker import ReturningBroker
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
+from tests.support.http_client import Http
 
 HERE = Path(__file__).parent
 
@@ -187,9 +194,76 @@ def test_what_a_lost_client_held_comes_back(broker: Broker, queue: str) -> None:
     assert node("loss", broker, queue) == {"body": "held", "attempts": 1}
 
 
-def test_closing_counts_nothing_of_what_was_fetched_ahead(broker: Broker, queue: str) -> None:
-    found = node("closing", broker, queue, rounds=100, messages=200, credit=100)
+@pytest.mark.parametrize("credit", [1, 1_000])
+def test_closing_counts_nothing_of_what_was_fetched_ahead(broker: Broker, queue: str, credit: int) -> None:
+    found = node("closing", broker, queue, rounds=100, messages=200, credit=credit)
     assert found == {"bodies": list(range(100, 200)), "counts": 0}
+
+
+FRONTENDS = 2
+
+
+class Ends:
+    """Ends in order what a client is connected to, each time that it is asked for."""
+
+    def __init__(self, data: Path, what: str) -> None:
+        self.what = what
+        self.keeper = ReturningBroker(data, "--frontends", str(FRONTENDS), "--shards", "1")
+        self.ended: set[int] = set()
+        self.asked: Counter[bytes] = Counter()
+
+    def frontends(self) -> list[int]:
+        """The processes that serve and were not ended, the oldest first."""
+        port = int(self.keeper.url.rpartition(":")[2])
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+        sockets = {
+            f"socket:[{line[9]}]" for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "0A"
+        }
+        supervisor = self.keeper.broker.process.pid
+        children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+        found = []
+        for pid in children:
+            with contextlib.suppress(OSError):  # of a process, or of its file, that has just ended
+                files = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
+                if files & sockets and int(pid) not in self.ended:
+                    found.append(int(pid))
+        return found
+
+    def end(self, loss: bytes) -> None:
+        """`loss`: how often the client lost its connection. For each loss a frontend ends at most once."""
+        self.asked[loss] += 1
+        if self.what == "frontend" and self.asked[loss] <= FRONTENDS:
+            wait.until(lambda: len(self.frontends()) == FRONTENDS, "all frontends serve")
+            oldest = self.frontends()[0]
+            self.ended.add(oldest)
+            os.kill(oldest, signal.SIGTERM)
+        elif self.what == "broker" and self.asked[loss] == 1:
+            self.keeper.broker.stop()
+            self.keeper.start()
+
+
+@pytest.mark.parametrize("what", ["frontend", "broker"])
+def test_a_client_that_connects_again_loses_nothing_by_orderly_ends(tmp_path: Path, what: str) -> None:
+    """A message that counts as failed once is a dead letter."""
+    ends = Ends(tmp_path / "data", what)
+    command = ["node", "rhea/scenarios.js", "reconnecting", ends.keeper.url, "orders", '{"losses": 2}']
+    try:
+        with Http(ends.keeper.broker.http) as http:
+            assert http("POST", "/orders", {"role": "queue", "max_delivery_count": 1}).status == 201
+        with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0, cwd=HERE) as client:
+            assert client.stdout is not None
+            try:
+                while (line := wait.line(client.stdout, 60)).startswith(b"lost"):
+                    ends.end(line)
+            finally:
+                client.kill()
+        found = json.loads(line)
+        assert (found["complete"], found["reasons"]) == (True, ["amqp:connection:forced"])
+        with Http(ends.keeper.broker.http) as http:
+            for queue in ("orders", "orders/$dlq"):
+                assert http("GET", f"/{queue}/!figures").json()["ready"] == 0
+    finally:
+        ends.keeper.stop()
 
 
 def test_browsers_see_all_in_order_and_take_nothing(broker: Broker, queue: str) -> None:

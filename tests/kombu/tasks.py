@@ -1,5 +1,6 @@
 """The application that the workers of the tests run: its settings come from the environment."""
 
+import json
 import os
 import signal
 import time
@@ -9,12 +10,13 @@ from typing import Any
 from celery import Celery
 
 
-def make(broker: str, results: str) -> Celery:
+def make(broker: str, results: str, queue_policy: dict[str, Any]) -> Celery:
     """An application; that of a test calls the tasks by name."""
     made = Celery("tests")
     made.conf.update(
         broker_url=broker,
         broker_transport="lightrail.kombu:Transport",
+        broker_transport_options={"queue_policy": queue_policy},
         result_backend=results,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
@@ -33,7 +35,11 @@ def make(broker: str, results: str) -> Celery:
     return made
 
 
-app = make(os.environ.get("TASKS_BROKER", "lightrail://localhost"), os.environ.get("TASKS_RESULTS", "rpc://"))
+app = make(
+    os.environ.get("TASKS_BROKER", "lightrail://localhost"),
+    os.environ.get("TASKS_RESULTS", "rpc://"),
+    json.loads(os.environ.get("TASKS_QUEUE_POLICY", "{}")),
+)
 
 
 def write_down(what: str) -> None:
@@ -67,6 +73,22 @@ def third_time(self: Any) -> int:
 def note(what: str, seconds: float = 0.0) -> None:
     time.sleep(seconds)
     write_down(what)
+
+
+def work(what: str) -> None:
+    write_down(f"begin-{what}")
+    time.sleep(0.3)
+    write_down(f"end-{what}")
+
+
+@app.task(acks_late=True)
+def work_acked_late(what: str) -> None:
+    work(what)
+
+
+@app.task
+def work_acked_early(what: str) -> None:
+    work(what)
 
 
 @app.task(acks_late=True)

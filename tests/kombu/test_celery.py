@@ -1,10 +1,12 @@
 """Celery's own worker, in processes of its own, on a real broker: its canvas works, and no task is lost."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.kombu import tasks
 from tests.support import wait
 from tests.support.amqp.returning_broker import ReturningBroker
 from tests.support.broker import ROOT, Broker
+from tests.support.http_client import Http
 
 DEADLINE_S = 40.0
 READY_S = 40.0
@@ -67,7 +70,9 @@ class Worker:
 class Scene:
     """An application on a broker, in a virtual host of its own, and workers."""
 
-    def __init__(self, stack: ExitStack, folder: Path, where: str, results: str) -> None:
+    def __init__(
+        self, stack: ExitStack, folder: Path, where: str, results: str, policy: dict[str, Any]
+    ) -> None:
         self.stack = stack
         self.folder = folder
         self.done = folder / "done"
@@ -76,8 +81,9 @@ class Scene:
             "TASKS_BROKER": f"lightrail://{where}",
             "TASKS_RESULTS": results,
             "TASKS_DONE": str(self.done),
+            "TASKS_QUEUE_POLICY": json.dumps(policy),
         }
-        self.app = tasks.make(self.environ["TASKS_BROKER"], results)
+        self.app = tasks.make(self.environ["TASKS_BROKER"], results, policy)
         stack.callback(self.app.close)
         self.workers: list[Worker] = []
 
@@ -101,9 +107,10 @@ class Scene:
 
 
 @contextmanager
-def playing(folder: Path, where: str, results: str = "rpc://") -> Iterator[Scene]:
+def playing(folder: Path, where: str, results: str = "rpc://", **policy: Any) -> Iterator[Scene]:
+    """`policy`: fields of the policy of queues."""
     with ExitStack() as stack:
-        yield Scene(stack, folder, where, results)
+        yield Scene(stack, folder, where, results, policy)
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +191,29 @@ def test_a_task_that_runs_at_a_warm_shutdown_is_acknowledged(scene: Scene) -> No
     assert scene.notes().count("last") == 1
     with scene.app.connection_for_read() as connection:
         assert connection.channel().basic_get("celery") is None
+
+
+@pytest.mark.parametrize("acked", ["late", "early"])
+def test_a_warm_shutdown_loses_repeats_and_counts_nothing(
+    shared_broker: Broker, tmp_path: Path, acked: str
+) -> None:
+    """A task whose delivery counts as failed once is a dead letter."""
+    names = [str(number) for number in range(40)]
+    host = f"warm-{acked}"
+    with playing(tmp_path, f"{shared_broker.amqp}/{host}", max_delivery_count=1) as scene:
+        for name in names:
+            scene.task(f"work_acked_{acked}", name).apply_async()
+        for _ in range(2):
+            begun = len(scene.notes())
+            worker = scene.worker()
+            wait.until_with(begun, lambda begun: len(scene.notes()) > begun + 1, "a task is worked on")
+            worker.process.terminate()
+            worker.process.wait(DEADLINE_S)
+            assert len(scene.notes()) < 2 * len(names)
+        scene.worker()
+        ends = [f"end-{name}" for name in names]
+        wait.until(lambda: scene.have_run(ends), "every task has run", DEADLINE_S)
+        assert Counter(scene.notes()) == Counter([*ends, *(f"begin-{name}" for name in names)])
+    with Http(shared_broker.http) as http:
+        assert http("GET", f"/{host}/queue/celery/!figures").json()["ready"] == 0
+        assert http("GET", f"/{host}/queue/celery/$dlq/!figures").json()["ready"] == 0

@@ -279,3 +279,69 @@ def test_a_driver_that_is_killed_loses_nothing_and_writes_nothing_twice(
     lake.archived()
     assert capture(lake) == 0
     checked(lake)
+
+
+PYTHON = """#!/bin/sh
+case "$*" in *python_streaming_source_runner*) if mkdir {marker} 2>/dev/null; then exec sleep 60; fi;; esac
+exec {python} "$@"
+"""
+"""The first process that plans micro-batches does not start in time: Spark waits 10 s for it."""
+
+
+def listening(session: int) -> set[str]:
+    """Addresses on which the processes of a session listen, in hexadecimal."""
+    sockets = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getsid(int(process.name)) == session:
+                sockets |= {os.readlink(each) for each in (process / "fd").iterdir()}
+    lines = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path("/proc/net", name).read_text().splitlines()[1:]
+    ]
+    return {
+        line[1].partition(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets
+    }
+
+
+def test_a_capture_on_a_slow_machine_begins_again_in_few_words_and_listens_on_loopback(
+    lake: Lake, tmp_path: Path, spark_environment: dict[str, str]
+) -> None:
+    marker, python, log = tmp_path / "marker", tmp_path / "python", tmp_path / "log"
+    python.write_text(PYTHON.format(marker=marker, python=sys.executable))
+    python.chmod(0o755)
+    environment = spark_environment | {"PYSPARK_PYTHON": str(python)}
+    del environment["SPARK_LOCAL_IP"]
+    words = [
+        "capture",
+        "--from",
+        str(lake.archive),
+        "--to",
+        lake.uri,
+        "--available-now",
+        "--master",
+        "local[2]",
+    ]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lightrail.spark.main", *words, "--conf", "spark.driver.memory=1g"],
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        until(lambda: marker.exists() or process.poll() is not None, "the first process is there", 300)
+        # 127.0.0.1, as IPv4 and within IPv6.
+        assert listening(process.pid) == {"0100007F", "0000000000000000FFFF00000100007F"}
+        assert process.wait(300) == 0, log.read_text()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    said = log.read_text()
+    assert "starting the capture again" in said
+    assert "\tat " not in said
+    checked(lake)

@@ -24,7 +24,7 @@ from lightrail.spark.command import (
     session,
     source_options,
 )
-from lightrail.spark.failures import named
+from lightrail.spark.failures import is_slow_start, named
 from lightrail.spark.lake.layout import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 EVERY_S: Final = 60.0
 _WAIT_S: Final = 1
+_STARTS_MAX: Final = 3
+"""Starts of a query whose Python process starts too slowly: the files that it reads are cached by then."""
 _EXAMPLES: Final = """
   lightrail-spark capture --from /var/lib/lightrail/archive --to /lake/messages --available-now
   lightrail-spark capture --gateway https://broker:8080 --user audit --password-file /run/secrets/audit \\
@@ -155,13 +157,19 @@ def _wait(capture: "Capture", start: Callable[[], "StreamingQuery"]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             before[number] = signal.signal(number, lambda *_: stop.set())
     try:
-        query = start()
-        while not stop.is_set():
-            if query.awaitTermination(_WAIT_S):
+        for begun in range(1, _STARTS_MAX + 1):
+            try:
+                query = start()
+                while not stop.is_set():
+                    if query.awaitTermination(_WAIT_S):
+                        return
+                capture.stop(query)
                 return
-        capture.stop(query)
-    except Exception as error:
-        raise named(capture.problem or error) from error
+            except Exception as error:
+                found = capture.problem or error
+                if begun == _STARTS_MAX or stop.is_set() or not is_slow_start(found):
+                    raise named(found) from error
+                say("a Python process of Spark took more than 10 s to start: starting the capture again")
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -143,21 +143,24 @@ const scenarios = {
     return { body: message.body, attempts: message.delivery_count };
   },
 
-  /** Receivers that fetch ahead, receive one message, and close: what is left, and how often it was counted. */
+  /** Links, sessions and connections that fetch ahead, receive one message, and close: what is left, and how often it was counted. */
   async closing(address, queue, { rounds, messages, credit }) {
     const sender = new Client(address);
     await sender.send(await sender.sender(queue), numbers(messages));
     await sender.close();
     let client = new Client(address);
     for (let round = 0; round < rounds; round++) {
-      const receiver = await client.receiver(queue, { credit_window: credit });
+      const session = client.connection.create_session();
+      session.begin();
+      const receiver = await client.receiver(queue, { credit_window: credit }, session);
       (await receiver.next()).delivery.accept();
-      if (round % 10 === 9) {
+      if (round % 3 === 2) {
         await client.close();
         client = new Client(address);
       } else {
-        const closed = new Promise((resolve) => receiver.once("receiver_close", resolve));
-        receiver.close();
+        const [end, event] = round % 3 ? [session, "session_close"] : [receiver, "receiver_close"];
+        const closed = new Promise((resolve) => end.once(event, resolve));
+        end.close();
         await closed;
       }
     }
@@ -172,6 +175,58 @@ const scenarios = {
     }
     await client.close();
     return { bodies, counts };
+  },
+
+  /**
+   * Sends and receives until the connection was lost so often, then until all have arrived; rhea connects again by itself,
+   * and the program sends again what was not accepted. For each hundred deliveries it prints how often it was lost.
+   */
+  async reconnecting(address, queue, { losses }) {
+    const client = new Client(address, { reconnect: true, initial_reconnect_delay: 20, max_reconnect_delay: 200 });
+    client.expectsEnd = true; // connections are lost, and refused where nobody listens
+    const reasons = new Set();
+    client.connection.on("connection_error", ({ connection }) => {
+      lost++;
+      reasons.add(connection.error.condition);
+    });
+    const waiting = [];
+    const unsettled = new Map();
+    const arrived = new Set();
+    let sent = 0;
+    let lost = 0;
+    let deliveries = 0;
+    const sender = await client.sender(queue);
+    const receiver = client.connection.open_receiver({ source: queue, autoaccept: false, credit_window: 100 });
+    const more = () => {
+      while (sender.sendable() && unsettled.size < 100 && (waiting.length || lost < losses)) {
+        const body = waiting.length ? waiting.shift() : sent++;
+        unsettled.set(sender.send({ body, durable: true }), body);
+      }
+    };
+    client.connection.on("disconnected", () => {
+      waiting.push(...unsettled.values());
+      unsettled.clear();
+    });
+    await new Promise((resolve) => {
+      const check = () => {
+        if (lost >= losses && !waiting.length && !unsettled.size && arrived.size === sent) resolve();
+        else more();
+      };
+      sender.on("sendable", more);
+      sender.on("accepted", ({ delivery }) => {
+        unsettled.delete(delivery);
+        check();
+      });
+      receiver.on("message", ({ message, delivery }) => {
+        delivery.accept();
+        arrived.add(message.body);
+        if (++deliveries % 100 === 0) console.log(`lost ${lost}`);
+        check();
+      });
+      more();
+    });
+    await client.close();
+    return { complete: [...arrived].every((body) => body < sent), reasons: [...reasons] };
   },
 
   /** Pairs of links on one connection, spread over sessions. */

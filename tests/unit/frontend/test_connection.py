@@ -302,6 +302,21 @@ def test_what_a_client_sent_before_its_socket_was_reset_is_applied(closes: bool)
     play(test)
 
 
+def test_the_last_bytes_are_answered_when_the_client_ends_its_direction() -> None:
+    """TLS accepts no bytes afterwards: go-amqp, which ends it behind its close, would find no answer."""
+
+    async def test(scene: Scene) -> None:
+        client, _, _, _ = await both(scene)
+        client.amqp.close()
+        client.protocol.data_received(b"".join(client.amqp.output))
+        assert not client.transport.written
+        assert client.protocol.eof_received() is False
+        client.amqp.feed(bytes(client.transport.written), scene.frontend.now_ms())
+        assert client.amqp.closed
+
+    play(test)
+
+
 def test_answers_that_come_after_the_end_find_nobody() -> None:
     async def test(scene: Scene) -> None:
         client, _, sender, _ = await both(scene)

@@ -1,6 +1,7 @@
 """AMQP in a WebSocket: what a client may send as a handshake and as frames, and what it gets."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,8 +20,10 @@ from wsproto.events import (
 from wsproto.frame_protocol import CloseReason
 
 from lightrail.amqp import events
+from lightrail.amqp.performatives import Source, Target
 from lightrail.frontend.control import connections
 from lightrail.model import limits
+from lightrail.model.ending import Ending
 from lightrail.wire.forwarded import FIELD, Forwarded
 from tests.support.amqp.frontend_scene import Client, Scene, play
 from tests.support.now import now
@@ -318,6 +321,45 @@ def test_many_small_frames_are_read_in_several_turns_and_all_of_them(monkeypatch
         assert browser.transport.reading
         await browser.turn()
         assert browser.client.take(events.Opened)
+
+    play(check)
+
+
+def test_what_a_client_sent_before_its_socket_was_reset_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames that wait for another turn, and bytes that the transport of a failed socket does not read."""
+    monkeypatch.setattr(limits, "WEBSOCKET_FRAMES_AT_ONCE", 3)
+
+    async def check(scene: Scene) -> None:
+        async def read() -> None:
+            """A frame takes a turn of its own at most."""
+            await browser.turn()
+            for _ in range(6):
+                await scene.settle()
+            await browser.turn()
+
+        browser = Browser(scene)
+        await browser.ask()
+        amqp = browser.client.amqp
+        amqp.open()
+        await read()
+        amqp.begin().attach("r", False, source=Source(address="q"), target=Target())
+        await read()
+        scene.shard.ready()
+        await read()
+        assert scene.links_attached() == 1
+        amqp.close()
+        data = b"".join(amqp.output)
+        frames = [browser.websocket.send(BytesMessage(data=data[at : at + 1])) for at in range(len(data))]
+        browser.send_bytes(b"".join(frames[:20]))
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            browser.transport.extra["socket"] = ours
+            theirs.sendall(b"".join(frames[20:]))
+            browser.transport.closing = True
+            browser.transport.protocol.connection_lost(ConnectionResetError())
+        assert scene.shard.endings == [Ending.BY_CLIENT]
+        assert scene.connections == []
 
     play(check)
 

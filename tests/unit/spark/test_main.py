@@ -284,6 +284,40 @@ def test_a_signal_ends_a_capture_in_order(number: int) -> None:
     assert signal.getsignal(number) is before
 
 
+SLOW = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back"
+
+
+class SlowQuery:
+    """A stream whose Python process starts in time after some starts of the stream."""
+
+    def __init__(self, slow: int) -> None:
+        self.slow = slow
+        self.starts = 0
+
+    def start(self) -> "SlowQuery":
+        self.starts += 1
+        return self
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802  # as Spark names it
+        if self.starts <= self.slow:
+            raise ValueError(SLOW)
+        return True
+
+
+def test_a_capture_whose_python_process_starts_slowly_begins_again_some_times(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    running: Any = Capture(*[None] * 5)  # type: ignore[arg-type]
+    query = SlowQuery(2)
+    capture._wait(running, query.start)  # type: ignore[arg-type]
+    assert query.starts == 3
+    assert capsys.readouterr().err.count("starting the capture again") == 2
+    query = SlowQuery(3)
+    with pytest.raises(CommandError, match="took more than 10 s to start"):
+        capture._wait(running, query.start)  # type: ignore[arg-type]
+    assert query.starts == 3
+
+
 def test_spark_of_this_machine_listens_here_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))

@@ -28,6 +28,7 @@ var scenarios = map[string]scenario{
 	"order": order, "types": types, "send_types": sendTypes, "large": large, "outcomes": outcomes, "loss": loss,
 	"presettled": presettled, "second": second, "credit": credit, "browse": browse, "select": selects,
 	"request": request, "enter": enter, "detached": detached, "closing": closing,
+	"closing_tls": closingOverTLS,
 }
 
 // check ends a scenario whose call fails.
@@ -70,7 +71,11 @@ func user(name, password string) *amqp.ConnOptions {
 
 // connect gives a session of a connection of its own.
 func (scene *Scene) connect(options *amqp.ConnOptions) (*amqp.Conn, *amqp.Session) {
-	connection := must(amqp.Dial(scene, "amqp://"+scene.address, options))
+	return scene.connectTo("amqp://"+scene.address, options)
+}
+
+func (scene *Scene) connectTo(url string, options *amqp.ConnOptions) (*amqp.Conn, *amqp.Session) {
+	connection := must(amqp.Dial(scene, url, options))
 	return connection, must(connection.NewSession(scene, nil))
 }
 

@@ -76,11 +76,19 @@ func loss(scene *Scene) map[string]any {
 // Receivers, sessions and connections that fetch ahead, receive one message and close; what is left, and how often it
 // was counted.
 func closing(scene *Scene) map[string]any {
-	const rounds, messages = 60, 200
+	return closingOver(scene, "amqp://"+scene.address, user("alice", "secret"))
+}
+
+func closingOverTLS(scene *Scene) map[string]any {
+	return closingOver(scene, "amqps://"+scene.secure, trusting())
+}
+
+func closingOver(scene *Scene, url string, how *amqp.ConnOptions) map[string]any {
+	const rounds, messages = 100, 200
 	scene.sendNumbers(messages, true)
 	options := &amqp.ReceiverOptions{Credit: 1_000}
 	for round := range rounds {
-		connection, session := scene.connect(user("alice", "secret"))
+		connection, session := scene.connectTo(url, how)
 		receiver := must(session.NewReceiver(scene, scene.name, options))
 		check(receiver.AcceptMessage(scene, scene.next(receiver)))
 		if round%3 == 0 {
@@ -191,6 +199,13 @@ func request(scene *Scene) map[string]any {
 	return map[string]any{"answer": came.Value, "correlation": came.Properties.CorrelationID}
 }
 
+// trusting is alice, with TLS to a broker whose certificate the system's authorities have signed.
+func trusting() *amqp.ConnOptions {
+	options := user("alice", "secret")
+	options.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	return options
+}
+
 // Who enters: PLAIN with the right and a wrong password, TLS, nobody at all.
 func enter(scene *Scene) map[string]any {
 	enters := func(url string, options *amqp.ConnOptions) bool {
@@ -202,11 +217,9 @@ func enter(scene *Scene) map[string]any {
 		return true
 	}
 	plain, secure := "amqp://"+scene.address, "amqps://"+scene.secure
-	trusting := user("alice", "secret")
-	trusting.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	return map[string]any{
 		"right": enters(plain, user("alice", "secret")), "wrong": enters(plain, user("alice", "wrong")),
-		"nobody": enters(plain, nil), "tls": enters(secure, trusting),
+		"nobody": enters(plain, nil), "tls": enters(secure, trusting()),
 		"in the url": enters("amqp://alice:secret@"+scene.address, nil),
 	}
 }

@@ -15,6 +15,7 @@ from lightrail.cluster.history import HISTORY, History
 from lightrail.model import names
 from lightrail.model.clock import wall_ms
 from lightrail.model.policy import QUEUE, Policy, Role
+from lightrail.model.timetable import Timetable
 from lightrail.namespace.records import (
     NAMES,
     PERMISSIONS,
@@ -59,8 +60,8 @@ class Directory:
         self._by_name: dict[str, Name] = {}
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
         self._permissions: dict[str, dict[str, Permission]] = {}
-        self._expiring: dict[str, int] = {}
-        """Names that expire, with the time of their expiry."""
+        self._expiring: Timetable[str] = Timetable()
+        """Names that expire."""
         self._expired: dict[str, Name] = {}
         """Expired names that were not deleted yet."""
         self.history = ""
@@ -106,14 +107,14 @@ class Directory:
         elif key.startswith(NAMES):
             name = key.removeprefix(NAMES)
             before = self._by_name.pop(name, None)
-            self._expiring.pop(name, None)
+            self._expiring.drop(name)
             self._expired.pop(name, None)
             changes.names.setdefault(name, before)
             if entry.value is not None:
                 record = self._by_name[name] = replace(Name.read(entry), history=self.history)
                 expires = record.policy.expires_at_ms
                 if expires is not None:
-                    self._expiring[name] = expires
+                    self._expiring.set(name, expires)
         elif key.startswith(SUBSCRIPTIONS):
             router, _, id = key.removeprefix(SUBSCRIPTIONS).partition("//")
             group = self._subscriptions.setdefault(router, {})
@@ -135,9 +136,7 @@ class Directory:
 
     def _expire(self, changes: Changes) -> None:
         """Treat an expired name as deleted, even before its entry is."""
-        now_ms = self._now_ms()
-        for name in [name for name, expires in self._expiring.items() if expires <= now_ms]:
-            del self._expiring[name]
+        for name in self._expiring.take_due(self._now_ms()):
             gone = self._expired[name] = self._by_name.pop(name)
             changes.names.setdefault(name, gone)
 

@@ -660,6 +660,8 @@ RULES_MAX: Final = 100
 """Rules of a subscription."""
 RULES_BYTES_MAX: Final = 256 * 1024
 """Bytes of the rules of a subscription as JSON, which are one entry of the coordinator."""
+EQUAL_VALUES_MAX: Final = 1_024
+"""Different policies, and placements, that a process decodes once; more of them are decoded again."""
 ROUTE_PATHS_MAX: Final = 100_000
 """Paths of a message from a router to queues, over all routers behind it."""
 QUEUES_MAX: Final = 100_000

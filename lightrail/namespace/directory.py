@@ -7,6 +7,7 @@ acts on changes registers a function with `listen`, which is called with the cha
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from lightrail.cluster.changes import ChangeFollower
 from lightrail.cluster.coordinator import KeySpace
@@ -41,6 +42,8 @@ class Changes:
 
 
 Listener = Callable[[Changes], None]
+PREFIXES: Final = (NAMES, SUBSCRIPTIONS, PERMISSIONS, HISTORY)
+"""Of the keys that the directory follows."""
 
 
 class Directory:
@@ -54,7 +57,9 @@ class Directory:
     def __init__(
         self, space: KeySpace, *, auto_create: bool = True, now_ms: Callable[[], int] = wall_ms
     ) -> None:
-        self._follower: ChangeFollower[Changes] = ChangeFollower(space, self._keys, self._take, first=HISTORY)
+        self._follower: ChangeFollower[Changes] = ChangeFollower(
+            space, self._keys, self._take, PREFIXES, first=HISTORY
+        )
         self._auto_create = auto_create
         self._now_ms = now_ms
         self._by_name: dict[str, Name] = {}
@@ -111,7 +116,7 @@ class Directory:
             self._expired.pop(name, None)
             changes.names.setdefault(name, before)
             if entry.value is not None:
-                record = self._by_name[name] = replace(Name.read(entry), history=self.history)
+                record = self._by_name[name] = Name.read(entry, self.history)
                 expires = record.policy.expires_at_ms
                 if expires is not None:
                     self._expiring.set(name, expires)
@@ -156,9 +161,8 @@ class Directory:
                     for key in ("authorization", "transport_protection", "discoverability", "capture")
                     if key in owner.policy.given
                 }
-                return Name(
-                    name, Policy(Role.QUEUE, given), owner.created, owner.revision, history=owner.history
-                )
+                policy = Policy(Role.QUEUE, given) if given else QUEUE
+                return Name(name, policy, owner.created, owner.revision, history=owner.history)
         return undefined(name)
 
     def find(self, name: str) -> Name | None:

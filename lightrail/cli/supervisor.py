@@ -27,8 +27,9 @@ HEALTHY_TIME_S: Final = 10.0
 """A child that served for this time starts again with the shortest pause."""
 START_ATTEMPTS_MAX: Final = 5
 """Failed starts of a child that has never served after which the supervisor gives up."""
-READY_TIME_MAX_S: Final = {"shard": 900.0, "frontend": 30.0, "gateway": 30.0}
-"""From start to ready; a shard reads its journal in this time, about 3 s per million small messages."""
+READY_TIME_MAX_S: Final = {"shard": 900.0, "frontend": 300.0, "gateway": 300.0}
+"""From start to ready. A shard reads its journal in this time, about 3 s per million small messages; all of
+them read the names and placements, 3 s of CPU for limits.NAMES_MAX, on a machine that may be busy."""
 STOP_TIME_MAX_S: Final = 30.0
 """From SIGTERM to SIGKILL; a role's own watchdog ends it a little earlier."""
 START_ORDER: Final = (("shard",), ("frontend", "gateway"))
@@ -223,7 +224,7 @@ class Child:
     async def _until_ready(self) -> bool:
         """Returns True when the process serves, False if it ended before, or was killed after the time."""
         assert self._process is not None
-        limit = self._supervisor.limits.ready or READY_TIME_MAX_S.get(self.plan.role, 30.0)
+        limit = self._supervisor.limits.ready or READY_TIME_MAX_S[self.plan.role]
         tasks = [asyncio.ensure_future(self._process.wait()), asyncio.ensure_future(self.until_serving())]
         try:
             done, _ = await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)

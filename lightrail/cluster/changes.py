@@ -1,5 +1,6 @@
 """Change follower: brings a view of entries up to date, and reports the changes to its listeners."""
 
+import gc
 import logging
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -17,6 +18,7 @@ class ChangeFollower(Generic[Changes]):
 
     Args:
         keys: returns the keys of all entries of the view.
+        prefixes: of the keys that the view follows.
         apply: applies one entry to the view (without a value: it was deleted), and records the change.
         first: key of the entry that is applied before all others.
     """
@@ -26,6 +28,7 @@ class ChangeFollower(Generic[Changes]):
         space: KeySpace,
         keys: Callable[[], Iterable[str]],
         apply: Callable[[Entry, Changes], None],
+        prefixes: tuple[str, ...],
         *,
         first: str = "",
     ) -> None:
@@ -34,6 +37,7 @@ class ChangeFollower(Generic[Changes]):
         self._space = space
         self._keys = keys
         self._apply = apply
+        self._prefixes = prefixes
         self._first = first
         self._listeners: list[Callable[[Changes], None]] = []
 
@@ -42,15 +46,28 @@ class ChangeFollower(Generic[Changes]):
 
     def read(self, changes: Changes) -> None:
         """Applies the changes since the last call. Raises CoordinatorError."""
+        if self.revision:
+            self._read(changes)
+            return
+        # What is read makes no cycles and stays: a pass of the collector would walk all of it, many times.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            self._read(changes)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def _read(self, changes: Changes) -> None:
         news = self._space.news(self.revision)
         if news is None:
             return
-        entries = news.entries
-        if news.whole:
+        entries = [entry for entry in news.entries if entry.key.startswith(self._prefixes)]
+        if news.whole and (known := [*self._keys()]):
             there = {entry.key for entry in entries}
-            entries = [Entry(key, None, 0, 0) for key in self._keys() if key not in there] + entries
-        if self._first:
-            entries = sorted(entries, key=lambda entry: entry.key != self._first)
+            entries = [Entry(key, None, 0, 0) for key in known if key not in there] + entries
+        if self._first and (first := [entry for entry in entries if entry.key == self._first]):
+            entries = first + [entry for entry in entries if entry.key != self._first]
         for entry in entries:
             try:
                 self._apply(entry, changes)

@@ -41,10 +41,13 @@ class KeyedPlacements:
         self._placer: asyncio.Task[None] | None = None
 
     async def shards(self) -> int:
-        self._map.refresh()
-        return len(self._map.shard_records)
+        # Not from the map, which has all placements: most processes only need the number.
+        return len(await self._space.entries(SHARD_SETS))
 
     async def set_shards(self, count: int) -> None:
+        entries = await self._space.entries(SHARD_SETS)
+        if {entry.key for entry in entries} == {f"{SHARD_SETS}{id}" for id in range(count)}:
+            return
         for _ in range(ATTEMPTS_MAX):
             self._map.refresh()
             known = self._map.shard_records

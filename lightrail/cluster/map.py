@@ -8,13 +8,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.changes import ChangeFollower
 from lightrail.cluster.coordinator import CoordinatorError, KeySpace, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.readers import READERS, Reader
-from lightrail.model import names
+from lightrail.model import limits, names
 from lightrail.model.placement import Placement
 
 PLACEMENT: Final = "placement/"
@@ -23,6 +24,8 @@ SHARD_SETS: Final = "shardsets/"
 SHARDS: Final = "shards/"
 FRONTENDS: Final = "frontends/"
 GATEWAYS: Final = "gateways/"
+PREFIXES: Final = (PLACEMENT, MOVES, READERS, SHARD_SETS, SHARDS, FRONTENDS, GATEWAYS)
+"""Of the keys that the map follows."""
 FIRST_EPOCH: Final = 0
 """Epoch in a new placement; the revision that made the entry is used instead (docs/adr/0015)."""
 
@@ -55,14 +58,9 @@ class Placed(NamedTuple):
     def decode(cls, entry: Entry) -> "Placed":
         """Decodes such an entry, which exists. Raises CoordinatorError."""
         try:
-            fields = json.loads(entry.value or "")
-            epoch = int(fields["epoch"])
+            shard, epoch, lost = _placed(entry.value or "")
             return cls(
-                int(fields["shard"]),
-                entry.created if epoch == FIRST_EPOCH else epoch,
-                entry.revision,
-                int(fields.get("lost", 0)),
-                epoch > 1,
+                shard, entry.created if epoch == FIRST_EPOCH else epoch, entry.revision, lost, epoch > 1
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
@@ -154,6 +152,13 @@ def known(kind: type[Move | ShardRecord | Member], value: str) -> dict[str, Any]
     return {name: fields[name] for name in kind.__slots__ if name in fields}
 
 
+@lru_cache(maxsize=limits.EQUAL_VALUES_MAX)
+def _placed(value: str) -> tuple[int, int, int]:
+    """Shard, epoch and lost messages of a placement; most of them have the same value."""
+    fields = json.loads(value)
+    return int(fields["shard"]), int(fields["epoch"]), int(fields.get("lost", 0))
+
+
 def unplacing(queues: Iterable[str]) -> list[Write]:
     """The writes that delete the placements of deleted queues; queues made again may get another shard.
 
@@ -187,7 +192,7 @@ class Map:
     """All placements, moves and members in memory."""
 
     def __init__(self, space: KeySpace) -> None:
-        self._follower: ChangeFollower[MapChanges] = ChangeFollower(space, self._keys, self._take)
+        self._follower: ChangeFollower[MapChanges] = ChangeFollower(space, self._keys, self._take, PREFIXES)
         self._placements: dict[str, Placed] = {}
         self._siblings: dict[str, Counter[int]] = {}
         self.loads: Counter[int] = Counter()
@@ -304,7 +309,9 @@ class Map:
         self.loads[shard] += queues
         parent = queue.rpartition("/")[0]
         if parent:
-            family = self._siblings.setdefault(parent, Counter())
+            family = self._siblings.get(parent)
+            if family is None:
+                family = self._siblings[parent] = Counter()
             family[shard] += queues
             if not family[shard]:
                 del family[shard]

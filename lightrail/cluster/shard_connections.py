@@ -181,8 +181,9 @@ class ShardConnections:
 
     def forget(self, queue: str) -> None:
         """Forgets the coordinator's answer about a queue, because it may be outdated."""
-        self._answers.pop(queue, None)
-        self._answers.pop(names.dead_letter_name(queue), None)
+        if self._answers:
+            self._answers.pop(queue, None)
+            self._answers.pop(names.dead_letter_name(queue), None)
 
     async def lost(self, queue: str) -> Refusal | None:
         """See Resolver."""

@@ -338,8 +338,6 @@ MANAGEMENT_PAGE_BYTES: Final = 1024 * 1024
 """Bytes of entities after which such an answer ends; it has at least one entity."""
 MANAGEMENT_FIGURES_AT_ONCE: Final = 50
 """Queues whose figures are asked for at a time."""
-MANAGEMENT_TURN: Final = 250
-"""Names that a QUERY examines in one turn."""
 LOCKS_RENEWED_MAX: Final = 500
 """Deliveries whose locks one request renews."""
 CBS_TOKENS_MAX: Final = 64
@@ -660,6 +658,12 @@ RULES_MAX: Final = 100
 """Rules of a subscription."""
 RULES_BYTES_MAX: Final = 256 * 1024
 """Bytes of the rules of a subscription as JSON, which are one entry of the coordinator."""
+NAMES_AT_ONCE: Final = 250
+"""Names that a list or an export takes from the directory before other requests run, at about 10 us each."""
+CHILDREN_AT_ONCE: Final = 50
+"""Segments below a name that a list counts before other requests run."""
+EQUAL_VALUES_MAX: Final = 1_024
+"""Different policies, and placements, that a process decodes once; more of them are decoded again."""
 ROUTE_PATHS_MAX: Final = 100_000
 """Paths of a message from a router to queues, over all routers behind it."""
 QUEUES_MAX: Final = 100_000

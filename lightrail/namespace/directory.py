@@ -7,6 +7,7 @@ acts on changes registers a function with `listen`, which is called with the cha
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from lightrail.cluster.changes import ChangeFollower
 from lightrail.cluster.coordinator import KeySpace
@@ -15,6 +16,7 @@ from lightrail.cluster.history import HISTORY, History
 from lightrail.model import names
 from lightrail.model.clock import wall_ms
 from lightrail.model.policy import QUEUE, Policy, Role
+from lightrail.model.timetable import Timetable
 from lightrail.namespace.records import (
     NAMES,
     PERMISSIONS,
@@ -25,6 +27,7 @@ from lightrail.namespace.records import (
     Subscription,
     undefined,
 )
+from lightrail.namespace.sorted_names import SortedNames
 
 
 @dataclass(slots=True)
@@ -40,6 +43,8 @@ class Changes:
 
 
 Listener = Callable[[Changes], None]
+PREFIXES: Final = (NAMES, SUBSCRIPTIONS, PERMISSIONS, HISTORY)
+"""Of the keys that the directory follows."""
 
 
 class Directory:
@@ -53,14 +58,17 @@ class Directory:
     def __init__(
         self, space: KeySpace, *, auto_create: bool = True, now_ms: Callable[[], int] = wall_ms
     ) -> None:
-        self._follower: ChangeFollower[Changes] = ChangeFollower(space, self._keys, self._take, first=HISTORY)
+        self._follower: ChangeFollower[Changes] = ChangeFollower(
+            space, self._keys, self._take, PREFIXES, first=HISTORY
+        )
         self._auto_create = auto_create
         self._now_ms = now_ms
         self._by_name: dict[str, Name] = {}
+        self._sorted = SortedNames(lambda: self._by_name)
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
         self._permissions: dict[str, dict[str, Permission]] = {}
-        self._expiring: dict[str, int] = {}
-        """Names that expire, with the time of their expiry."""
+        self._expiring: Timetable[str] = Timetable()
+        """Names that expire."""
         self._expired: dict[str, Name] = {}
         """Expired names that were not deleted yet."""
         self.history = ""
@@ -105,15 +113,19 @@ class Directory:
             self._begin_history(entry, changes)
         elif key.startswith(NAMES):
             name = key.removeprefix(NAMES)
+            # First, as a name whose entry can't be read stays as it was.
+            record = None if entry.value is None else Name.read(entry, self.history)
             before = self._by_name.pop(name, None)
-            self._expiring.pop(name, None)
+            if (before is None) is not (record is None):
+                self._sorted.note(name, record is not None)
+            self._expiring.drop(name)
             self._expired.pop(name, None)
             changes.names.setdefault(name, before)
-            if entry.value is not None:
-                record = self._by_name[name] = replace(Name.read(entry), history=self.history)
+            if record is not None:
+                self._by_name[name] = record
                 expires = record.policy.expires_at_ms
                 if expires is not None:
-                    self._expiring[name] = expires
+                    self._expiring.set(name, expires)
         elif key.startswith(SUBSCRIPTIONS):
             router, _, id = key.removeprefix(SUBSCRIPTIONS).partition("//")
             group = self._subscriptions.setdefault(router, {})
@@ -135,10 +147,9 @@ class Directory:
 
     def _expire(self, changes: Changes) -> None:
         """Treat an expired name as deleted, even before its entry is."""
-        now_ms = self._now_ms()
-        for name in [name for name, expires in self._expiring.items() if expires <= now_ms]:
-            del self._expiring[name]
+        for name in self._expiring.take_due(self._now_ms()):
             gone = self._expired[name] = self._by_name.pop(name)
+            self._sorted.note(name, False)
             changes.names.setdefault(name, gone)
 
     # --- names -----------------------------------------------------------------------------------------
@@ -157,9 +168,8 @@ class Directory:
                     for key in ("authorization", "transport_protection", "discoverability", "capture")
                     if key in owner.policy.given
                 }
-                return Name(
-                    name, Policy(Role.QUEUE, given), owner.created, owner.revision, history=owner.history
-                )
+                policy = Policy(Role.QUEUE, given) if given else QUEUE
+                return Name(name, policy, owner.created, owner.revision, history=owner.history)
         return undefined(name)
 
     def find(self, name: str) -> Name | None:
@@ -173,9 +183,14 @@ class Directory:
             if not prefix or name == prefix or name.startswith(start):
                 yield record
 
-    def count(self) -> int:
-        """Names that have a role."""
-        return len(self._by_name)
+    def page(self, prefix: str, after: str, count: int, *, skips_below: bool = False) -> list[Name]:
+        """The next names at and below a prefix, in the order of a tree; see SortedNames.page."""
+        found = self._sorted.page(prefix, after, count, skips_below=skips_below)
+        return [self._by_name[name] for name in found]
+
+    def count(self, prefix: str = "") -> int:
+        """Names that have a role, at and below a prefix."""
+        return self._sorted.count(prefix) if prefix else len(self._by_name)
 
     def template(self, name: str) -> Policy | None:
         """The policy for a name at its first use; None if names are not created by use.

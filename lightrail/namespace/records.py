@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.entries import Entry
 from lightrail.model.policy import NONE, InvalidPolicyError, Policy, Role
+from lightrail.model.shared_policies import shared_policy
 
 NAMES: Final = "names/"
 SUBSCRIPTIONS: Final = "subscriptions/"
@@ -71,7 +72,7 @@ class Name:
         return json.dumps(value, separators=(",", ":"))
 
     @classmethod
-    def read(cls, entry: Entry) -> "Name":
+    def read(cls, entry: Entry, history: str = "") -> "Name":
         """Decode an entry of the coordinator. Raises CoordinatorError for one that this version can't
         read."""
         value = _value(entry)
@@ -80,7 +81,7 @@ class Name:
             if given["role"] == Role.ROUTER and "capture" in given:
                 # Earlier versions allowed `capture` for routers, where it had no effect.
                 given = {key: found for key, found in given.items() if key != "capture"}
-            policy = Policy.parse(given)
+            policy = shared_policy(given)
         except (InvalidPolicyError, KeyError, TypeError) as error:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
         return cls(
@@ -92,6 +93,7 @@ class Name:
             int(value.get("changed_at_ms", 0)),
             str(value.get("owner", "")),
             bool(value.get("automatic", False)),
+            history,
         )
 
 

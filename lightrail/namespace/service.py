@@ -6,7 +6,7 @@ callers that change the same name at once, one gets ChangedError.
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from lightrail.namespace.errors import (
     TakenError,
 )
 from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
-from lightrail.namespace.rights import Caller, ForbiddenError, demand, may, rights_of
+from lightrail.namespace.rights import Caller, ForbiddenError, demand, rights_of
 
 PLACED: Final = frozenset({Role.QUEUE, Role.CONNECTION_POINT})
 """Roles that live on a shard."""
@@ -139,23 +139,6 @@ class Service:
             await self._drop(record)
         except ChangedError:
             self.directory.refresh()
-
-    def names(self, caller: Caller, prefix: str = "") -> Iterable[Name]:
-        """The names below a prefix (the prefix itself included) that the caller may know of, sorted."""
-        self.directory.refresh()
-        return sorted(
-            (record for record in self.directory.below(prefix) if self.visible(caller, record)),
-            key=lambda record: record.name.split("/"),
-        )
-
-    def visible(self, caller: Caller, record: Name) -> bool:
-        """Whether a list shows the name to the caller."""
-        directory = self.directory
-        if may(directory, caller, Right.MANAGE, record):
-            return True
-        if record.policy["discoverability"] == "managers":
-            return False
-        return may(directory, caller, Right.SEND, record) or may(directory, caller, Right.LISTEN, record)
 
     # --- subscriptions ---------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from lightrail.model import limits
 from lightrail.model.ending import Ending
+from lightrail.model.timetable import Timetable
 from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.outcomes import outcome_in
 from lightrail.shard.peers import Consumer, Peer
@@ -42,15 +43,15 @@ class Origin(NamedTuple):
 class AwaitedConsumer:
     """A consumer of a queue's machine that has no link here."""
 
-    __slots__ = ("ending", "id", "key", "queue", "suspended", "until_ms")
+    __slots__ = ("client_link", "ending", "id", "key", "queue", "suspended")
 
-    def __init__(self, key: Key, queue: Queue, id: int, until_ms: int) -> None:
+    def __init__(self, key: Key, queue: Queue, id: int) -> None:
         self.key = key
         self.queue = queue
         self.id = id
         """In the queue's machine."""
-        self.until_ms = until_ms
-        """When it is released."""
+        self.client_link = ""
+        """Digits of the client's link, if its client may resume or steal it."""
         self.suspended: int | None = None
         """Where the client's link has ended: its unsettled deliveries by then."""
         self.ending = Ending.BY_BROKER
@@ -63,6 +64,8 @@ class AwaitedConsumers:
     __slots__ = (
         "_by_client_link",
         "_by_key",
+        "_by_queue",
+        "_due",
         "_expected",
         "_last_consumers",
         "_performer",
@@ -76,8 +79,10 @@ class AwaitedConsumers:
         self._performer = performer
         self._last_consumers = last_consumers
         self._by_key: dict[Key, AwaitedConsumer] = {}
+        self._by_queue: dict[Queue, dict[AwaitedConsumer, None]] = {}
+        self._due: Timetable[AwaitedConsumer] = Timetable()
+        """When each is released."""
         self._by_client_link: dict[tuple[Queue, str], AwaitedConsumer] = {}
-        """Those whose client may resume the link, or may steal it."""
         self._suspended: dict[AwaitedConsumer, None] = {}
         """The longest suspended first."""
         self._suspended_sum = 0
@@ -106,7 +111,9 @@ class AwaitedConsumers:
     def opened(self, queue: Queue, consumers: Mapping[Key, int], now_ms: int) -> None:
         """The queue is served here, with these numbers of consumers in its machine."""
         for key, id in consumers.items():
-            self._add(AwaitedConsumer(key, queue, id, now_ms + limits.PEER_SILENCE_MS))
+            found = AwaitedConsumer(key, queue, id)
+            self._add(found)
+            self._due.set(found, now_ms + limits.PEER_SILENCE_MS)
             for part in self._expected.pop(key, ()):
                 self._said(key, part, now_ms)
 
@@ -118,7 +125,7 @@ class AwaitedConsumers:
         if queue.is_frozen:
             # It is awaited when the queue is served again, or moves with it.
             return
-        found = AwaitedConsumer(key, queue, id, 0)
+        found = AwaitedConsumer(key, queue, id)
         self._add(found)
         if not self._suspend(found, now_ms):
             self._detach(found, now_ms, lost=False)
@@ -137,7 +144,7 @@ class AwaitedConsumers:
         key = (consumer.peer.boot, consumer.link)
         self.release_client_link(consumer.queue, opened.client_link, now_ms)
         self.adopted[consumer.id] = Origin(*key, opened, has_ended=True)
-        found = AwaitedConsumer(key, consumer.queue, consumer.id, 0)
+        found = AwaitedConsumer(key, consumer.queue, consumer.id)
         found.ending = ending
         self._add(found)
         if self._suspend(found, now_ms):
@@ -156,7 +163,7 @@ class AwaitedConsumers:
         if not 0 < count <= limits.SUSPENDED_DELIVERIES_MAX:
             return False
         self.adopted[found.id] = origin._replace(has_ended=True)
-        found.until_ms = now_ms + origin.opened.suspended_ms
+        self._due.set(found, now_ms + origin.opened.suspended_ms)
         found.suspended = count
         self._suspended[found] = None
         self._suspended_sum += count
@@ -173,19 +180,30 @@ class AwaitedConsumers:
 
     def _add(self, found: AwaitedConsumer) -> None:
         self._by_key[found.key] = found
+        self._by_queue.setdefault(found.queue, {})[found] = None
         origin = self.adopted.get(found.id)
         if origin is not None and origin.opened.client_link:
-            self._by_client_link[found.queue, origin.opened.client_link] = found
+            found.client_link = origin.opened.client_link
+            self._by_client_link[found.queue, found.client_link] = found
 
     def _drop(self, found: AwaitedConsumer) -> None:
         """It is awaited no longer."""
+        self._remove(found)
+        self.adopted.pop(found.id, None)
+
+    def _remove(self, found: AwaitedConsumer) -> None:
+        """Removes it, and leaves its origin."""
         if self._by_key.get(found.key) is found:
             del self._by_key[found.key]
-        origin = self.adopted.pop(found.id, None)
-        if origin is not None:
-            name = (found.queue, origin.opened.client_link)
-            if self._by_client_link.get(name) is found:
-                del self._by_client_link[name]
+        others = self._by_queue.get(found.queue)
+        if others is not None:
+            others.pop(found, None)
+            if not others:
+                del self._by_queue[found.queue]
+        name = (found.queue, found.client_link)
+        if self._by_client_link.get(name) is found:
+            del self._by_client_link[name]
+        self._due.drop(found)
         self._end_suspension(found)
 
     def _end_suspension(self, found: AwaitedConsumer) -> None:
@@ -303,20 +321,19 @@ class AwaitedConsumers:
 
     def of(self, queue: Queue) -> dict[Key, int]:
         """The numbers of the awaited consumers of a queue in its machine."""
-        return {key: each.id for key, each in self._by_key.items() if each.queue is queue}
+        return {each.key: each.id for each in self._by_queue.get(queue, ())}
 
     def forget(self, queue: Queue) -> None:
         """The queue is not here any more, or is about to move; its origins stay in `adopted`."""
-        for found in [each for each in self._by_key.values() if each.queue is queue]:
-            del self._by_key[found.key]
-            self._end_suspension(found)
-        for name in [name for name in self._by_client_link if name[0] is queue]:
-            del self._by_client_link[name]
+        for found in [*self._by_queue.get(queue, ())]:
+            self._remove(found)
 
     def tick(self, now_ms: int) -> None:
         """Releases consumers that no link took over in time; those that moved here may be suspended then."""
-        for each in [each for each in self._by_key.values() if each.until_ms <= now_ms]:
-            if each.queue.is_serving and (each.suspended is not None or not self._suspend(each, now_ms)):
+        for each in self._due.take_due(now_ms):
+            if not each.queue.is_serving:
+                self._due.set(each, now_ms)
+            elif each.suspended is not None or not self._suspend(each, now_ms):
                 self.release(each, now_ms)
 
     def _detach(self, found: AwaitedConsumer, now_ms: int, *, lost: bool) -> None:

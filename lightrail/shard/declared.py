@@ -1,10 +1,13 @@
 """Declared: the text of a Queue record in the journal, which has the policy and the owner of a queue."""
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from lightrail.model.policy import Policy, Role
 
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 FORMER_FROZEN: Final = "sealed"
 """Earlier name of the field `frozen`, which journals may still contain."""
 
@@ -45,10 +48,12 @@ class Declared(NamedTuple):
     """Whether all events of its messages are recorded from this record on."""
     history: str = ""
     """The coordinator's history in which `created` is a revision."""
+    fields: Mapping[str, Any] = NOTHING
+    """All fields of the text, with the policy."""
 
 
-def encode_declared(record: Named, epoch: int = 1, *, copy: bool = False, frozen: bool = False) -> str:
-    """The policy text of a Queue record in the journal."""
+def fields_of(record: Named, epoch: int = 1, *, copy: bool = False, frozen: bool = False) -> dict[str, Any]:
+    """The fields of the policy text of a Queue record in the journal."""
     text: dict[str, Any] = {"created": record.created, "policy": record.policy.to_json()}
     if epoch != 1:
         text["epoch"] = epoch
@@ -60,7 +65,12 @@ def encode_declared(record: Named, epoch: int = 1, *, copy: bool = False, frozen
         text["capture"] = True
     if record.history:
         text["history"] = record.history
-    return json.dumps(text, separators=(",", ":"))
+    return text
+
+
+def encode_declared(record: Named, epoch: int = 1, *, copy: bool = False, frozen: bool = False) -> str:
+    """The policy text of a Queue record in the journal."""
+    return json.dumps(fields_of(record, epoch, copy=copy, frozen=frozen), separators=(",", ":"))
 
 
 def declared_of(text: str) -> Declared:
@@ -77,4 +87,5 @@ def declared_of(text: str) -> Declared:
         found.get("frozen", found.get(FORMER_FROZEN)) is True,
         found.get("capture") is True,
         history if isinstance(history, str) else "",
+        found,
     )

@@ -19,7 +19,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
 from lightrail.shard.declarations import LAST_CONSUMER
-from lightrail.shard.declared import declared_of
+from lightrail.shard.declared import fields_of
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.links import Links
@@ -112,7 +112,7 @@ class Follower:
         unknown: list[Queue] = []
         for each in found:
             self._queues.remember(each.queue)
-            declared = declared_of(each.policy)
+            declared = each.declared
             if declared.copy:
                 # If its move was not committed, the move begins again.
                 copy = self._queues.restore_copy(each, now_ms)
@@ -130,7 +130,7 @@ class Follower:
             elif ownership.state is State.DELETED:
                 self._end(queue, _deleted(f"{each.name} was deleted"))
             elif ownership.is_serving:
-                if each.policy != queue.declared:
+                if declared.fields != fields_of(named, queue.epoch, frozen=queue.is_frozen):
                     self._change(queue, named)
                 self._performer.touched[queue] = None
                 if named.policy["lifetime"] == LAST_CONSUMER and rules.is_system(each.name):

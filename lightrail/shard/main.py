@@ -18,7 +18,6 @@ from lightrail.namespace.service import Service
 from lightrail.shard.actions import Actions
 from lightrail.shard.collecting import Collecting
 from lightrail.shard.data_directory import DataDirectory
-from lightrail.shard.declared import declared_of
 from lightrail.shard.deletions import Deletions
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.store import Recovered
@@ -158,7 +157,7 @@ async def compare_histories(
     Then the coordinator was set back, and names that it lacks were not dropped. Raises CannotServeError,
     Stopped.
     """
-    declared = [declared_of(queue.policy) for queue in recovered.queues]
+    declared = [queue.declared for queue in recovered.queues]
     newest = max(
         (each.created or 0 for each in declared if each.history == directory.history and not each.copy),
         default=0,

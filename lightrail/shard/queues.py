@@ -8,12 +8,13 @@ from lightrail.journal import record
 from lightrail.journal.record import QueueEvent
 from lightrail.model import conditions, limits
 from lightrail.model.names import is_dead_letter, owner
+from lightrail.model.policy import Policy as NamePolicy
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.dead_letters import merge_annotations
 from lightrail.shard.deadlines import Deadlines
 from lightrail.shard.declarations import Names, shard_policy
-from lightrail.shard.declared import declared_of, encode_declared
+from lightrail.shard.declared import encode_declared
 from lightrail.shard.delivery_marks import DeliveryMarks
 from lightrail.shard.field_access import look
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
@@ -42,6 +43,7 @@ class Queues:
         "_copies",
         "_max_delivery_count",
         "_next",
+        "_policies",
         "_retire",
         "_store",
         "_uncaptured",
@@ -67,6 +69,9 @@ class Queues:
         self.names = names
         self.tenancy = tenancy
         self._max_delivery_count = max_delivery_count
+        self._policies: dict[tuple[int, bool], tuple[NamePolicy, Policy]] = {}
+        """Policies of machines by those of names, found by identity, and whether it is a dead-letter
+        queue."""
         self._by_name: dict[str, Queue] = {}
         self._copies: dict[str, Queue] = {}
         """Queues that are COPYING; no name is in both."""
@@ -246,7 +251,7 @@ class Queues:
     def restore_copy(self, found: RecoveredQueue, now_ms: int) -> Queue:
         """Adds a recovered copy; `queue.epoch` is the epoch after its move."""
         self.remember(found.queue)
-        epoch = declared_of(found.policy).epoch
+        epoch = found.declared.epoch
         queue = self._copy(found.queue, self.names.get(found.name), epoch)
         restore = commands.Restore(found.runs, found.next_sequence, found.ids, joins=False, is_copy=True)
         queue.machine.apply(restore, now_ms)
@@ -281,7 +286,14 @@ class Queues:
 
     def policy_of(self, found: Name) -> Policy:
         """The policy of a name, for a queue machine."""
-        return shard_policy(found, self._max_delivery_count)
+        given = found.policy
+        key = (id(given), is_dead_letter(found.name))
+        known = self._policies.get(key)
+        if known is None:
+            if len(self._policies) >= limits.EQUAL_VALUES_MAX:
+                self._policies.clear()
+            known = self._policies[key] = given, shard_policy(found, self._max_delivery_count)
+        return known[1]
 
     def remember(self, number: int) -> None:
         """Notes the number of a queue; numbers are not used again, not even those of deleted queues."""

@@ -22,6 +22,7 @@ from lightrail.journal.terminus import Terminus as TerminusRecord
 from lightrail.journal.terminus import TerminusEvent
 from lightrail.model import limits
 from lightrail.model.durability import Durability
+from lightrail.model.timetable import Timetable
 from lightrail.shard.journal.kept_termini import RecoveredTerminus
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.peers import Peer, Producer
@@ -50,7 +51,6 @@ class Terminus:
         "queue",
         "suspended_ms",
         "tags",
-        "until_ms",
     )
 
     def __init__(self, queue: Queue, client_link: str, suspended_ms: int, durability: int = 0) -> None:
@@ -66,8 +66,6 @@ class Terminus:
         """Whether its client has closed the link."""
         self.lost = self.bare = False
         """Whether its tags were dropped; or whether it was restored without tags that it may have had."""
-        self.until_ms = 0
-        """While suspended: the time of its deletion; 0 until the next tick."""
 
     def record(self, event: TerminusEvent, tags: Sequence[bytes] = ()) -> TerminusRecord:
         """The record of an event."""
@@ -133,7 +131,7 @@ class DurableProducer(ResumableProducer):
 class Termini:
     """The termini of all queues of a shard."""
 
-    __slots__ = ("_by_queue", "_count", "_counts", "_now_ms", "_store", "_suspended", "_tags")
+    __slots__ = ("_by_queue", "_count", "_counts", "_due", "_now_ms", "_store", "_suspended", "_tags")
 
     def __init__(self, store: Store, counts: ShardCounts) -> None:
         self._store = store
@@ -143,7 +141,9 @@ class Termini:
         self._count = 0
         self._tags = 0
         self._suspended: dict[Terminus, None] = {}
-        """Suspended termini, the longest suspended first."""
+        """Termini that were suspended since the last tick; their time begins with the next one."""
+        self._due: Timetable[Terminus] = Timetable()
+        """When each of the other suspended ones is deleted."""
 
     def __len__(self) -> int:
         return self._count
@@ -176,7 +176,7 @@ class Termini:
             if durability:
                 self.store_state(terminus, durability)
             return terminus
-        self._suspended.pop(terminus, None)
+        self._resume(terminus)
         had_ms, terminus.suspended_ms = terminus.suspended_ms, suspended_ms
         if durability < terminus.durability:
             self._write(terminus, TerminusEvent.ENDED)
@@ -202,17 +202,20 @@ class Termini:
         if terminus.closed or not terminus.suspended_ms:
             self._end(terminus)
         else:
-            terminus.until_ms = 0
             self._suspended[terminus] = None
 
     def tick(self, now_ms: int) -> None:
         """Deletes termini whose time has ended."""
         self._now_ms = now_ms
-        for terminus in [*self._suspended]:
-            if not terminus.until_ms:
-                terminus.until_ms = now_ms + terminus.suspended_ms
-            elif terminus.until_ms <= now_ms:
-                self._end(terminus)
+        for terminus in self._due.take_due(now_ms):
+            self._end(terminus)
+        for terminus in self._suspended:
+            self._due.set(terminus, now_ms + terminus.suspended_ms)
+        self._suspended.clear()
+
+    def _resume(self, terminus: Terminus) -> None:
+        self._suspended.pop(terminus, None)
+        self._due.drop(terminus)
 
     # --- frames ----------------------------------------------------------------------------------------
 
@@ -343,7 +346,7 @@ class Termini:
         del found[terminus.client_link]
         if not found:
             del self._by_queue[terminus.queue]
-        self._suspended.pop(terminus, None)
+        self._resume(terminus)
         self._count -= 1
         self._tags -= len(terminus.tags)
 

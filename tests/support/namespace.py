@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
@@ -54,7 +55,8 @@ def named(data: Path | str, prefix: str = "") -> list[str]:
     """Names with a role at and below a prefix."""
 
     async def look(service: Service) -> list[str]:
-        return [record.name for record in service.names(ANYBODY, prefix)]
+        found = every_name(service.directory, lambda _: ANYBODY, prefix)
+        return [record.name async for record in found]
 
     return with_service(data, look)
 

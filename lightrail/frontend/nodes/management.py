@@ -29,6 +29,7 @@ from lightrail.frontend.nodes.requests import Request, RequestError, error_of, p
 from lightrail.model import limits
 from lightrail.model.names import check, is_dead_letter
 from lightrail.model.policy import Role
+from lightrail.namespace.listing import visible
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import demand, demand_look
 from lightrail.namespace.service import Service
@@ -239,7 +240,7 @@ class Management:
             check(name)
             demand(directory, caller, Right.MANAGE, directory.get(name))
             raise RequestError(404, f"{name} has no role")
-        if right is not None or not self._service.visible(caller, record):
+        if right is not None or not visible(self._service.directory, caller, record):
             demand(directory, caller, Right.MANAGE, record)
         if request.type != NAME and ROLE_OF.get(request.type) is not record.role:
             raise RequestError(404, f"{name} is a {TYPE_OF[record.role]}, no {request.type}")

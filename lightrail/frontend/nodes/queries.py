@@ -1,7 +1,6 @@
 """Queries of AMQP management: pages of entities, and the types, attributes and operations that exist."""
 
 import asyncio
-from bisect import bisect_left, insort
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -21,7 +20,7 @@ from lightrail.frontend.nodes.entities import (
 )
 from lightrail.frontend.nodes.requests import Request, RequestError, reply
 from lightrail.model import limits
-from lightrail.namespace.directory import Changes, Directory
+from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import may
 from lightrail.namespace.service import Service
@@ -40,7 +39,6 @@ class Queries:
         self._service = service
         self._directory = service.directory
         self._with_figures = with_figures
-        self._sorted = Sorted(service.directory)
         self.operations: Mapping[str, Callable[[Request], Awaitable[Message]]] = {
             "QUERY": self._query,
             "GET-TYPES": self._get_types,
@@ -95,21 +93,13 @@ class Queries:
         """The entities of a type, or of its subtypes, that the caller may see: names, then subscriptions."""
         directory = self._directory
         if wanted in (*EVERYTHING, NAME) or wanted in ROLE_OF:
-            for index, key in enumerate(self._sorted.keys()):
-                if index % limits.MANAGEMENT_TURN == limits.MANAGEMENT_TURN - 1:
-                    await asyncio.sleep(0)
-                name = key.replace("\0", "/")
-                record = directory.find(name)
-                if (
-                    record is not None
-                    and (wanted in (*EVERYTHING, NAME) or TYPE_OF[record.role] == wanted)
-                    and self._service.visible(request.caller_for(name), record)
-                ):
+            async for record in every_name(directory, request.caller_for):
+                if wanted in (*EVERYTHING, NAME) or TYPE_OF[record.role] == wanted:
                     yield record
         if wanted in (*EVERYTHING, SUBSCRIPTION):
             everything = sorted(directory.every_subscription(), key=lambda each: (each.router, each.id))
             for index, each in enumerate(everything):
-                if index % limits.MANAGEMENT_TURN == limits.MANAGEMENT_TURN - 1:
+                if index % limits.NAMES_AT_ONCE == limits.NAMES_AT_ONCE - 1:
                     await asyncio.sleep(0)
                 router = directory.get(each.router)
                 if may(directory, request.caller_for(each.router), Right.MANAGE, router):
@@ -134,42 +124,6 @@ class Queries:
     async def _get_nodes(self, request: Request) -> Message:
         """Other management nodes: none, since every frontend answers for the whole installation."""
         return reply(200, "OK", [])
-
-
-class Sorted:
-    """All names that have a role, in order, updated as names are created and deleted."""
-
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
-        self._keys: list[str] | None = None
-        directory.listen(self._changed)
-
-    def keys(self) -> list[str]:
-        """A copy, with NUL for each slash, so that a/b precedes a!b, as in a tree."""
-        if self._keys is None:
-            self._keys = sorted(_key(record.name) for record in self._directory.below(""))
-        return list(self._keys)
-
-    def _changed(self, changes: Changes) -> None:
-        keys = self._keys
-        if keys is None:
-            return
-        if len(changes.names) > limits.MANAGEMENT_TURN:
-            self._keys = None
-            return
-        for name in changes.names:
-            key = _key(name)
-            index = bisect_left(keys, key)
-            there = index < len(keys) and keys[index] == key
-            if self._directory.find(name) is None:
-                if there:
-                    del keys[index]
-            elif not there:
-                insort(keys, key)
-
-
-def _key(name: str) -> str:
-    return name.replace("/", "\0")
 
 
 def _entity_type(request: Request) -> str:

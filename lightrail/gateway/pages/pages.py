@@ -18,11 +18,12 @@ from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.pages.filters import FILTERS, url
 from lightrail.gateway.pages.graph import draw
 from lightrail.gateway.pages.history import SAMPLE_S, History
-from lightrail.gateway.pages.tree import branches
+from lightrail.gateway.pages.tree import Branch, branches
 from lightrail.gateway.pages.views import Views
 from lightrail.model import names
 from lightrail.model.policy import Role, fields_of
 from lightrail.namespace.errors import MissingError, ServiceError
+from lightrail.namespace.listing import visible
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, ForbiddenError, may
 from lightrail.namespace.service import Service
@@ -121,7 +122,7 @@ class Pages:
 
     async def _names(self, request: web.Request) -> web.Response:
         prefix = request.query.get("prefix", "")
-        found, more = self._branches(request, prefix)
+        found, more = await self._branches(request, prefix)
         title = f"Names below {prefix}" if prefix else "Names"
         return self._render(
             "names.html", request, title, here="/!ui/names", prefix=prefix, branches=found, more=more
@@ -129,22 +130,26 @@ class Pages:
 
     async def _below(self, request: web.Request) -> web.Response:
         prefix = request.query.get("prefix", "")
-        found, more = self._branches(request, prefix)
+        found, more = await self._branches(request, prefix)
         text = self._templates.get_template("branches.html").render(branches=found, more=more, prefix=prefix)
         return web.Response(text=text, content_type="text/html", headers=HEADERS)
 
-    def _branches(self, request: web.Request, prefix: str) -> tuple[list[Any], int]:
-        records = self._service.names(_caller(request), prefix)
+    async def _branches(self, request: web.Request, prefix: str) -> tuple[list[Branch], bool]:
+        """The branches of a page, and whether others follow."""
         after = request.query.get("after", "")
-        found = [each for each in branches(records, prefix) if each.segment > after]
-        return found[:ROWS_MAX], max(0, len(found) - ROWS_MAX)
+        found: list[Branch] = []
+        async for branch in branches(self._service.directory, _caller(request), prefix, after):
+            if len(found) == ROWS_MAX:
+                return found, True
+            found.append(branch)
+        return found, False
 
     async def _name(self, request: web.Request) -> web.Response:
         caller, name = _caller(request), request.query.get("name", "")
         names.check(name)
         self._service.directory.refresh()
         record = self._service.directory.get(name)
-        if not self._service.visible(caller, record):
+        if not visible(self._service.directory, caller, record):
             raise ForbiddenError(f"user {caller.user} has no right to see {name}")
         if record.role is Role.QUEUE:
             return await self._queue(request, caller, record)

@@ -1,9 +1,11 @@
 """Tree: the names below a name, by their next segment, with the number of names below each."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from lightrail.namespace.records import Name
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.listing import children
+from lightrail.namespace.rights import Caller
 
 
 class Branch(NamedTuple):
@@ -18,18 +20,11 @@ class Branch(NamedTuple):
     """Number of names with a role below it."""
 
 
-def branches(records: Iterable[Name], prefix: str) -> list[Branch]:
-    """The next segments below `prefix`, sorted; `records` are all names at and below it."""
-    start = len(prefix) + 1 if prefix else 0
-    found: dict[str, tuple[Name | None, int]] = {}
-    for record in records:
-        if record.name == prefix:
-            continue
-        segment, slash, _ = record.name[start:].partition("/")
-        here, below = found.get(segment, (None, 0))
-        found[segment] = (here, below + 1) if slash else (record, below)
+async def branches(
+    directory: Directory, caller: Caller, prefix: str, after: str = ""
+) -> AsyncIterator[Branch]:
+    """The next segments below `prefix`, in order; those behind the segment `after`."""
     above = f"{prefix}/" if prefix else ""
-    return [
-        Branch(segment, above + segment, str(here.role) if here else "none", here is not None, below)
-        for segment, (here, below) in sorted(found.items())
-    ]
+    async for record, below in children(directory, caller, prefix, above + after if after else ""):
+        given = directory.find(record.name) is record
+        yield Branch(record.name[len(above) :], record.name, str(record.role), given, below)

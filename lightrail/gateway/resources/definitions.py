@@ -1,13 +1,15 @@
 """Definitions over HTTP: export and import of all names, subscriptions and rights, without secrets."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.gateway.errors import AGAIN, ProblemError
+from lightrail.gateway.media_types import JSON
 from lightrail.gateway.request import Request
 from lightrail.gateway.resources import permissions
 from lightrail.model import limits
@@ -15,6 +17,7 @@ from lightrail.model import names as rules
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.errors import ServiceError
+from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import ForbiddenError
 
@@ -24,33 +27,53 @@ AT_ONCE: Final = 64
 MEMBERS: Final = ("format", "names", "subscriptions", "permissions")
 
 
-async def export(request: Request) -> web.Response:
-    """GET /!definitions?prefix=."""
+async def export(request: Request) -> web.StreamResponse:
+    """GET /!definitions?prefix=: written as it is read, so that the other requests go on meanwhile."""
     request.manager()
-    prefix = request.http.query.get("prefix", "")
+    response = web.StreamResponse()
+    response.content_type = JSON
+    response.charset = "utf-8"
+    await response.prepare(request.http)
+    parts: list[str] = []
+    async for part in _exported(request, request.http.query.get("prefix", "")):
+        parts.append(part)
+        if len(parts) >= limits.NAMES_AT_ONCE:
+            await response.write("".join(parts).encode())
+            parts = []
+            await asyncio.sleep(0)
+    await response.write_eof("".join(parts).encode())
+    return response
+
+
+async def _exported(request: Request, prefix: str) -> AsyncIterator[str]:
+    """The parts of the JSON text of an export."""
     directory = request.directory
-    names = {record.name: record.policy.to_json() for record in sorted_names(request, prefix)}
-    subscriptions = [
-        each.shown() for each in directory.every_subscription() if not each.owner and each.router in names
-    ]
-    rights = [
-        permissions.shown(each)
-        for each in directory.every_permission()
-        if not prefix or each.prefix == prefix or each.prefix.startswith(prefix + "/")
-    ]
-    body = {
-        "format": FORMAT,
-        "names": names,
-        "subscriptions": sorted(subscriptions, key=lambda each: (each["router"], each["id"])),
-        "permissions": sorted(rights, key=lambda each: (each["user"], each["prefix"])),
-    }
-    return web.json_response(body)
+    yield f'{{"format": {FORMAT}, "names": {{'
+    comma = ""
+    async for record in _definable(request, prefix):
+        yield f"{comma}{json.dumps(record.name)}: {json.dumps(record.policy.to_json())}"
+        comma = ", "
+    yield '}, "subscriptions": ['
+    comma = ""
+    async for record in _definable(request, prefix):
+        for each in sorted(directory.subscriptions(record.name), key=lambda each: each.id):
+            if not each.owner:
+                yield comma + json.dumps(each.shown())
+                comma = ", "
+    yield '], "permissions": ['
+    comma = ""
+    for right in sorted(directory.every_permission(), key=lambda each: (each.user, each.prefix)):
+        if not prefix or right.prefix == prefix or right.prefix.startswith(prefix + "/"):
+            yield comma + json.dumps(permissions.shown(right))
+            comma = ", "
+    yield "]}"
 
 
-def sorted_names(request: Request, prefix: str) -> Iterable[Name]:
+async def _definable(request: Request, prefix: str) -> AsyncIterator[Name]:
     """Names that belong to no connection, session or link; system names are left out."""
-    records = request.services.namespace.names(request.caller, prefix)
-    return (record for record in records if not record.owner and not rules.is_system(record.name))
+    async for record in every_name(request.directory, lambda _: request.caller, prefix):
+        if not record.owner and not rules.is_system(record.name):
+            yield record
 
 
 async def take_in(request: Request) -> web.Response:

@@ -1,7 +1,7 @@
 """Names over HTTP: policies of names, which define their roles, and lists of names."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 from urllib.parse import urlencode
 
@@ -16,7 +16,8 @@ from lightrail.gateway.resources import atom
 from lightrail.gateway.rights import demand_name
 from lightrail.model import limits
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
-from lightrail.namespace.records import Name, Right, undefined
+from lightrail.namespace.listing import children, every_name, visible
+from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import ForbiddenError, demand, may
 from lightrail.namespace.service import policy_from
 
@@ -90,14 +91,12 @@ async def below(request: Request) -> web.Response:
     deep = request.flag("deep")
     after = request.http.query.get("after", "")
     most = request.whole("limit", 100, 1, limits.PAGE_MAX)
-    records = request.services.namespace.names(request.caller, request.name)
-    found = _deep(request.name, records) if deep else _children(request.name, records)
-    after_key = after.split("/") if after else []
+    found = (
+        _deep(request, after) if deep else children(request.directory, request.caller, request.name, after)
+    )
     page: list[tuple[Name, int | None]] = []
     following = None
-    for record, beneath in found:
-        if record.name.split("/") <= after_key:
-            continue
+    async for record, beneath in found:
         if len(page) == most:
             following = page[-1][0].name
             break
@@ -192,7 +191,7 @@ def _visible(request: Request) -> Name:
         raise ProblemError(
             404, f"{request.name} has no role; POST a policy to it to give it one", role="none"
         )
-    if not request.services.namespace.visible(request.caller, record):
+    if not visible(request.directory, request.caller, record):
         demand(request.directory, request.caller, Right.MANAGE, record)
     return record
 
@@ -215,23 +214,8 @@ def _shown(request: Request, record: Name, *, status: int = 200) -> web.Response
     return web.Response(status=status, text=json.dumps(policy), content_type=JSON, headers=headers)
 
 
-def _deep(prefix: str, records: Iterable[Name]) -> Iterable[tuple[Name, int | None]]:
-    """All names with a role, without the number of names below each."""
-    return ((record, None) for record in records if record.name != prefix)
-
-
-def _children(prefix: str, records: Iterable[Name]) -> Iterable[tuple[Name, int | None]]:
-    """(name, number of names below it) by the next segment; some of these have no role themselves."""
-    start = f"{prefix}/" if prefix else ""
-    found: dict[str, Name] = {}
-    beneath: dict[str, int] = {}
-    for record in records:
-        if not record.name.startswith(start):
-            continue
-        child = start + record.name[len(start) :].partition("/")[0]
-        if child == record.name:
-            found[child] = record
-        else:
-            beneath[child] = beneath.get(child, 0) + 1
-            found.setdefault(child, undefined(child))
-    return [(found[name], beneath.get(name, 0)) for name in sorted(found, key=lambda name: name.split("/"))]
+async def _deep(request: Request, after: str) -> AsyncIterator[tuple[Name, int | None]]:
+    """All names with a role below a name, without the number of names below each."""
+    async for record in every_name(request.directory, lambda _: request.caller, request.name, after):
+        if record.name != request.name:
+            yield record, None

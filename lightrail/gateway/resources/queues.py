@@ -1,7 +1,7 @@
 """Queues over HTTP: figures of one queue, and of all queues that the caller may see."""
 
-from collections.abc import Iterator
-from itertools import islice
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from aiohttp import web
@@ -39,9 +39,16 @@ async def figures(request: Request) -> web.Response:
 async def page(services: Services, caller: Caller, prefix: str, after: str, limit: int) -> dict[str, Any]:
     """Figures of queues after `after`, by name; each is followed by its dead-letter queue."""
     services.directory.refresh()
-    names = _queue_names(services.directory, caller, prefix, after)
     rows: list[dict[str, Any]] = []
-    while len(rows) <= limit and (part := list(islice(names, limits.QUEUES_SHOWN_MAX))):
+    part: list[str] = []
+    async for name in _queue_names(services.directory, caller, prefix, after):
+        part.append(name)
+        if len(part) == limits.QUEUES_SHOWN_MAX:
+            rows += await rows_of(services, part)
+            part = []
+            if len(rows) > limit:
+                break
+    if part:
         rows += await rows_of(services, part)
     page = rows[:limit]
     return {"queues": page, "next": page[-1]["name"] if len(rows) > limit else None}
@@ -76,17 +83,25 @@ def demand_queue(directory: Directory, caller: Caller, name: str, right: Right) 
     return record
 
 
-def _queue_names(directory: Directory, caller: Caller, prefix: str, after: str) -> Iterator[str]:
+async def _queue_names(directory: Directory, caller: Caller, prefix: str, after: str) -> AsyncIterator[str]:
     """Names of queues and their dead-letter queues that the caller may listen at or manage."""
-    begin, begin_is_dead = owner(after), is_dead_letter(after)
-    names = (record.name for record in directory.below(prefix) if record.role is Role.QUEUE)
-    for name in sorted(name for name in names if name >= begin):
-        record = directory.get(name)
-        if may(directory, caller, Right.MANAGE, record) or may(directory, caller, Right.LISTEN, record):
-            if name != begin:
-                yield name
-            if name != begin or not begin_is_dead:
-                yield dead_letter_name(name)
+    begin = owner(after)
+    inside = not prefix or begin == prefix or begin.startswith(prefix + "/")
+    if begin and inside and not is_dead_letter(after) and _is_shown(directory, caller, directory.get(begin)):
+        yield dead_letter_name(begin)
+    while page := directory.page(prefix, begin, limits.NAMES_AT_ONCE):
+        for record in page:
+            if _is_shown(directory, caller, record):
+                yield record.name
+                yield dead_letter_name(record.name)
+        begin = page[-1].name
+        await asyncio.sleep(0)
+
+
+def _is_shown(directory: Directory, caller: Caller, record: Name) -> bool:
+    return record.role is Role.QUEUE and any(
+        may(directory, caller, right, record) for right in (Right.MANAGE, Right.LISTEN)
+    )
 
 
 async def rows_of(services: Services, names: list[str]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from lightrail.gateway.request import Request
 from lightrail.gateway.rights import demand_all
 from lightrail.gateway.services import Services
 from lightrail.model.policy import Role
+from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller, may
 
@@ -54,7 +55,9 @@ async def routers(request: Request) -> web.Response:
             "distribution": record.policy["distribution"],
             "subscriptions": [each.shown() for each in directory.subscriptions(record.name)],
         }
-        for record in request.services.namespace.names(request.caller, request.http.query.get("prefix", ""))
+        async for record in every_name(
+            directory, lambda _: request.caller, request.http.query.get("prefix", "")
+        )
         if record.role is Role.ROUTER and may(directory, request.caller, Right.MANAGE, record)
     ]
     return web.json_response({"routers": rows})

@@ -22,6 +22,7 @@ from lightrail.gateway.service_bus.properties import (
 from lightrail.model import names as rules
 from lightrail.model.policy import Role
 from lightrail.namespace.entity_paths import is_subscription_queue
+from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import ForbiddenError
 
@@ -71,14 +72,14 @@ async def delete(call: Call) -> web.Response:
 
 async def queues(call: Call) -> web.Response:
     """GET /$Resources/queues: the queues that the caller manages, without those of subscriptions."""
-    found, following = call.page(_listed(call, Role.QUEUE))
+    found, following = call.page(await _listed(call, Role.QUEUE))
     figures = await call.figures([each.name for each in found])
     return call.feed([_entry(call, each, figures) for each in found], following)
 
 
 async def topics(call: Call) -> web.Response:
     """GET /$Resources/topics."""
-    found, following = call.page(_listed(call, Role.ROUTER))
+    found, following = call.page(await _listed(call, Role.ROUTER))
     return call.feed([_entry(call, each, {}) for each in found], following)
 
 
@@ -138,14 +139,16 @@ def times_of(record: Name) -> dict[str, str | Xml.Element]:
     }
 
 
-def _listed(call: Call, role: Role) -> list[Name]:
+async def _listed(call: Call, role: Role) -> list[Name]:
     directory = call.directory
-    found = (
+    return [
         record
-        for record in call.services.namespace.names(call.caller)
-        if record.role is role and call.manages(record) and not rules.is_system(record.name)
-    )
-    return [record for record in found if not is_subscription_queue(directory, record.name)]
+        async for record in every_name(directory, lambda _: call.caller)
+        if record.role is role
+        and call.manages(record)
+        and not rules.is_system(record.name)
+        and not is_subscription_queue(directory, record.name)
+    ]
 
 
 def _demand_ordinary(name: str) -> None:

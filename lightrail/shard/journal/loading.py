@@ -24,15 +24,14 @@ def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQ
     spans = {queue: live.spans() for queue, live in replay.live.items()}
     until = _shares({queue: list_ for queue, list_ in spans.items() if list_}, memory_bytes)
     loaded: dict[int, list[Run]] = {queue: [] for queue in until}
+    areas: dict[int, list[tuple[int, int]]] = {}
+    for queue, limit in until.items():
+        for span in spans[queue]:
+            if span.first < limit:
+                areas.setdefault(span.segment, []).append((span.offset, span.end))
     for segment in replay.segments:
-        areas = sorted(
-            (span.offset, span.end)
-            for queue, limit in until.items()
-            for span in spans[queue]
-            if span.segment == segment.number and span.first < limit
-        )
-        if areas:
-            _load_segment(segment, salt, areas, until, replay.live, loaded)
+        if segment.number in areas:
+            _load_segment(segment, salt, sorted(areas[segment.number]), until, replay.live, loaded)
     by_number = {segment.number: segment for segment in replay.segments}
     recovered = []
     for queue, entry in replay.tables.queues.items():
@@ -165,7 +164,8 @@ def _load_segment(
             merged[-1][1] = max(merged[-1][1], end)
         else:
             merged.append([start, end])
-    joiners = {queue: _Joiner(loaded[queue], segment.number) for queue in until}
+    # Only of queues with messages in this segment: there may be many queues, and many segments.
+    joiners: dict[int, _Joiner] = {}
     for start, end in merged:
         for found in Scan(segment.file, salt, start, end, None):
             if found.code == APPEND and not found.flags & SPILLED:
@@ -200,12 +200,16 @@ def _load_record(
         return
     if len(targets) == len(pieces) == 1 and high - low == head.messages and head.size < SMALL_BYTES:
         queue, first, _, attempts = pieces[0]
-        joiners[queue].add(found, head, column, first, attempts)
+        joiner = joiners.get(queue)
+        if joiner is None:
+            joiner = joiners[queue] = _Joiner(loaded[queue], segment)
+        joiner.add(found, head, column, first, attempts)
         return
     batch = load(found, head, column, segment, low, high)
     sequences = dict(targets)
     for queue, first, last, attempts in pieces:
-        joiners[queue].flush()
+        if queue in joiners:
+            joiners[queue].flush()
         index = first - sequences[queue] - low
         lay_over(loaded[queue], Run(batch, index, index + last - first, first, attempts))
 

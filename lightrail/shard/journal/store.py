@@ -18,6 +18,7 @@ from typing import Protocol
 from lightrail.journal.receiver import Receiver, ReceiverEvent
 from lightrail.journal.record import SPILLED, Delivered, Outcome, Settle, Transaction
 from lightrail.journal.terminus import Terminus, TerminusEvent
+from lightrail.shard.declared import Declared, declared_of
 from lightrail.shard.journal.kept_receivers import RecoveredReceiver
 from lightrail.shard.journal.kept_termini import RecoveredTerminus
 from lightrail.shard.journal.record import Append, Record
@@ -79,6 +80,14 @@ class RecoveredQueue:
     """Termini of clients' links, with the tags of stored messages."""
     receivers: list[RecoveredReceiver] = field(default_factory=list)
     """Links on which clients receive, with their unsettled deliveries."""
+    _declared: Declared | None = field(default=None, init=False)
+
+    @property
+    def declared(self) -> Declared:
+        """The fields of its Queue record beside the policy."""
+        if self._declared is None:
+            self._declared = declared_of(self.policy)
+        return self._declared
 
 
 @dataclass(slots=True)

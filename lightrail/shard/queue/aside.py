@@ -26,26 +26,37 @@ NOBODY_WITH_STATES: Final = -3
 class Aside:
     """Deferred messages, or states, by sequence. Callers keep the sums of deliveries."""
 
-    __slots__ = ("consumer", "count")
+    __slots__ = ("_consumer", "_identity", "count")
 
     def __init__(self, identity: int = NOBODY) -> None:
-        self.consumer = Consumer(identity, ConsumerOptions(), None)
+        self._identity = identity
+        self._consumer: Consumer | None = None
         self.count = 0
         """Number of messages."""
 
+    @property
+    def consumer(self) -> Consumer:
+        """The internal consumer; made at its first use, as most queues never need it."""
+        if self._consumer is None:
+            self._consumer = Consumer(self._identity, ConsumerOptions(), None)
+        return self._consumer
+
     def __len__(self) -> int:
         """Number of runs."""
-        return len(self.consumer.in_flight)
+        return 0 if self._consumer is None else len(self._consumer.in_flight)
 
     def __iter__(self) -> Iterator[Run]:
-        line = self.consumer.in_flight
-        yield from line.runs[line.head :]
+        if self._consumer is not None:
+            line = self._consumer.in_flight
+            yield from line.runs[line.head :]
 
     @property
     def lowest(self) -> int | None:
         """The lowest sequence; None if no message is deferred."""
+        if not len(self):
+            return None
         line = self.consumer.in_flight
-        return line.keys[line.head] if len(line) else None
+        return line.keys[line.head]
 
     def add(self, run: Run) -> None:
         """Sets a run aside; parts of one batch that follow each other become one again."""

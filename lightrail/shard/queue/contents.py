@@ -22,7 +22,7 @@ from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.expiry import Deadlines
 from lightrail.shard.queue.line import Line
 from lightrail.shard.queue.locks import Locks
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.policy import PLAIN
 from lightrail.shard.queue.ready import Ready, one_run, rejoined
 from lightrail.shard.queue.runs import Location, Run
 from lightrail.shard.queue.special import Special
@@ -56,7 +56,7 @@ class Contents:
     def __init__(self, work: Work) -> None:
         self.work = work
         """The rest of this turn's budget of work."""
-        self.policy = Policy()
+        self.policy = PLAIN
         self.next_sequence = 0
         """The sequence of the next message that is enqueued."""
         self.ready = Ready()

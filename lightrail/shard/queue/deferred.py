@@ -68,25 +68,33 @@ class DeferredLine(InFlight):
 class Deferred:
     """The deferred outcomes of one queue, by sequence."""
 
-    __slots__ = ("_by_first", "_eviction", "_firsts", "consumer", "number")
+    __slots__ = ("_by_first", "_consumer", "_eviction", "_firsts", "number")
 
     def __init__(self, eviction: Eviction) -> None:
         self._eviction = eviction
         self._firsts: list[int] = []
-        self.consumer = Consumer(NOBODY, ConsumerOptions(), None)
-        """The internal consumer of these messages, with their sequences as delivery numbers."""
-        self.consumer.in_flight = DeferredLine(self._firsts)
+        self._consumer: Consumer | None = None
         self._by_first: dict[int, Deferral] = {}
         self.number = 0
         """Number of the last deferral."""
 
+    @property
+    def consumer(self) -> Consumer:
+        """The internal consumer of these messages, with their sequences as delivery numbers; made at first
+        use, as most queues never need it."""
+        if self._consumer is None:
+            self._consumer = Consumer(NOBODY, ConsumerOptions(), None)
+            self._consumer.in_flight = DeferredLine(self._firsts)
+        return self._consumer
+
     def __len__(self) -> int:
         """Number of runs."""
-        return len(self.consumer.in_flight)
+        return 0 if self._consumer is None else len(self._consumer.in_flight)
 
     def __iter__(self) -> Iterator[Run]:
-        line = self.consumer.in_flight
-        yield from line.runs[line.head :]
+        if self._consumer is not None:
+            line = self._consumer.in_flight
+            yield from line.runs[line.head :]
 
     @property
     def oldest(self) -> int:

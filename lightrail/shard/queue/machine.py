@@ -41,7 +41,7 @@ from lightrail.shard.queue.joining import Joining
 from lightrail.shard.queue.keys import Look
 from lightrail.shard.queue.locking import LockCommand, Locking, SessionCommand
 from lightrail.shard.queue.outcomes import Annotate, Outcomes, fails_oldest, is_much, outcome_of_rest
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.policy import PLAIN, Policy
 from lightrail.shard.queue.removals import Removals, removed
 from lightrail.shard.queue.reserved import ReservedCommand
 from lightrail.shard.queue.work import Work, unlimited
@@ -79,7 +79,7 @@ class Machine:
         self._removals = Removals(self.contents)
         self.outcomes = Outcomes(self.contents, self._removals, annotate)
         self.locking = Locking(self.contents, self.outcomes, self._removals)
-        self._arrangement.follow(policy or Policy(), 0)
+        self._arrangement.follow(policy or PLAIN, 0)
 
     # --- commands -------------------------------------------------------------------------------------
 

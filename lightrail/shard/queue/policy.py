@@ -1,6 +1,7 @@
 """The policy of a queue machine: its features beyond first in, first out."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from lightrail.model import limits, orders
 
@@ -87,3 +88,7 @@ class Policy:
     def is_special(self) -> bool:
         """Whether the queue does more than deliver its messages by sequence."""
         return self.reads_messages or self.priorities > 1
+
+
+PLAIN: Final = Policy()
+"""The policy of a queue with no feature of these."""

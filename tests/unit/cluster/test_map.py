@@ -1,9 +1,21 @@
 """Map: what one process knows of placements, moves and members, as it takes in entries."""
 
 import asyncio
+import gc
 
+from lightrail.cluster.changes import ChangeFollower
 from lightrail.cluster.coordinator import Write
-from lightrail.cluster.map import GATEWAYS, SHARD_SETS, SHARDS, Map, Member, Move, Placed, ShardRecord
+from lightrail.cluster.map import (
+    GATEWAYS,
+    PLACEMENT,
+    SHARD_SETS,
+    SHARDS,
+    Map,
+    Member,
+    Move,
+    Placed,
+    ShardRecord,
+)
 from lightrail.cluster.memory import MemoryCoordinator
 
 
@@ -48,5 +60,53 @@ def test_an_entry_that_can_not_be_read_stays_as_it_was() -> None:
         assert not map.shard_records
         assert not map.shards
         assert not map.gateways
+
+    asyncio.run(check())
+
+
+def test_the_number_of_shards_is_read_and_confirmed_without_all_placements() -> None:
+    async def check() -> None:
+        coordinator = MemoryCoordinator()
+        await coordinator.write([Write(f"{SHARD_SETS}{id}", ShardRecord(id).encode(), 0) for id in range(3)])
+        await coordinator.write([Write(f"{PLACEMENT}q", Placed.encode(0), 0)])
+        assert await coordinator.shards() == 3
+        await coordinator.set_shards(3)
+        assert coordinator._placements._map.placements() == {}
+        assert await coordinator.placement("q") is not None
+
+    asyncio.run(check())
+
+
+def test_the_collector_rests_while_a_view_is_read_for_the_first_time() -> None:
+    async def check() -> None:
+        coordinator = MemoryCoordinator()
+        await coordinator.set_shards(1)
+        seen: list[tuple[str, bool]] = []
+        follower: ChangeFollower[list[str]] = ChangeFollower(
+            coordinator, list, lambda entry, _: seen.append((entry.key, gc.isenabled())), ("shardsets/",)
+        )
+        gc.enable()
+        follower.read([])
+        assert seen == [("shardsets/0", False)]
+        assert gc.isenabled()
+        await coordinator.set_shards(2)
+        follower.read([])
+        assert seen[1:] == [("shardsets/1", True)]
+
+    asyncio.run(check())
+
+
+def test_a_follower_applies_only_entries_of_its_prefixes() -> None:
+    async def check() -> None:
+        coordinator = MemoryCoordinator()
+        await coordinator.write([Write("a/1", "x", 0), Write("b/1", "x", 0)])
+        seen: list[str] = []
+        follower: ChangeFollower[list[str]] = ChangeFollower(
+            coordinator, list, lambda entry, _: seen.append(entry.key), ("a/",)
+        )
+        follower.read([])
+        await coordinator.write([Write("a/2", "x", 0), Write("b/2", "x", 0)])
+        follower.read([])
+        assert seen == ["a/1", "a/2"]
 
     asyncio.run(check())

@@ -107,13 +107,13 @@ def test_a_query_gives_others_their_turn_after_so_many_names(monkeypatch: pytest
 
     async def check(scene: Scene, requester: Requester) -> None:
         nonlocal turns
-        for number in range(2 * limits.MANAGEMENT_TURN):
+        for number in range(2 * limits.NAMES_AT_ONCE):
             await make(scene, f"q{number:04}")
         queries = Queries(scene.frontend.service, None)  # type: ignore[arg-type]
         request: Any = type("Request", (), {"caller_for": lambda self, name: ANYBODY})()
         monkeypatch.setattr(asyncio, "sleep", counting)
         turns = 0
-        assert len([each async for each in queries._records(request, "")]) == 2 * limits.MANAGEMENT_TURN
+        assert len([each async for each in queries._records(request, "")]) == 2 * limits.NAMES_AT_ONCE
         assert turns == 2
         monkeypatch.undo()
 

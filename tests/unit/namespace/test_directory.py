@@ -9,6 +9,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model.policy import QUEUE, Policy, Role
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
+from tests.support import work
 
 
 class Scene:
@@ -228,3 +229,14 @@ def test_a_new_history_is_known_of_every_name_before_anybody_hears_of_a_change()
         assert (other.history, other.get("a").history) == (history, history)
 
     run(check)
+
+
+def test_a_refresh_costs_the_same_among_many_names_that_expire_later() -> None:
+    async def cost(count: int) -> int:
+        scene = Scene()
+        for number in range(count):
+            await scene.give(f"n{number}", expires_at="1970-01-01T01:00:00Z")
+        scene.directory.refresh()
+        return work.lines(scene.directory.refresh)
+
+    assert asyncio.run(cost(200)) < asyncio.run(cost(5)) + 50

@@ -13,6 +13,7 @@ from lightrail.journal.record import Queue, QueueEvent
 from lightrail.model import conditions, limits
 from lightrail.model.policy import QUEUE, Policy
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
 from lightrail.shard.declarations import EveryName, shard_policy
@@ -591,10 +592,15 @@ def test_a_shared_subscription_whose_links_do_not_come_back_after_a_restart_goes
 # --- many of them --------------------------------------------------------------------------------------
 
 
+START_LINES = 1_150
+"""Of Python that the start of a shard executes for each queue with a message."""
+
+
 def test_queues_start_by_work_that_is_linear_in_their_number_and_idle_without_any() -> None:
     few, few_idle = started_with(2_000)
     many, many_idle = started_with(4_000)
     assert many < 2.2 * few
+    assert many - few < 2_000 * START_LINES
     assert many_idle == few_idle
 
 
@@ -646,3 +652,23 @@ def test_frontends_know_which_queues_look_into_messages_as_shards_do(
     names.give("q", Policy.parse({"role": "queue", **given}))
     record = names.get("q")
     assert record.policy.examines is shard_policy(record, 10).examines is examines
+
+
+def test_policies_of_queues_are_made_once_for_all_that_have_the_same() -> None:
+    names = EveryName()
+    same = Policy.parse({"role": "queue", "max_length": 3})
+    for name in ("a", "b"):
+        names.give(name, same)
+    names.give("c", Policy.parse({"role": "queue", "max_length": 3, "description": "another"}))
+    scene = Scene(names=names)
+    peer = scene.peer()
+    for link, name in enumerate(("a", "b", "c", "a/$dlq"), 1):
+        peer.produce(link, name)
+    a, b, c, dead = (scene.queue_contents(name).policy for name in ("a", "b", "c", "a/$dlq"))
+    assert a is b
+    assert a == c
+    assert (a.dead_letter, dead.dead_letter) == (True, False)
+    for number in range(limits.EQUAL_VALUES_MAX):
+        other = Name("a", Policy.parse({"role": "queue", "max_length": 10 + number}), 1)
+        assert scene.engine._queues.policy_of(other).max_length == 10 + number
+    assert len(scene.engine._queues._policies) <= limits.EQUAL_VALUES_MAX

@@ -8,6 +8,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.wire.frames import Kind, OutcomeCode
+from tests.support import work
 from tests.support.shard.scene import Delivered, Peer, Scene, numbered_messages
 
 LINK = "1" * 32
@@ -353,3 +354,43 @@ def test_a_resend_for_a_link_that_is_not_here_is_passed_over() -> None:
     peer = scene.peer()
     peer.resend(77, (0, 2))
     assert peer.take(Kind.RESENT, Kind.GONE) == []
+
+
+# --- what it costs among many ----------------------------------------------------------------------------
+
+
+def among(others: int) -> tuple[Scene, Peer]:
+    """One suspended link of queue q, after so many of other queues."""
+    scene = scene_of()
+    peer = scene.peer("frontend-0", boot=7)
+    for number in range(others):
+        queue, link = f"other{number}", 100 + number
+        peer.produce(link, queue)
+        peer.send(link, 1, [b"m"])
+        peer.consume(link, queue, 1, **opening(client_link=f"{number:032x}", suspended_ms=10 * MINUTE))
+        peer.close_consumer(link)
+    scene.settle_down()
+    suspended(scene)
+    assert len(scene.engine._awaited) == others + 1
+    return scene, peer
+
+
+def test_a_tick_costs_the_same_among_many_suspended_links() -> None:
+    def cost(others: int) -> int:
+        scene, _ = among(others)
+        return work.lines(lambda: scene.engine._awaited.tick(scene.now_ms))
+
+    assert cost(200) < cost(5) + 50
+
+
+def test_the_end_of_a_queue_costs_the_same_among_many_suspended_links_of_others() -> None:
+    def cost(others: int) -> int:
+        scene, _ = among(others)
+        queue = scene.engine._queues.find("q")
+        assert queue is not None
+        before = len(scene.engine._awaited)
+        found = work.lines(lambda: scene.engine._awaited.forget(queue))
+        assert (len(scene.engine._awaited), scene.engine._awaited.of(queue)) == (before - 1, {})
+        return found
+
+    assert cost(200) < cost(5) + 50

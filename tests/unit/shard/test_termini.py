@@ -9,6 +9,7 @@ from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.wire.frames import CLOSED, Kind, frame
 from lightrail.wire.tags import encode_tags
+from tests.support import work
 from tests.support.shard.scene import Peer, Scene, batch
 
 LINK = "1" * 32
@@ -281,3 +282,17 @@ def test_a_deleted_queue_has_no_termini() -> None:
     names.give("q", Policy.parse({"role": "metadata", "reference": "elsewhere"}))
     scene.refresh()
     assert len(links.termini) == 0
+
+
+def test_a_tick_costs_the_same_among_many_suspended_termini() -> None:
+    def cost(count: int) -> int:
+        scene = Scene()
+        peer = scene.peer()
+        for number in range(count):
+            attach(peer, 1 + number, client_link=f"{number:032x}", suspended_ms=10 * MINUTE)
+            peer.close_producer(1 + number)
+        scene.tick()
+        assert len(scene.engine._links.termini) == count
+        return work.lines(lambda: scene.engine._links.termini.tick(scene.now_ms + 1))
+
+    assert cost(200) < cost(5) + 50

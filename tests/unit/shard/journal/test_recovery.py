@@ -12,9 +12,10 @@ from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, encode_segment
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
-from lightrail.shard.journal.segment import name_of
+from lightrail.shard.journal.segment import name_of, numbers
 from lightrail.shard.journal.store import JournalDamagedError, NewerFormatError, Recovered, StoreRefusedError
 from lightrail.shard.queue.runs import Location, batch_of
+from tests.support import work
 from tests.support.shard.fake_files import FakeFiles, Inode
 
 
@@ -305,3 +306,29 @@ def test_lost_settlements_bring_messages_back() -> None:
     assert "Settle" in str(report)
     _, numbers = recovered(image)
     assert numbers == [0, 1]
+
+
+def test_recovery_looks_at_each_queue_once_in_however_many_segments() -> None:
+    def lines_for(segments: int) -> int:
+        files = FakeFiles()
+        journal = Journal(files, "c", 0, segment_bytes=4_000)
+        journal.recover(0)
+        for queue in range(1, 201):
+            journal.append(Queue(QueueEvent.DECLARED, queue, f"q{queue}"))
+            journal.append(Append([(queue, 0)], 5, queue, batch_of([b"m"], durable=True), 0, 1))
+            journal.flush()
+        first = len(numbers(files))
+        number = 0
+        while len(numbers(files)) < first + segments:
+            number += 1
+            journal.append(Append([(1, number)], 6, number, batch_of([bytes(1_500)], durable=True), 0, 1))
+            journal.flush()
+        journal.close()
+        again = Journal(files, "c", 0, segment_bytes=4_000)
+        found = work.lines(lambda: again.recover(1 << 30))
+        again.close()
+        return found
+
+    few, many = lines_for(2), lines_for(22)
+    # The snapshot at the beginning of each segment names all queues; nothing else of a segment does.
+    assert many - few < 20 * 200 * 30

@@ -37,10 +37,11 @@ from lightrail.shard.queue.commands import (
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.effects import Effect, Fetch, Purged, Reason, SessionLost, Stored
+from lightrail.shard.queue.endings import fails_oldest, outcome_of_rest
 from lightrail.shard.queue.joining import Joining
 from lightrail.shard.queue.keys import Look
 from lightrail.shard.queue.locking import LockCommand, Locking, SessionCommand
-from lightrail.shard.queue.outcomes import Annotate, Outcomes, fails_oldest, is_much, outcome_of_rest
+from lightrail.shard.queue.outcomes import Annotate, Outcomes, is_much
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.removals import Removals, removed
 from lightrail.shard.queue.reserved import ReservedCommand

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from lightrail.model import limits
 from lightrail.model.attempts import DEFERRED, failures
-from lightrail.model.ending import Ending
 from lightrail.shard.queue import bounds
-from lightrail.shard.queue.commands import FAILED, RELEASED, Fetched, Outcome, OutcomeKind
+from lightrail.shard.queue.commands import FAILED, Fetched, Outcome, OutcomeKind
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.effects import (
@@ -375,26 +374,6 @@ class Outcomes:
         self._modify(consumer, runs, FAILED, now_ms, effects)
         if self._contents.policy.guarded:
             self._removals.trim(effects)
-
-
-def outcome_of_rest(default: Outcome, ending: Ending) -> Outcome:
-    """The outcome of the deliveries of a consumer that has ended; not of the oldest one of a failed client.
-
-    Args:
-        default: the default-outcome of the source.
-    """
-    has_decided = ending is Ending.BY_CLIENT and default.kind <= OutcomeKind.REJECTED
-    return default if has_decided else RELEASED
-
-
-def fails_oldest(default: Outcome, ending: Ending) -> bool:
-    """Whether the oldest delivery of a consumer that has ended counts as failed (ADR 5).
-
-    It does not if the source names an outcome that does not count (messaging 3.5.3), as one that only looks.
-    """
-    if default.kind is OutcomeKind.MODIFIED:
-        return ending is Ending.FAILED and default.delivery_failed
-    return ending is Ending.FAILED and default.kind is not OutcomeKind.RELEASED
 
 
 def is_much(consumer: Consumer) -> bool:

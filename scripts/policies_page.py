@@ -45,6 +45,21 @@ with the outcome modified. The annotations are merged if all annotations of the 
 `max_message_bytes` and the rest of `max_bytes`; otherwise it returns without them, and
 `lightrail_queue_messages_unannotated_total` counts it.
 
+## Retries
+
+With `retry_delay` a message whose delivery failed waits before it is delivered again: `retry_delay` after the first failure, after each
+further one `retry_growth` times as long, at most `retry_delay_max`. `{"role": "queue", "retry_delay": 1, "retry_growth": 2, "retry_delay_max": 60}` waits 1, 2, 4, … 60 seconds. What
+counts as a failed delivery waits: the outcome modified with delivery-failed, a crash of the consumer, and a lock that ends.
+Released messages do not wait, rejected ones are dead letters at once, and so is a message with the failure that reaches `max_delivery_count`.
+
+Later messages pass. Only a message of a group keeps its group waiting, in a queue with `groups`, so that the group stays in order. Waiting messages
+count in `delayed`, in the figures and in `lightrail_queue_messages{state="delayed"}`, and against `max_length` and `max_bytes`; `lightrail-admin peek` shows their time.
+They expire by their time to live, and a purge removes them. The time survives a restart and a move. After a change of the policy
+no message waits longer than the new one says; without `retry_delay` all are ready.
+
+In a queue with `delay`, a consumer may name another time in the annotations of its outcome; that one counts. `NAME/$dlq` has no policy,
+and its messages do not wait. ([ADR 54](../adr/0054-waiting-after-a-failed-delivery.md))
+
 ## Capture
 
 With `capture` every event of the messages of a queue, and of its `/$dlq`, is recorded in the journal of its

@@ -32,6 +32,7 @@ from lightrail.journal.record import (
 )
 from lightrail.journal.segment_header import FORMAT_VERSION
 from lightrail.journal.terminus import Terminus, decode_terminus, encode_terminus
+from lightrail.model.attempts import of_journal, waiting, waits_until_ms
 
 FRONT: Final = Struct("<II")
 """length of the whole record u32, crc32 u32 of what follows."""
@@ -68,14 +69,17 @@ RECEIVER: Final = 15
 
 APPEND_FIXED: Final = Struct("<QQqqIIIIHBB")
 """producer, number, enqueued_at_ms, expires_at_ms (0: never), message_format, count, size of the blob,
-attempts, number of targets u16, priority u8, attributes u8 (bit 0: durable)."""
+attempts, number of targets u16, priority u8, attributes u8 (bit 0: durable, bit 1: see WAITING)."""
+WAITING: Final = 2
+"""Attribute of an Append: its messages wait until the time in `number`; they are of no producer."""
 TARGET: Final = Struct("<QQ")
 APPEND_ONE: Final = Struct("<BBHIQQQQqqIIIIHBBQQ")
 """REST, APPEND_FIXED and one TARGET in one call, for an Append with one target, which is nearly every one."""
 APPEND_BODY: Final = HEADER_SIZE + APPEND_FIXED.size
 """Offset of the targets in an Append record."""
 SETTLE_FIXED: Final = Struct("<QIIHBB")
-"""queue, number of ranges u32, attempts u32, length of the reason u16, outcome u8, reserved u8."""
+"""queue, number of ranges u32, attempts u32, length of the reason u16, outcome u8, waits u8 (1: the messages
+wait until the time behind the reason, u64)."""
 QUEUE_FIXED: Final = Struct("<QIHBB")
 """queue, length of the policy u32, length of the name u16, event u8, reserved u8."""
 SNAPSHOT_FIXED: Final = Struct("<QII")
@@ -116,6 +120,7 @@ class AppendHead(NamedTuple):
     messages: int
     size: int
     attempts: int
+    """See model/attempts.py; the field of the record has its lower 32 bits."""
     target_count: int
     priority: int
     attributes: int
@@ -124,20 +129,26 @@ class AppendHead(NamedTuple):
 def encode_settle(record: Settle) -> bytes:
     """Body of a Settle record."""
     reason = record.reason.encode()[:65_535]
+    until_ms = waits_until_ms(record.attempts)
+    attempts = of_journal(record.attempts)
     fixed = SETTLE_FIXED.pack(
-        record.queue, len(record.ranges), record.attempts, len(reason), record.outcome, 0
+        record.queue, len(record.ranges), attempts, len(reason), record.outcome, until_ms > 0
     )
+    until = U64.pack(until_ms) if until_ms else b""
     if len(record.ranges) == 1:
         first, last = record.ranges[0]
-        return fixed + TARGET.pack(first, last) + reason
+        return fixed + TARGET.pack(first, last) + reason + until
     column = array("Q", [edge for range_ in record.ranges for edge in range_])
-    return b"".join((fixed, column.tobytes(), reason))
+    return b"".join((fixed, column.tobytes(), reason, until))
 
 
 def decode_settle(data: Bytes, start: int, end: int, flags: int) -> Settle:
     """The Settle record whose body is data[start:end]."""
-    queue, count, attempts, reason_size, outcome, _ = SETTLE_FIXED.unpack_from(data, start)
+    queue, count, attempts, reason_size, outcome, waits = SETTLE_FIXED.unpack_from(data, start)
     position = start + SETTLE_FIXED.size
+    if waits:
+        end -= U64.size
+        attempts = waiting(attempts, _number(data, end))
     if position + 16 * count + reason_size != end:
         raise LayoutError(f"a Settle of {count} ranges has {end - start} bytes")
     ranges: list[tuple[int, int]] = [
@@ -319,6 +330,9 @@ def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead
     column = position + 16 * head.target_count
     if column + 4 * head.messages + head.size != start + length:
         raise LayoutError(f"an Append of {head.messages} messages of {head.size} bytes has {length} bytes")
+    if head.attributes & WAITING:
+        attempts = waiting(head.attempts, head.number)
+        head = head._replace(attempts=attempts, attributes=head.attributes - WAITING)
     targets: list[tuple[int, int]] = [
         TARGET.unpack_from(data, position + 16 * index) for index in range(head.target_count)
     ]

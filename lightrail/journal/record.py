@@ -58,8 +58,8 @@ class Settle:
     outcome: int
     reason: str = ""
     attempts: int = 0
-    """For RELEASED and MODIFIED: failed deliveries so far, and whether the messages are deferred
-    (model/attempts.py)."""
+    """For RELEASED and MODIFIED: failed deliveries so far, whether the messages are deferred, and until when
+    they wait (model/attempts.py)."""
     flags: int = 0
 
 

@@ -19,7 +19,7 @@ def is_allowed(kind: str, value: Any, low: float, high: float, choices: tuple[st
     match kind:
         case "choice":
             return isinstance(value, str) and value in choices
-        case "seconds":
+        case "seconds" | "number":
             return _is_number(value) and bool(low <= value <= high)
         case "bytes" | "count":
             return type(value) is int and low <= value <= high
@@ -53,6 +53,8 @@ def in_words(kind: str, low: float, high: float, choices: tuple[str, ...]) -> st
     match kind:
         case "seconds":
             return f"seconds as a number from {low:g} to {high:g}"
+        case "number":
+            return f"a number from {low:g} to {high:g}"
         case "bytes" | "count":
             unit = "a number of bytes" if kind == "bytes" else "a whole number"
             return f"{unit} from {int(low)} to {int(high)}"

@@ -541,6 +541,8 @@ ANNOTATIONS_BYTES_MAX: Final = 64 * 1024
 """Bytes of all message-annotations of a message after consumers added theirs with modified or rejected."""
 DELIVERY_COUNT_MAX_DEFAULT: Final = 10
 """Failed deliveries that make a message a dead letter; RabbitMQ's quorum queues use 20, Service Bus 10."""
+RETRY_DELAY_FACTOR_MAX: Final = 100
+"""Longest wait after failed deliveries, as a multiple of retry_delay, unless the policy has one."""
 RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
 """Bytes at the head of a queue that are never spilled to disk."""
 MEMORY_MARK_BYTES: Final = 1024 * 1024 * 1024

@@ -57,7 +57,7 @@ class Field(NamedTuple):
     name: str
     roles: frozenset[Role]
     kind: str
-    """`seconds`, `bytes`, `count`, `boolean`, `choice`, `name`, `time`, `text`, `key`, `object`."""
+    """`seconds`, `number`, `bytes`, `count`, `boolean`, `choice`, `name`, `time`, `text`, `key`, `object`."""
     default: Any
     doc: str
     low: float = 0
@@ -183,6 +183,23 @@ FIELDS: Final[tuple[Field, ...]] = (
         1_000_000,
         "failed deliveries that make a dead letter; 0 never; null: the server's",
     ),
+    _seconds(
+        "retry_delay",
+        _QUEUE,
+        "how long a message waits after its first failed delivery before it is delivered again; null: not at "
+        "all",
+        0.001,
+    ),
+    Field(
+        "retry_growth",
+        _QUEUE,
+        "number",
+        1,
+        "each further wait is that many times longer than the one before",
+        1,
+        100,
+    ),
+    _seconds("retry_delay_max", _QUEUE, "longest wait; null: a hundred times retry_delay", 0.001),
     _seconds(
         "lock_duration",
         _QUEUE,
@@ -374,6 +391,7 @@ class Policy:
             )
         if self["order"] == "fifo" and self["order_key"]:
             raise InvalidPolicyError("order", "fifo", "last_value or sorted beside an order_key")
+        self._check_retries()
         special = [
             name
             for name, on in (
@@ -389,6 +407,16 @@ class Policy:
                 self[special[1]],
                 f"only one of priorities, order and groups ({special[0]} is set)",
             )
+
+    def _check_retries(self) -> None:
+        """The fields of retries stand together. Raises InvalidPolicyError."""
+        delay, longest = self["retry_delay"], self["retry_delay_max"]
+        for name in ("retry_growth", "retry_delay_max"):
+            if delay is None and name in self.given:
+                allowed = BY_NAME["retry_delay"].allowed.removesuffix(", or null")
+                raise InvalidPolicyError("retry_delay", None, f"{allowed} ({name} is set)")
+        if longest is not None and longest < delay:
+            raise InvalidPolicyError("retry_delay_max", longest, f"at least retry_delay, which is {delay:g}")
 
 
 QUEUE: Final = Policy(Role.QUEUE, {})

@@ -100,6 +100,8 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
         "max_delivery_count": 0 if dead else max_delivery_count if count is None else count,
         "dead_letter": not dead,
         "expired_to_dead_letter": given["expired"] == "dead_letter",
+        "retry_delay_ms": given.milliseconds("retry_delay"),
+        "retry_delay_max_ms": given.milliseconds("retry_delay_max"),
         "max_age_ms": given.milliseconds("max_age"),
         "lock_ms": given.milliseconds("lock_duration"),
         "enqueue_timeout_ms": given.milliseconds("enqueue_timeout"),
@@ -121,6 +123,7 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
         "order",
         "groups",
         "delay",
+        "retry_growth",
     ):
         values[same] = given[same]
     return Policy(**{name: value for name, value in values.items() if name in _KNOWN})

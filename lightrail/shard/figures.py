@@ -17,6 +17,7 @@ class Figures:
         "consumers",
         "dead_lettered",
         "deferred",
+        "delayed",
         "delivered",
         "discarded",
         "duplicates",
@@ -50,6 +51,7 @@ class Figures:
         self.dead_lettered = sum(counters.dead_lettered.values())
         self.purged = counters.purged
         self.ready = gauges.ready
+        self.delayed = gauges.delayed
         self.in_flight = gauges.in_flight
         self.deferred = gauges.deferred
         self.bytes = gauges.bytes

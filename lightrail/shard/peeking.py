@@ -61,7 +61,7 @@ class Peeking:
                 found += zip(effect.runs, map(str, effect.states), strict=True)
         contents = self._queue.machine.contents
         for consumer in contents.consumers:
-            if consumer in (contents.aside.consumer, contents.states.consumer):
+            if consumer in (contents.aside.consumer, contents.states.consumer, contents.consumers.retries):
                 continue
             for run in consumer.in_flight.runs[consumer.in_flight.head :]:
                 if run.end > self._start:

@@ -9,7 +9,8 @@ from lightrail.shard.outcomes import outcome_in
 from lightrail.shard.peers import Peer, Settlement
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.outcomes import fails_oldest, is_much, outcome_of_rest
+from lightrail.shard.queue.endings import fails_oldest, outcome_of_rest
+from lightrail.shard.queue.outcomes import is_much
 from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.takeovers import Takeovers

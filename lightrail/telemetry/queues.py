@@ -37,6 +37,8 @@ class QueueFigures(Protocol):
     @property
     def ready(self) -> int: ...
     @property
+    def delayed(self) -> int: ...
+    @property
     def in_flight(self) -> int: ...
     @property
     def deferred(self) -> int: ...
@@ -80,8 +82,9 @@ QUEUE_COUNTERS: Final = {
     "locks_expired": "Deliveries that returned to their queue because their timed lock expired.",
     "unannotated": "Messages that returned without their new annotations: too large with them, or malformed.",
 }
-QUEUE_STATES: Final = ("ready", "in_flight", "deferred", "parked")
-"""States of a message; `parked` messages wait for room and are not in the queue yet."""
+QUEUE_STATES: Final = ("ready", "delayed", "in_flight", "deferred", "parked")
+"""States of a message; `delayed` ones wait for their time, or after a failed delivery; `parked` ones wait for
+room and are not in the queue yet."""
 QUEUE_FIGURES: Final = (*QUEUE_COUNTERS, *QUEUE_STATES, "locked", "bytes", "consumers")
 """Everything that QueueFigures has."""
 

@@ -179,7 +179,7 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     Family(
         "gauge",
         "lightrail_queue_messages",
-        "Messages in queues, by state; parked messages wait for room in a full queue.",
+        "Messages in queues, by state; delayed ones wait for a time, parked ones for room in a full queue.",
         ("state",),
         _states,
     ),

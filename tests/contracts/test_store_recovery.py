@@ -23,6 +23,7 @@ from lightrail.journal.record import (
     Taken,
 )
 from lightrail.model import limits
+from lightrail.model.attempts import waiting
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
@@ -113,6 +114,28 @@ def test_settled_ranges_are_gone_and_returned_ones_have_their_attempts(make: Mak
     shape = [(run.sequence, run.end, run.attempts) for run in queue.runs]
     assert shape == [(2, 4, 0), (5, 7, 3), (7, 9, 0)]
     assert queue.next_sequence == 10
+    store.close()
+
+
+@DURABLE
+def test_the_time_until_which_messages_wait_is_recovered(make: Make, tmp_path: Path) -> None:
+    store, _ = opened(make, tmp_path)
+    declare(store, 1)
+    send(store, batch_of(bodies(8), durable=True), 0)
+    store.append(Settle(1, [(0, 2), (3, 4)], Outcome.MODIFIED, "", waiting(3, 1 << 41)), 1)
+    store.append(Settle(1, [(3, 4)], Outcome.MODIFIED, "", 4), 1)
+    send(store, batch_of([b"x", b"y"], durable=True), 5, flags=REWRITTEN, attempts=waiting(1, 70_000))
+    store, recovered = again(store, make, tmp_path)
+    shape = [(run.sequence, run.end, run.attempts) for run in recovered.queues[0].runs]
+    assert shape == [
+        (0, 2, waiting(3, 1 << 41)),
+        (2, 3, 0),
+        (3, 4, 4),
+        (4, 5, 0),
+        (5, 7, waiting(1, 70_000)),
+        (7, 8, 0),
+    ]
+    assert {run.batch.durable for run in recovered.queues[0].runs} == {True}
     store.close()
 
 

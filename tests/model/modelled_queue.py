@@ -226,7 +226,7 @@ class ModelledQueue(RuleBasedStateMachine):
             del self.live[older.sequence]
 
     def put_off(self, message: Message) -> None:
-        """It came back with annotations: where it asks for a time, it waits for a look at the clock."""
+        """It came back with annotations, which may ask for a time."""
         special = self.machine.contents.special
         if self.building or special is None or special.delays is None:
             return
@@ -236,7 +236,7 @@ class ModelledQueue(RuleBasedStateMachine):
             run = line.runs[line.index(message.sequence)]
             assert run.batch.enqueued_at_ms <= message.enqueued_at_ms
             message.enqueued_at_ms = run.batch.enqueued_at_ms
-        message.delayed = message.due_ms > message.enqueued_at_ms
+        message.delayed = message.due_ms > self.now
 
     def wake(self) -> None:
         """What is due becomes ready."""

@@ -43,8 +43,9 @@ from lightrail.shard.queue.effects import (
     State,
     Stored,
 )
+from lightrail.shard.queue.endings import outcome_of_rest
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.outcomes import KEPT, outcome_of_rest
+from lightrail.shard.queue.outcomes import KEPT
 from lightrail.shard.queue.runs import Run, batch_of
 from tests.model.histories import SOAK_S, checked, soak
 from tests.model.modelled_queue import (

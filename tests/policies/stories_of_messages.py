@@ -1,10 +1,11 @@
 """Stories of what is in queues: what the next broker knows of messages, and what it does with them."""
 
+import time
 from collections.abc import Iterator
 
 from proton import Message
 
-from tests.policies.driver import Names, instant, listen, nothing, send
+from tests.policies.driver import Names, instant, listen, nothing, seconds, send
 from tests.policies.laws import survives
 from tests.support import wait
 from tests.support.amqp.proton_blocking import received
@@ -61,6 +62,27 @@ def failures_are_counted_on(names: Names) -> Iterator[None]:
     assert locked.properties["DeliveryCount"] == 2
     names.fail(locked)
     assert names.dead(queue).properties["Annotations"]["x-opt-dead-letter-reason"] == "max-delivery-count"
+
+
+@survives("retry_delay", "retry_growth", "retry_delay_max")
+def what_waits_after_a_failure_keeps_its_time(names: Names) -> Iterator[None]:
+    queue = names.queue(retry_delay=600, retry_growth=3, retry_delay_max=1500)
+    soon = names.queue("soon", retry_delay=0.2)
+    for each in (queue, soon):
+        names.send(each, "bad")
+        names.fail(names.lock(each))
+    (before,) = names.peek(queue)
+    assert before["state"] == "delayed"
+    yield
+    (after,) = names.peek(queue)
+    assert (after["state"], after["due_at"]) == ("delayed", before["due_at"])
+    again = names.lock(soon)
+    assert again.properties["DeliveryCount"] == 1
+    # The growth and its bound hold on: the second and the third wait.
+    names.put(soon, retry_delay=600, retry_growth=3, retry_delay_max=1500)
+    names.fail(again)
+    (waiting,) = names.peek(soon)
+    assert seconds(waiting["due_at"]) - time.time() > 1400
 
 
 @survives("lock_duration")

@@ -76,6 +76,48 @@ def test_zero_is_never(names: Names) -> None:
     assert names.texts(queue) == ["again"]
 
 
+def due(names: Names, queue: str) -> float:
+    """When the only message of a queue, which waits, is delivered again, in seconds since 1970."""
+    (seen,) = names.peek(queue)
+    assert seen["state"] == "delayed"
+    return seconds(seen["due_at"])
+
+
+@checks("retry_delay", "retry_growth", "retry_delay_max")
+def test_a_failed_message_waits_longer_each_time_up_to_the_bound(names: Names) -> None:
+    queue = names.queue(retry_delay=0.2, retry_growth=1.5, retry_delay_max=0.4)
+    names.send(queue, "bad")
+    for failed, wait_s in enumerate((0.2, 0.3, 0.4, 0.4)):
+        locked = names.lock(queue)
+        assert locked.properties["DeliveryCount"] == failed
+        before = time.time()
+        names.fail(locked)
+        until = due(names, queue)
+        # The broker's clock is a little later than ours before, and no later than ours after.
+        assert before + wait_s - 0.002 <= until <= time.time() + wait_s + 0.002
+        assert names.figures(queue)["delayed"] == 1
+        names.send(queue, "good")
+        assert names.take(queue) == ["good"]
+    assert names.complete(names.lock(queue)) == 200
+    assert time.time() >= until - 0.002
+
+
+@checks("retry_delay")
+def test_released_messages_do_not_wait_nor_any_without_the_policy(
+    names: Names, amqp: BlockingConnection
+) -> None:
+    queue = names.queue(retry_delay=3600)
+    names.send(queue, "first")
+    receiver = listen(amqp, queue)
+    assert receiver.receive(timeout=20).body == "first"
+    receiver.release(delivered=False)
+    receiver.close()
+    names.fail(names.lock(queue))
+    assert names.figures(queue)["delayed"] == 1
+    names.put_now(queue, max_delivery_count=9)
+    assert names.take(queue) == ["first"]
+
+
 @checks("dead_letter")
 def test_a_rejected_message_goes_to_the_name_with_reason_source_time_and_error(
     names: Names, amqp: BlockingConnection

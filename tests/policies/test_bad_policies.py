@@ -37,6 +37,9 @@ BAD: dict[str, tuple[str, dict[str, Any], str, Any, str]] = {
     "missing beside": ("queue", {"order": "sorted"}, "order_key", None, "(order is sorted)"),
     "without": ("queue", {"order_key": "subject"}, "order", "fifo", "last_value or sorted"),
     "not together": ("queue", {"groups": True, "priorities": 3}, "groups", True, "only one of"),
+    "number": ("queue", {"retry_delay": 1, "retry_growth": 0}, "retry_growth", 0, "a number from 1 to 100"),
+    "no delay to grow": ("queue", {"retry_growth": 2}, "retry_delay", None, "(retry_growth is set)"),
+    "bound below": ("queue", {"retry_delay": 3, "retry_delay_max": 1}, "retry_delay_max", 1, "which is 3"),
     "metadata": ("metadata", {}, "reference", None, "metadata has nothing else"),
     "role": ("heap", {}, "role", "heap", "one of none, metadata, connection-point, queue, router"),
 }

@@ -42,7 +42,7 @@ def _policy(role: Role) -> Object:
 def _field(field: Field) -> Object:
     made: Object
     match field.kind:
-        case "seconds":
+        case "seconds" | "number":
             made = {"type": "number", "minimum": field.low, "maximum": field.high}
         case "bytes" | "count":
             made = {"type": "integer", "minimum": int(field.low), "maximum": int(field.high)}

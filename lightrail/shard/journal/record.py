@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.journal.layout import APPEND, APPEND_FIXED, MARK, REST, TARGET
+from lightrail.journal.layout import APPEND, APPEND_FIXED, MARK, REST, TARGET, WAITING
 from lightrail.journal.receiver import Receiver
 from lightrail.journal.record import Delivered, Epoch, Ids, Numbers, Queue, Seal, Settle, Taken, Transaction
 from lightrail.journal.terminus import Terminus
+from lightrail.model.attempts import of_journal, waits_until_ms
 from lightrail.shard.queue.runs import Batch
 
 
@@ -69,18 +70,19 @@ def _size(record: Record) -> int:
 def encode_append_head(record: Append, lsn: int, unsynced: int, now_ms: int, size: int) -> bytes:
     """The part of an Append record between its header and its ends, for any number of targets."""
     batch = record.batch
+    until_ms = waits_until_ms(record.attempts)
     rest = REST.pack(APPEND, record.flags, MARK, unsynced, lsn, now_ms)
     fixed = APPEND_FIXED.pack(
         record.producer,
-        record.number,
+        until_ms or record.number,
         batch.enqueued_at_ms,
         batch.expires_at_ms or 0,
         batch.message_format,
         record.last - record.first,
         size,
-        record.attempts,
+        of_journal(record.attempts),
         len(record.targets),
         batch.priority,
-        batch.durable,
+        batch.durable | WAITING * (until_ms > 0),
     )
     return b"".join((rest, fixed, *(TARGET.pack(queue, sequence) for queue, sequence in record.targets)))

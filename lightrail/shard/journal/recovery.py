@@ -30,6 +30,7 @@ from lightrail.journal.layout import (
     HEADER_SIZE,
     SNAPSHOT,
     TARGET,
+    WAITING,
     LayoutError,
     decode_append_head,
     decode_small,
@@ -55,6 +56,7 @@ from lightrail.journal.record import (
 from lightrail.journal.scan import Found, Scan, next_whole
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.journal.terminus import TERMINUS_FIXED, Terminus
+from lightrail.model.attempts import waiting
 from lightrail.shard.journal.begun import begun
 from lightrail.shard.journal.extent import NOTHING, Extent
 from lightrail.shard.journal.files import DiskFile, Files, own_copy
@@ -219,6 +221,9 @@ class _Replayer:
         ) = APPEND_FIXED.unpack_from(view, start + HEADER_SIZE)
         if APPEND_BODY + 16 * target_count + 4 * count + size != length:
             raise LayoutError(f"an Append of {count} messages of {size} bytes has {length} bytes")
+        if attributes & WAITING:
+            attempts = waiting(attempts, number)
+            attributes -= WAITING
         segment.append_bytes += length
         segment.appended += size * target_count
         segment.index.messages += count

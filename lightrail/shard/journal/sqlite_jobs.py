@@ -23,6 +23,7 @@ from lightrail.journal.record import (
     TransactionState,
 )
 from lightrail.journal.terminus import Terminus, TerminusEvent
+from lightrail.model.attempts import WAITS
 from lightrail.shard.journal.commit import Entry, record_bytes
 from lightrail.shard.journal.record import Append, SmallRecord
 from lightrail.shard.journal.tables import Tables
@@ -54,6 +55,20 @@ CREATE TABLE IF NOT EXISTS receiver (queue INTEGER NOT NULL, link BLOB NOT NULL,
 
 Job = tuple[Any, ...]
 """The change of one record: its kind, and its values."""
+
+
+_WIDE_BYTES: Final = 12
+"""Size of attempts with a time until which messages wait: SQLite's integers have no room for both."""
+
+
+def stored(attempts: int) -> int | bytes:
+    """The attempts of messages as a value of the table `live`."""
+    return attempts if attempts < WAITS else attempts.to_bytes(_WIDE_BYTES, "little")
+
+
+def attempts_in(value: int | bytes) -> int:
+    """The attempts of messages from a value of the table `live`."""
+    return value if isinstance(value, int) else int.from_bytes(value, "little")
 
 
 def signed(number: int) -> int:
@@ -165,7 +180,7 @@ def _append(
     row: tuple[int, ...],
     entry: Entry,
     targets: list[tuple[int, int, int]],
-    attempts: int,
+    attempts: int | bytes,
     rewritten: bool,
     producer_batch: tuple[int, int, int],
 ) -> None:
@@ -186,7 +201,7 @@ def _append(
 
 def take_out(
     connection: sqlite3.Connection, queue: int, first: int, last: int, keep: bool = False
-) -> list[tuple[int, int, int, int]]:
+) -> list[tuple[int, int, int | bytes, int]]:
     """Removes sequences from the live ones; returns (first, last, attempts, record) of each piece.
 
     A record without live messages is deleted, unless the caller keeps it to add the pieces again.
@@ -232,7 +247,7 @@ def append_job(record: Append, number: int, entry: Entry, producer: int, lsn: in
         ),
         entry,
         [(queue, first, first + count) for queue, first in record.targets],
-        record.attempts,
+        stored(record.attempts),
         bool(record.flags & REWRITTEN),
         (producer, record.number, lsn),
     )
@@ -250,7 +265,7 @@ def small_job(record: SmallRecord, tables: Tables, lsn: int, now_ms: int) -> Job
         tables.queue(record)
         return ("queue", record.event, record.queue, record.name, record.policy)
     if isinstance(record, Settle):
-        attempts = record.attempts if record.outcome in RETURNING else None
+        attempts = stored(record.attempts) if record.outcome in RETURNING else None
         return ("settle", record.queue, list(record.ranges), attempts)
     if isinstance(record, Delivered):
         return ("settle", record.queue, [], None)

@@ -10,7 +10,7 @@ from lightrail.journal.record import Ids, Queue, QueueEvent
 from lightrail.journal.segment_header import FORMAT_VERSION
 from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.model import limits
-from lightrail.shard.journal.sqlite_jobs import SCHEMA
+from lightrail.shard.journal.sqlite_jobs import SCHEMA, attempts_in
 from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.queue.runs import Batch, Location, Run
@@ -97,7 +97,8 @@ def load_runs(
         "ORDER BY first",
         (queue,),
     ).fetchall()
-    for first, last, attempts, number, size, count, *attributes in rows:
+    for first, last, value, number, size, count, *attributes in rows:
+        attempts = attempts_in(value)
         size = size * (last - first) // count
         segment = number // limits.STORE_RECORDS_AT_ONCE
         live[segment] = live.get(segment, 0) + size

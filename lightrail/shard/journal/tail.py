@@ -18,6 +18,7 @@ from lightrail.journal.layout import (
 )
 from lightrail.journal.record import CONTINUED, REWRITTEN, SPILLED, Close, Delivered
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, encode_segment_header
+from lightrail.model.attempts import WAITS
 from lightrail.shard.journal.batches import columns
 from lightrail.shard.journal.commit import Entry, JournalCommit, Part, Reached, last_of
 from lightrail.shard.journal.record import Append, SmallRecord, encode_append_head
@@ -149,7 +150,7 @@ class Tail:
         if offset >= segment.mark:
             segment.note(lsn, offset, self._messages, now_ms)
         unsynced = self._unsynced(lsn)
-        if len(targets) == 1:
+        if len(targets) == 1 and record.attempts < WAITS:
             queue, sequence = targets[0]
             rest = APPEND_ONE.pack(
                 *(APPEND, record.flags, MARK, unsynced, lsn, now_ms, record.producer, record.number),

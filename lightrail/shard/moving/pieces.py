@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from lightrail.model.attempts import of_journal
 from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows
 from lightrail.shard.moving.contents import Contents
 from lightrail.shard.moving.selection import Selection
@@ -152,10 +153,11 @@ class Piece:
 
 def _row(run: Run, attempts: int) -> tuple[int, ...]:
     batch = run.batch
+    # Until when they wait is part of the state.
     return (
         run.sequence,
         run.count,
-        attempts,
+        of_journal(attempts),
         batch.durable,
         batch.priority,
         batch.expires_at_ms or 0,

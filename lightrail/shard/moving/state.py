@@ -11,6 +11,7 @@ from typing import Any
 
 from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
+from lightrail.model.attempts import of_journal, waiting, waits_until_ms
 from lightrail.model.durability import Durability
 from lightrail.shard.awaited import Origin
 from lightrail.shard.consumer_options import options_of
@@ -87,7 +88,9 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
         "redelivered_before": queue.redelivered_before,
         "messages": held.held,
         "bytes": held.held_bytes,
-        "pasts": pasts,
+        "pasts": [[of_journal(attempts), list(barred)] for attempts, barred in pasts],
+        # Former versions do not know it; for them, messages that wait are ready.
+        "waits": [waits_until_ms(attempts) for attempts, _ in pasts],
         "consumers": [each for _, each in consumers],
         "termini": [terminus.client_link for terminus in termini],
         "durability": [Durability.CONFIGURATION if each.lost else each.durability for each in termini],
@@ -195,7 +198,9 @@ def _opened(consumer: Consumer, opened: ConsumerOpen) -> dict[str, Any]:
     return fields
 
 
-def _stretches(contents: Contents, index_of: dict[int, int]) -> tuple[list[Any], list[tuple[int, int, int]]]:
+def _stretches(
+    contents: Contents, index_of: dict[int, int]
+) -> tuple[list[tuple[int, tuple[int, ...]]], list[tuple[int, int, int]]]:
     """All different pasts of messages, and (first sequence, count, past) of all messages, in order."""
     pasts: dict[tuple[int, tuple[int, ...]], int] = {}
     rows: list[tuple[int, int, int]] = []
@@ -210,7 +215,7 @@ def _stretches(contents: Contents, index_of: dict[int, int]) -> tuple[list[Any],
         first, end, last = run.sequence, run.end, run
     if last is not None:
         rows.append((first, end - first, _past_of(last, pasts, index_of)))
-    return [[attempts, list(barred)] for attempts, barred in pasts], rows
+    return list(pasts), rows
 
 
 def _past_of(run: Run, pasts: dict[tuple[int, tuple[int, ...]], int], index_of: dict[int, int]) -> int:
@@ -236,7 +241,11 @@ def decode_state(
     origins: dict[int, Origin] = {}
     holders = _holders(header["consumers"], columns, next_consumer, looks, origins)
     numbers = [holder.consumer for holder in holders]
-    pasts = [(int(attempts), tuple(numbers[each] for each in barred)) for attempts, barred in header["pasts"]]
+    waits = header.get("waits", [0] * len(header["pasts"]))
+    pasts = [
+        (waiting(int(attempts), int(until_ms)), tuple(numbers[each] for each in barred))
+        for (attempts, barred), until_ms in zip(header["pasts"], waits, strict=True)
+    ]
     locks = rows(columns, "locks.until_ms", "locks.consumer", "locks.first", "locks.last")
     owners = rows(columns, "owners.sequence", "owners.consumer")
     newest = rows(columns, "newest.sequence", "newest.above")

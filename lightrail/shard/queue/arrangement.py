@@ -8,6 +8,7 @@ from dataclasses import replace
 from heapq import heapify, heappush
 from typing import Any, Final
 
+from lightrail.model.attempts import failures, waits_until_ms
 from lightrail.shard.queue import reserved
 from lightrail.shard.queue.commands import (
     Open,
@@ -32,6 +33,7 @@ from lightrail.shard.queue.merging import (
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ready import Ready, rejoined
+from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
 from lightrail.shard.queue.special import Special
 
@@ -72,9 +74,11 @@ class Arrangement:
         if command.joins and (special is None or not special.singles):
             # Joined messages share the earliest time of arrival, but delays need the time of each message.
             runs = join_neighbours(runs)
+        if not command.is_copy:
+            runs = [_bounded(run, contents.policy, now_ms) for run in runs]
         for run in merge_evicted(runs, {}):
             contents.counters.restored += run.count
-            if run.is_deferred and not command.is_copy:
+            if run.is_aside and not command.is_copy:
                 contents.set_aside(run)
                 continue
             contents.ready.add(run)
@@ -103,9 +107,9 @@ class Arrangement:
                 active = consumer
             for run in consumer.in_flight.runs:
                 deliveries.take_over(run)
-        self._set_aside()
         contents.locks.heap = list(command.locks)
         heapify(contents.locks.heap)
+        self._set_all_aside(command.policy, now_ms)
         deliveries.seen_to = command.seen_to
         self._know(command.ids)
         self._joining.begin(contents.next_sequence)
@@ -114,15 +118,25 @@ class Arrangement:
             contents.consumers.activate(active)
         contents.deadlines.thin(contents.expiring())
 
-    def _set_aside(self) -> None:
-        """Moves deferred messages out of the line of a copy."""
+    def _set_all_aside(self, policy: Policy, now_ms: int) -> None:
+        """Moves deferred and waiting messages out of the line of a copy."""
         ready = self._contents.ready
-        waiting = ready.waiting()
-        deferred = [run for run in waiting if run.is_deferred]
-        if deferred:
-            ready.swap(ready.head, len(ready.runs), [run for run in waiting if not run.is_deferred])
-            for run in deferred:
-                self._contents.set_aside(run)
+        runs = ready.waiting()
+        if any(run.is_aside for run in runs):
+            runs = [_bounded(run, policy, now_ms) for run in runs]
+            ready.swap(ready.head, len(ready.runs), [run for run in runs if not run.is_aside])
+            for run in runs:
+                if run.is_aside:
+                    self._contents.set_aside(run)
+
+    def _wait_anew(self, policy: Policy, now_ms: int) -> None:
+        """Lets no message wait longer than another policy says, from now on."""
+        contents = self._contents
+        for run in [] if contents.retries is None else contents.retries.everything():
+            contents.deliveries.leave(run)
+            bounded = _bounded(run, policy, now_ms)
+            # The end of a lock makes it ready, in this turn's work.
+            contents.set_aside(bounded if bounded.waits else run.until(now_ms))
 
     def _know(self, ids: Sequence[tuple[int, bytes]]) -> None:
         if ids:
@@ -142,6 +156,8 @@ class Arrangement:
         if self._name.endswith(DEAD_LETTER_SUFFIX):
             policy = replace(policy, dead_letter=False)
         before, contents.policy = contents.policy, policy
+        if policy.retries != before.retries:
+            self._wait_anew(policy, now_ms)
         if past is not None or policy.arrangement != before.arrangement:
             self._arrange(policy, now_ms, past)
         for consumer in contents.consumers.follow(policy):
@@ -220,6 +236,15 @@ class Arrangement:
         """Whether messages may be ready that no consumer can get, whatever its credit."""
         contents = self._contents
         return bool(self._selecting or contents.policy.groups or contents.ready.barred_runs)
+
+
+def _bounded(run: Run, policy: Policy, now_ms: int) -> Run:
+    """The same messages; waiting ones wait no longer than the policy says, counted from now, and not at all
+    if their time has come."""
+    if not run.waits:
+        return run
+    until_ms = min(waits_until_ms(run.attempts), now_ms + policy.retry_ms(failures(run.attempts)))
+    return run.until(until_ms if until_ms > now_ms else 0)
 
 
 def _no_fields(path: str) -> Callable[[bytes], Any]:

@@ -1,4 +1,6 @@
-"""Aside: the deferred messages of one queue, which are delivered only to requests with their sequences.
+"""Aside: messages of one queue that are set aside for no consumer, such as the deferred ones.
+
+Deferred messages are delivered only to requests with their sequences.
 
 A receiver defers a message by its outcome. From then on the bit `DEFERRED` is in its attempts, also after a
 restart, a move, or a failed delivery, so that the message returns here and not to the ready ones.

@@ -132,6 +132,7 @@ class Consumers:
         "draining",
         "exclusive",
         "passed_over",
+        "retries",
         "rings",
         "single_active",
         "states",
@@ -146,6 +147,8 @@ class Consumers:
         """The internal consumer of deliveries that wait for their outcome (deferred.py)."""
         self.aside: Consumer | None = None
         """The internal consumer of deferred messages (aside.py)."""
+        self.retries: Consumer | None = None
+        """The internal consumer of messages that wait after a failed delivery (retries.py)."""
         self.states: Consumer | None = None
         """The internal consumer of states (states.py)."""
         self.single_active = False
@@ -168,6 +171,8 @@ class Consumers:
             yield self.deferred
         if self.aside is not None:
             yield self.aside
+        if self.retries is not None:
+            yield self.retries
         if self.states is not None:
             yield self.states
 

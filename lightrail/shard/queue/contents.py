@@ -1,7 +1,7 @@
 """Contents: the messages of one queue, their places, and their numbers.
 
-They are ready, delayed, deferred, or in flight at a consumer; in memory or on disk. Messages enter in
-machine.py, and leave in outcomes.py and removals.py.
+They are ready, delayed, waiting, deferred, or in flight at a consumer; in memory or on disk. Messages enter
+in machine.py, and leave in outcomes.py and removals.py.
 """
 
 from bisect import bisect_right
@@ -10,6 +10,7 @@ from heapq import merge
 from typing import Final
 
 from lightrail.model import limits
+from lightrail.model.attempts import waits_until_ms
 from lightrail.shard.queue.aside import NOBODY_WITH_STATES, Aside
 from lightrail.shard.queue.commands import Peek
 from lightrail.shard.queue.consumers import Consumers
@@ -24,6 +25,7 @@ from lightrail.shard.queue.line import Line
 from lightrail.shard.queue.locks import Locks
 from lightrail.shard.queue.policy import PLAIN
 from lightrail.shard.queue.ready import Ready, one_run, rejoined
+from lightrail.shard.queue.retries import Retries
 from lightrail.shard.queue.runs import Location, Run
 from lightrail.shard.queue.special import Special
 from lightrail.shard.queue.work import Work
@@ -48,6 +50,7 @@ class Contents:
         "next_sequence",
         "policy",
         "ready",
+        "retries",
         "special",
         "states",
         "work",
@@ -73,6 +76,9 @@ class Contents:
         """Deferred messages; the sums of `deliveries` count them."""
         self.states = Aside(NOBODY_WITH_STATES)
         """States of sessions; the sums of `deliveries` count them."""
+        self.retries: Retries | None = None
+        """Messages that wait after a failed delivery; the sums of `deliveries` count them. None before the
+        first."""
         self.duplicates: Duplicates | None = None
         """The message-ids of the window of duplicates, if the policy has one."""
         self.special: Special | None = None
@@ -85,12 +91,28 @@ class Contents:
         return self.ready.waiting() if self.special is None else self.special.waiting()
 
     def expiring(self) -> list[Run]:
-        """All messages that may expire: ready, delayed and deferred ones."""
-        return [*self.waiting(), *self.aside]
+        """All messages that may expire: ready, delayed, waiting and deferred ones."""
+        return [*self.waiting(), *(run for each in self.set_apart for run in each)]
+
+    @property
+    def set_apart(self) -> tuple[Aside, ...]:
+        """Messages of the queue that are set aside: deferred and waiting ones."""
+        return (self.aside,) if self.retries is None else (self.aside, self.retries)
+
+    @property
+    def lowest_apart(self) -> int | None:
+        """The lowest sequence of `set_apart`; None if there is none."""
+        lowest = [each.lowest for each in self.set_apart] if self.aside.count or self.retries else []
+        return min((each for each in lowest if each is not None), default=None)
 
     def set_aside(self, run: Run) -> None:
-        """Adds deferred messages, or states, that are in no line."""
-        if run.is_state:
+        """Adds deferred or waiting messages, or states, that are in no line."""
+        if run.waits:
+            retries = self.retries = Retries() if self.retries is None else self.retries
+            retries.add(run)
+            self.consumers.retries = retries.consumer
+            self.locks.add(retries.consumer, run.sequence, run.end, waits_until_ms(run.attempts))
+        elif run.is_state:
             self.states.add(run)
             self.consumers.states = self.states.consumer
         else:
@@ -124,33 +146,35 @@ class Contents:
             yield from consumer.in_flight.runs[consumer.in_flight.head :]
 
     def peek(self, command: Peek) -> Peeked:
-        """Some messages that are ready, delayed or deferred, by sequence."""
+        """Some messages that are ready, delayed, waiting or deferred, by sequence."""
         found: list[Run] = []
         states: list[State] = []
         wanted = command.count
         lines = [_from(self.ready, command.from_sequence, State.READY)]
         if self.special is not None and self.special.delays is not None:
             lines.append(_from(self.special.delays.line, command.from_sequence, State.DELAYED))
-        if self.aside.count:
-            lines.append(_from(self.aside.consumer.in_flight, command.from_sequence, State.DEFERRED))
-        for run, state in merge(*lines, key=lambda each: each[0].sequence):
+        for apart, state in zip(self.set_apart, (State.DEFERRED, State.DELAYED), strict=False):
+            lines.append(_from(apart.consumer.in_flight, command.from_sequence, state))
+        for run, its_state in merge(*lines, key=lambda each: each[0].sequence):
             if wanted <= 0:
                 break
             skipped = max(command.from_sequence - run.sequence, 0)
             run = run.cut(skipped, min(run.count, skipped + wanted))
             wanted -= run.count
-            if found and states[-1] is state and one_run(found[-1], run):
+            if found and states[-1] is its_state and one_run(found[-1], run):
                 before = found[-1]
                 found[-1] = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
             else:
                 found.append(run)
-                states.append(state)
+                states.append(its_state)
         return Peeked(found, states)
 
     def due_ms(self, run: Run) -> int | None:
-        """The due time of a delayed message in memory, in milliseconds since the epoch; None if it is not
-        delayed.
+        """The due time of a delayed or waiting message in memory, in milliseconds since the epoch; None if it
+        is neither.
         """
+        if self.retries and (found := self.retries.consumer.in_flight.between(run.sequence, run.end)):
+            return waits_until_ms(found[0].attempts)
         special = self.special
         if special is None or special.delays is None or not special.delays.line.has(run.sequence):
             return None
@@ -214,7 +238,7 @@ class Contents:
 
     @property
     def held(self) -> int:
-        """Number of messages that count against the bounds: ready, delayed, in flight and deferred."""
+        """Number of messages that count against the bounds: ready, delayed, in flight and set apart."""
         return self.ready.count + self.deliveries.count + self.delayed.count
 
     @property
@@ -237,7 +261,12 @@ class Contents:
     @property
     def in_flight_count(self) -> int:
         """Number of messages that are delivered and not settled."""
-        return self.deliveries.count - self.aside.count - self.states.count
+        return self.deliveries.count - self.aside.count - self.states.count - self.retries_count
+
+    @property
+    def retries_count(self) -> int:
+        """Number of messages that wait after a failed delivery."""
+        return 0 if self.retries is None else self.retries.count
 
     @property
     def in_flight_bytes(self) -> int:
@@ -263,8 +292,8 @@ class Contents:
                 size += special.batch_bytes
             else:
                 size += limits.RUN_BYTES * (len(ready) - ready.evicted_runs)
-        if self.aside.count and (special is None or not special.singles):
-            index += limits.RUN_ON_DISK_BYTES * len(self.aside)
+        if (self.aside.count or self.retries) and (special is None or not special.singles):
+            index += limits.RUN_ON_DISK_BYTES * sum(map(len, self.set_apart))
         for heap in (self.deadlines.heap, self.locks.heap):
             if heap and len(heap) > limits.STALE_ENTRIES_MIN:
                 index += limits.TIMED_BYTES * len(heap)
@@ -298,7 +327,7 @@ class Contents:
             self.ready.bytes + self.in_flight_bytes + self.delayed.bytes,
             self.resident_message_bytes,
             len(self.consumers.by_id),
-            self.delayed.count,
+            self.delayed.count + self.retries_count,
             self.aside.count,
         )
 

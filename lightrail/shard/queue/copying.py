@@ -187,5 +187,5 @@ def _consumer(holder: Holder, deliveries: list[tuple[int, Run]]) -> Consumer:
     consumer.cursor = holder.cursor
     consumer.departed = holder.departed
     for number, run in deliveries:
-        consumer.in_flight.append(number, run)
+        consumer.in_flight.append(number, run.until(0) if run.waits else run)
     return consumer

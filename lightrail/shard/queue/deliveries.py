@@ -114,6 +114,13 @@ class Deliveries:
         self.count -= run.count
         self.bytes -= run.size
 
+    def leave(self, run: Run) -> None:
+        """Subtracts a run in flight at an internal consumer, which ends that."""
+        if run.batch.data is None:
+            self.returns(run)
+        self.count -= run.count
+        self.bytes -= run.size
+
     def returns(self, run: Run) -> None:
         """Subtracts a run from the sums of deliveries that are only on disk."""
         self.evicted_count -= run.count

@@ -32,7 +32,7 @@ def check(machine: Machine) -> None:
 def _check_conservation(contents: Contents) -> None:
     counters = contents.counters
     present = contents.ready.count + contents.delayed_count + contents.in_flight_count
-    present += contents.aside.count + contents.states.count
+    present += contents.aside.count + contents.states.count + contents.retries_count
     assert counters.arrived == present + counters.left, (
         f"{counters.arrived} arrived, but {present} are present and {counters.left} left: {counters}"
     )
@@ -101,18 +101,21 @@ def _check_consumers(contents: Contents) -> None:
         assert isinstance(consumer, Reservation) or (
             contents.locks.by_key[consumer.options.lock_key] is consumer
         )
-    assert contents.aside.count == sum(run.count for run in contents.aside)
+    for apart in contents.set_apart:
+        assert apart.count == sum(run.count for run in apart)
+        _check_line(apart.consumer.in_flight)
+    assert contents.retries is None or consumers.retries is contents.retries.consumer
+    assert all(run.waits and not run.is_deferred for run in contents.retries or ())
     assert all(run.is_deferred and not run.is_state for run in contents.aside)
     assert contents.states.count == sum(run.count for run in contents.states)
     assert all(run.is_state for run in contents.states)
     assert consumers.states is contents.states.consumer or not contents.states.count
     assert consumers.aside is contents.aside.consumer or not contents.aside.count
-    _check_line(contents.aside.consumer.in_flight)
     count += sum(run.count for run in contents.deferred)
     size += sum(run.size for run in contents.deferred)
     assert contents.in_flight_count == count
-    count += contents.aside.count + contents.states.count
-    size += sum(run.size for run in (*contents.aside, *contents.states))
+    count += contents.aside.count + contents.states.count + contents.retries_count
+    size += sum(run.size for run in (*contents.aside, *contents.states, *(contents.retries or ())))
     assert contents.in_flight_bytes == size
     for consumer in consumers:
         for run in consumer.in_flight.runs[consumer.in_flight.head :]:
@@ -163,7 +166,7 @@ def _check_locked_once(contents: Contents) -> None:
 
 
 def _check_deadlines(contents: Contents) -> None:
-    assert not any(run.is_deferred for run in contents.waiting()), "a deferred message waits for a consumer"
+    assert not any(run.is_aside for run in contents.waiting()), "a message is ready that is set aside"
     for run in contents.expiring():
         expires_at_ms = run.batch.expires_at_ms
         if expires_at_ms is None or run.sequence in contents.eviction.fetching:
@@ -224,7 +227,8 @@ def _check_locks(contents: Contents) -> None:
         ranges = sorted((first, last) for _, identity, first, last in heap if identity == consumer.id)
         line = consumer.in_flight
         for key, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
-            for number in range(key, key + run.count) if consumer.lock_ms else ():
+            is_locked = consumer.lock_ms or consumer is contents.consumers.retries
+            for number in range(key, key + run.count) if is_locked else ():
                 assert any(first <= number < last for first, last in ranges), f"{number} is locked for ever"
 
 

@@ -81,6 +81,11 @@ class Loading:
         """Whether a message will be read later."""
         return self.is_active and sequence >= self.read_to
 
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether the order has the messages in flight; those that waited are read before them."""
+        return not self.is_active or self.read_to >= _EVERYTHING
+
     def begin(self, past: Past, now_ms: int) -> None:
         """Puts the messages of the ready line, which are in no order, into it; those in memory at once."""
         self._past = past

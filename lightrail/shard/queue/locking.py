@@ -43,7 +43,7 @@ class Locking:
         """Applies a command; the caller has ended expired locks."""
         match command:
             case SettleLocked():
-                self._settle_locked(command, effects)
+                self._settle_locked(command, now_ms, effects)
             case RenewLock():
                 locks = self._contents.locks
                 until_ms = locks.renew(command.key, command.number, command.sequence, now_ms)
@@ -61,29 +61,29 @@ class Locking:
                 locked = None if sessions is None else sessions.renew(command.consumer, lock_ms, now_ms)
                 effects.append(SessionRenewed(locked))
             case SettleDeliveries():
-                self._settle_deliveries(command, effects)
+                self._settle_deliveries(command, now_ms, effects)
             case SetState():
                 self.states.apply(command, effects)
             case LockDeferred():
                 self._lock_deferred(command, now_ms, effects)
 
-    def _settle_locked(self, command: SettleLocked, effects: list[Effect]) -> None:
+    def _settle_locked(self, command: SettleLocked, now_ms: int, effects: list[Effect]) -> None:
         locks = self._contents.locks
         consumer = locks.holder(command.key, command.number, command.sequence)
         if consumer is not None:
             runs = consumer.in_flight.take(command.number, command.number + 1)
-            self._outcomes.settle(consumer, runs, command.outcome, effects)
+            self._outcomes.settle(consumer, runs, command.outcome, now_ms, effects)
             locks.settled(consumer)
         effects.append(LockAnswer(consumer is not None, 0))
 
-    def _settle_deliveries(self, command: SettleDeliveries, effects: list[Effect]) -> None:
+    def _settle_deliveries(self, command: SettleDeliveries, now_ms: int, effects: list[Effect]) -> None:
         consumer = self._contents.consumers.by_id.get(command.consumer)
         found = [False] * len(command.numbers)
         if consumer is not None:
             for index, number in enumerate(command.numbers):
                 if runs := consumer.in_flight.take(number, number + 1):
                     found[index] = True
-                    self._outcomes.settle(consumer, runs, command.outcome, effects)
+                    self._outcomes.settle(consumer, runs, command.outcome, now_ms, effects)
         effects.append(SettledDeliveries(found))
 
     def _lock_deferred(self, command: LockDeferred, now_ms: int, effects: list[Effect]) -> None:

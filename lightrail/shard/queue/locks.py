@@ -179,7 +179,11 @@ class Locks:
     # --- stale entries ---------------------------------------------------------------------------------
 
     def _find(self, identity: int) -> Consumer | None:
-        return self._consumers.by_id.get(identity) or self._consumers.departed.get(identity)
+        consumers = self._consumers
+        found = consumers.by_id.get(identity) or consumers.departed.get(identity)
+        if found is None and consumers.retries is not None and consumers.retries.id == identity:
+            found = consumers.retries
+        return found
 
     def _held(self, entry: tuple[int, int, int, int]) -> bool:
         """Whether any delivery of an entry is still in flight."""

@@ -37,10 +37,11 @@ from lightrail.shard.queue.commands import (
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.effects import Effect, Fetch, Purged, Reason, SessionLost, Stored
+from lightrail.shard.queue.endings import fails_oldest, outcome_of_rest
 from lightrail.shard.queue.joining import Joining
 from lightrail.shard.queue.keys import Look
 from lightrail.shard.queue.locking import LockCommand, Locking, SessionCommand
-from lightrail.shard.queue.outcomes import Annotate, Outcomes, fails_oldest, is_much, outcome_of_rest
+from lightrail.shard.queue.outcomes import Annotate, Outcomes, is_much
 from lightrail.shard.queue.policy import PLAIN, Policy
 from lightrail.shard.queue.removals import Removals, removed
 from lightrail.shard.queue.reserved import ReservedCommand
@@ -86,7 +87,7 @@ class Machine:
     def apply(self, command: Command, now_ms: int) -> list[Effect]:
         """Changes the state by one command; messages are delivered by `dispatch` only."""
         if isinstance(command, Settle):
-            return self._settle(command)
+            return self._settle(command, now_ms)
         if isinstance(command, Enqueue):
             return self._enqueue(command, now_ms)
         effects: list[Effect] = []
@@ -99,7 +100,7 @@ class Machine:
             case Attach():
                 self._attach(command, effects)
             case Detach():
-                self._detach(command, effects)
+                self._detach(command, now_ms, effects)
             case Suspend():
                 self.contents.consumers.suspend(command.consumer)
             case Resume():
@@ -111,7 +112,7 @@ class Machine:
             case _ if isinstance(command, ReservedCommand):
                 found = reserved.apply(self.contents, command, now_ms)
                 if found is not None:
-                    self.outcomes.settle(*found, effects)
+                    self.outcomes.settle(*found, now_ms, effects)
             case _ if isinstance(command, SessionCommand):
                 self.locking.apply(command, now_ms, effects)
             case _ if isinstance(command, LockCommand):
@@ -127,11 +128,11 @@ class Machine:
                 self._arrangement.restore(command, now_ms)
             case Change():
                 self._arrangement.follow(command.policy, now_ms)
-                self._end_sessions(effects)
+                self._end_sessions(now_ms, effects)
                 self._trim(effects)
             case Open():
                 self._arrangement.open(command, now_ms)
-                self._end_sessions(effects)
+                self._end_sessions(now_ms, effects)
                 self._trim(effects)
         return effects
 
@@ -156,12 +157,12 @@ class Machine:
             self._removals.trim(effects)
         return effects
 
-    def _settle(self, command: Settle) -> list[Effect]:
+    def _settle(self, command: Settle, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
         consumer = self.contents.consumers.by_id.get(command.consumer)
         if consumer is not None:
             runs = consumer.in_flight.take(command.first, command.last)
-            self.outcomes.settle(consumer, runs, command.outcome, effects)
+            self.outcomes.settle(consumer, runs, command.outcome, now_ms, effects)
         return effects
 
     def _attach(self, command: Attach, effects: list[Effect]) -> None:
@@ -181,46 +182,46 @@ class Machine:
         if options.lock_key:
             contents.locks.attached(consumer)
 
-    def _detach(self, command: Detach, effects: list[Effect]) -> None:
+    def _detach(self, command: Detach, now_ms: int, effects: list[Effect]) -> None:
         contents = self.contents
         consumer = contents.consumers.detach(command.consumer)
         if consumer is None:
             return
         if not contents.locks.detached(consumer):
-            self._return(consumer, command.ending, effects)
+            self._return(consumer, command.ending, now_ms, effects)
         if contents.deliveries.order is not None:
             self._arrangement.detached(consumer, contents.deliveries.order)
 
-    def _return(self, consumer: Consumer, ending: Ending, effects: list[Effect]) -> None:
+    def _return(self, consumer: Consumer, ending: Ending, now_ms: int, effects: list[Effect]) -> None:
         """Returns the deliveries of a detached consumer."""
         line = consumer.in_flight
         if len(line) and fails_oldest(consumer.options.default_outcome, ending):
             oldest = line.keys[line.head]
-            self.outcomes.settle(consumer, line.take(oldest, oldest + 1), FAILED, effects)
+            self.outcomes.settle(consumer, line.take(oldest, oldest + 1), FAILED, now_ms, effects)
         outcome = outcome_of_rest(consumer.options.default_outcome, ending)
         if is_much(consumer):
             self.outcomes.return_later(consumer, outcome)
         else:
-            self.outcomes.settle(consumer, line.everything(), outcome, effects)
+            self.outcomes.settle(consumer, line.everything(), outcome, now_ms, effects)
 
-    def _lose_session(self, identity: int, ending: Ending, effects: list[Effect]) -> None:
-        self._detach(Detach(identity, ending), effects)
+    def _lose_session(self, identity: int, ending: Ending, now_ms: int, effects: list[Effect]) -> None:
+        self._detach(Detach(identity, ending), now_ms, effects)
         effects.append(SessionLost(identity))
 
-    def _end_sessions(self, effects: list[Effect]) -> None:
+    def _end_sessions(self, now_ms: int, effects: list[Effect]) -> None:
         """Detaches the consumers of sessions if the queue has no groups any more."""
         if not self.contents.policy.groups:
             for consumer in list(self.contents.consumers.by_id.values()):
                 if consumer.options.is_session:
-                    self._lose_session(consumer.id, Ending.BY_BROKER, effects)
+                    self._lose_session(consumer.id, Ending.BY_BROKER, now_ms, effects)
 
     def _purge(self, effects: list[Effect]) -> None:
         contents = self.contents
         contents.counters.purged += contents.ready.count + contents.delayed_count
         purged = contents.ready.clear() if contents.special is None else contents.special.clear()
-        if contents.aside.count:
-            contents.counters.purged += contents.aside.count
-            purged += self._removals.take_aside()
+        for apart in contents.set_apart:
+            contents.counters.purged += apart.count
+            purged += self._removals.take_apart(apart)
         if len(purged) > limits.PURGED_AT_ONCE:
             effects.append(Purged(purged))
         else:
@@ -266,7 +267,7 @@ class Machine:
         contents = self.contents
         deadlines = contents.deadlines
         for consumer, first, last in contents.locks.due(now_ms, contents.work):
-            self.outcomes.unlock(consumer, first, last, effects)
+            self.outcomes.unlock(consumer, first, last, now_ms, effects)
         for run in contents.eviction.retry(now_ms):
             deadlines.add(run)
         if len(contents.deferred):
@@ -282,8 +283,9 @@ class Machine:
             self._removals.expire(contents.ready, first, last, now_ms, effects)
             if special is not None and special.delays is not None:
                 self._removals.expire(special.delays.line, first, last, now_ms, effects)
-            if contents.aside.count:
-                self._removals.expire_aside(first, last, now_ms, effects)
+            if contents.aside.count or contents.retries:
+                for apart in contents.set_apart:
+                    self._removals.expire_apart(apart, first, last, now_ms, effects)
         self._forget_deadlines(now_ms)
 
     def _forget_deadlines(self, now_ms: int) -> None:
@@ -293,11 +295,11 @@ class Machine:
         if contents.special is None:
             ready = contents.ready
             first = ready.runs[ready.head].sequence if ready.count else contents.next_sequence
-            if (aside := contents.aside.lowest) is not None:
-                first = min(first, aside)
+            if (lowest := contents.lowest_apart) is not None:
+                first = min(first, lowest)
             deadlines.forget_before(first, now_ms)
         if len(deadlines.heap) > limits.STALE_ENTRIES_MIN and deadlines.crowded(
-            len(contents.ready) + len(contents.delayed) + len(contents.aside)
+            len(contents.ready) + len(contents.delayed) + sum(map(len, contents.set_apart))
         ):
             deadlines.thin(contents.expiring())
 
@@ -327,13 +329,13 @@ class Machine:
             special.prepare(now_ms, effects)
             if special.sessions is not None:
                 for identity in special.sessions.go_on(contents.policy.lock_ms or 0, now_ms, effects):
-                    self._lose_session(identity, Ending.FAILED, effects)
+                    self._lose_session(identity, Ending.FAILED, now_ms, effects)
                 self.locking.states.settle_outdated(effects)
             # Messages that are no longer delayed may be discarded now.
             self._trim(effects)
         returning = self.outcomes.returning
         if returning:
-            self.outcomes.go_on(effects)
+            self.outcomes.go_on(now_ms, effects)
         elif self._removals.is_over:
             self._removals.trim(effects)
         if contents.work.left <= 0 and (returning or self._is_late(now_ms)):
@@ -360,7 +362,7 @@ class Machine:
         deliveries = contents.deliveries
         missing = False
         if len(contents.deferred):
-            missing = self.outcomes.resume(command, effects)
+            missing = self.outcomes.resume(command, now_ms, effects)
         special = contents.special
         if special is not None and special.loading.is_active and deliveries.evicted_count:
             unread, again = special.loading.learn(command)

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from lightrail.model import limits
 from lightrail.model.attempts import DEFERRED, failures
-from lightrail.model.ending import Ending
 from lightrail.shard.queue import bounds
-from lightrail.shard.queue.commands import FAILED, RELEASED, Fetched, Outcome, OutcomeKind
+from lightrail.shard.queue.commands import FAILED, Fetched, Outcome, OutcomeKind
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.effects import (
@@ -25,6 +24,7 @@ from lightrail.shard.queue.effects import (
 )
 from lightrail.shard.queue.fetched import gaps_of
 from lightrail.shard.queue.removals import Removals, removed
+from lightrail.shard.queue.retries import ready_again
 from lightrail.shard.queue.runs import Run, batch_of
 from lightrail.shard.queue.work import RUN
 
@@ -55,7 +55,9 @@ class Outcomes:
 
     # --- delivered messages -----------------------------------------------------------------------------
 
-    def settle(self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]) -> None:
+    def settle(
+        self, consumer: Consumer, runs: list[Run], outcome: Outcome, now_ms: int, effects: list[Effect]
+    ) -> None:
         """Applies an outcome to runs that were removed from flight."""
         contents = self._contents
         deliveries, counters = contents.deliveries, contents.counters
@@ -93,7 +95,7 @@ class Outcomes:
                     effects.append(Released(runs))
             case _:
                 self._contents.counters.modified += sum(run.count for run in runs)
-                self._modify(consumer, runs, outcome, effects)
+                self._modify(consumer, runs, outcome, now_ms, effects)
         if self._contents.policy.guarded:
             self._removals.trim(effects)
 
@@ -140,7 +142,7 @@ class Outcomes:
         fails = outcome.kind == OutcomeKind.MODIFIED and outcome.delivery_failed
         return fails and 0 < policy.max_delivery_count <= failures(run.attempts) + 1
 
-    def resume(self, answer: Fetched, effects: list[Effect]) -> bool:
+    def resume(self, answer: Fetched, now_ms: int, effects: list[Effect]) -> bool:
         """Applies the outcome to fetched deliveries; returns whether some have to be fetched again."""
         found, missing = self._contents.deferred.fill(answer)
         for consumer, holder, outcome, unlocked, run, pieces in found:
@@ -158,11 +160,11 @@ class Outcomes:
                 self._contents.counters.lost += gone.count
                 effects.append(removed(gone, Reason.LOST))
             if unlocked:
-                self._fail(consumer, pieces, effects)
-            elif consumer is self._contents.aside.consumer:
+                self._fail(consumer, pieces, now_ms, effects)
+            elif any(consumer is apart.consumer for apart in self._contents.set_apart):
                 self._removals.expire_deferred(pieces, effects)
             else:
-                self.settle(consumer, pieces, outcome, effects)
+                self.settle(consumer, pieces, outcome, now_ms, effects)
         if not len(self._contents.deferred):
             self._contents.consumers.deferred = None
         return missing
@@ -176,7 +178,7 @@ class Outcomes:
         self._contents.consumers.departed[consumer.id] = consumer
         self.returning.append(consumer)
 
-    def go_on(self, effects: list[Effect]) -> None:
+    def go_on(self, now_ms: int, effects: list[Effect]) -> None:
         """Settles some of the deliveries of detached consumers, in their order."""
         while self.returning and self._contents.work.left > 0:
             consumer = self.returning[0]
@@ -187,21 +189,24 @@ class Outcomes:
                 last = min(last, line.keys[line.head] + limits.RETURNED_AT_ONCE)
                 runs = line.take(line.keys[line.head], last)
                 self._contents.work.left -= 2 * RUN * len(runs)
-                self.settle(consumer, runs, consumer.options.default_outcome, effects)
+                self.settle(consumer, runs, consumer.options.default_outcome, now_ms, effects)
             if not len(consumer.in_flight):
                 self.returning.pop(0)
                 self._contents.consumers.departed.pop(consumer.id, None)
 
     # --- back to the queue --------------------------------------------------------------------------------
 
-    def _modify(self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]) -> None:
+    def _modify(
+        self, consumer: Consumer, runs: list[Run], outcome: Outcome, now_ms: int, effects: list[Effect]
+    ) -> None:
         if self._contents.deliveries.order is not None:
             # Callers without an outcome of the consumer have not called it; a second call has no effect.
             self._contents.deliveries.order.settling(consumer, runs)
         returned: list[Run] = []
         back: list[Run] = []
-        count_max = self._contents.policy.max_delivery_count if self._contents.policy.dead_letter else 0
-        captured = self._contents.policy.captured
+        policy = self._contents.policy
+        count_max = policy.max_delivery_count if policy.dead_letter else 0
+        captured = policy.captured
         room = self._room_to_grow(runs) if outcome.annotations else 0
         for run in runs:
             attempts = run.attempts + outcome.delivery_failed | DEFERRED * outcome.defers
@@ -215,26 +220,28 @@ class Outcomes:
                 self._removals.discard(changed, Reason.MAX_DELIVERY_COUNT, effects, last)
                 continue
             rewritten = self._rewrite(changed, outcome.annotations, room) if outcome.annotations else None
+            staying = [changed]
             if rewritten is not None:
                 changed = rewritten
                 room -= changed.size - run.size
                 effects.append(Replaced(changed, run))
-                if captured:
-                    returned.append(changed)
-                back += self._put_off(changed)
-                continue
-            if captured or attempts != run.attempts:
+                staying = self._put_off(changed, now_ms)
+            if outcome.delivery_failed and policy.retry_delay_ms and not changed.is_deferred:
+                until_ms = now_ms + policy.retry_ms(failures(attempts))
+                staying = [piece.until(until_ms) for piece in staying]
+                returned += staying
+            elif captured or (rewritten is None and attempts != run.attempts):
                 returned.append(changed)
-            back.append(changed)
+            back += staying
         self._give_back_all(back)
         if returned:
             effects.append(Returned(returned))
 
-    def _put_off(self, run: Run) -> list[Run]:
+    def _put_off(self, run: Run, now_ms: int) -> list[Run]:
         """Delays messages whose new annotations require it; returns the others."""
         if self._contents.special is None or run.is_deferred:
             return [run]
-        ready = self._contents.special.put_off(run)
+        ready = self._contents.special.put_off(run, now_ms)
         if run.batch.expires_at_ms is not None and sum(each.count for each in ready) < run.count:
             self._contents.deadlines.add(run)
         return ready
@@ -280,8 +287,10 @@ class Outcomes:
 
     def _give_back(self, run: Run) -> None:
         """Makes a run ready again, at its position by sequence, or sets it aside."""
-        if run.is_deferred:
+        if run.is_aside:
             self._contents.set_aside(run)
+            if run.waits and self._contents.special is not None and self._contents.retries is not None:
+                self._contents.special.hold_group(self._contents.retries.consumer, run)
             return
         if self._contents.special is not None:
             self._contents.special.give_back(run)
@@ -305,7 +314,7 @@ class Outcomes:
             return
         in_memory: list[Run] = []
         for run in runs:
-            if run.batch.data is None or run.is_deferred:
+            if run.batch.data is None or run.is_aside:
                 # It joins its neighbours on disk; few are left, as those in flight were joined before.
                 self._give_back(run)
             else:
@@ -326,16 +335,35 @@ class Outcomes:
         if self._contents.consumers.passed_over:
             self._contents.consumers.look_again(runs[0].sequence)
 
-    def unlock(self, consumer: Consumer, first: int, last: int, effects: list[Effect]) -> None:
-        """Ends deliveries whose locks expired: each counts as a failed delivery."""
+    def unlock(self, consumer: Consumer, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
+        """Ends deliveries whose locks expired: each counts as a failed delivery; or the wait after one."""
+        if consumer is self._contents.consumers.retries:
+            self._end_wait(first, last, now_ms, effects)
+            return
         runs = consumer.in_flight.take(first, last)
         self._contents.work.left -= 4 * RUN * (len(runs) + 1)
         if self._contents.deliveries.evicted_count:
             runs = self._settle_evicted(consumer, runs, FAILED, effects, unlocked=True)
-        self._fail(consumer, runs, effects)
+        self._fail(consumer, runs, now_ms, effects)
         self._contents.locks.settled(consumer)
 
-    def _fail(self, consumer: Consumer, runs: list[Run], effects: list[Effect]) -> None:
+    def _end_wait(self, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
+        """Makes messages ready that have waited after a failed delivery."""
+        contents = self._contents
+        deliveries, special, retries = contents.deliveries, contents.special, contents.retries
+        assert retries is not None, "only waiting messages are locked for this consumer"
+        runs = retries.take_ended(first, last, now_ms)
+        contents.work.left -= 4 * RUN * (len(runs) + 1)
+        for run in runs:
+            deliveries.leave(run)
+        if deliveries.order is not None:
+            deliveries.order.settling(retries.consumer, runs)
+        singles = special is not None and special.singles
+        self._give_back_all([piece for run in runs for piece in ready_again(run, singles=singles)])
+        if contents.policy.guarded:
+            self._removals.trim(effects)
+
+    def _fail(self, consumer: Consumer, runs: list[Run], now_ms: int, effects: list[Effect]) -> None:
         """Returns runs whose lock expired."""
         if self._contents.deliveries.order is not None:
             self._contents.deliveries.order.settling(consumer, runs)
@@ -343,29 +371,9 @@ class Outcomes:
             self._contents.deliveries.count -= run.count
             self._contents.deliveries.bytes -= run.size
             self._contents.counters.locks_expired += run.count
-        self._modify(consumer, runs, FAILED, effects)
+        self._modify(consumer, runs, FAILED, now_ms, effects)
         if self._contents.policy.guarded:
             self._removals.trim(effects)
-
-
-def outcome_of_rest(default: Outcome, ending: Ending) -> Outcome:
-    """The outcome of the deliveries of a consumer that has ended; not of the oldest one of a failed client.
-
-    Args:
-        default: the default-outcome of the source.
-    """
-    has_decided = ending is Ending.BY_CLIENT and default.kind <= OutcomeKind.REJECTED
-    return default if has_decided else RELEASED
-
-
-def fails_oldest(default: Outcome, ending: Ending) -> bool:
-    """Whether the oldest delivery of a consumer that has ended counts as failed (ADR 5).
-
-    It does not if the source names an outcome that does not count (messaging 3.5.3), as one that only looks.
-    """
-    if default.kind is OutcomeKind.MODIFIED:
-        return ending is Ending.FAILED and default.delivery_failed
-    return ending is Ending.FAILED and default.kind is not OutcomeKind.RELEASED
 
 
 def is_much(consumer: Consumer) -> bool:

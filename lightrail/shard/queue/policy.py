@@ -26,6 +26,12 @@ class Policy:
     """Messages of one group-id (messaging 3.2.4) are with one consumer at a time, in order."""
     delay: bool = False
     """Whether messages may request a delay: x-opt-delivery-time, x-opt-delivery-delay."""
+    retry_delay_ms: int | None = None
+    """How long a message waits after its first failed delivery; None not at all."""
+    retry_growth: float = 1
+    """Each further wait is that many times longer."""
+    retry_delay_max_ms: int | None = None
+    """The longest wait; None for RETRY_DELAY_FACTOR_MAX times the first one."""
     max_age_ms: int | None = None
     """Time after its arrival at which a message expires, unless its time to live is shorter."""
     lock_ms: int | None = None
@@ -73,6 +79,20 @@ class Policy:
         wrong = orders.conflict(self.priorities, self.order, self.order_key, self.groups)
         if wrong is not None:
             raise ValueError(wrong)
+
+    @property
+    def retries(self) -> tuple[int | None, float, int | None]:
+        """The fields that decide how long messages wait after failed deliveries."""
+        return self.retry_delay_ms, self.retry_growth, self.retry_delay_max_ms
+
+    def retry_ms(self, failures: int) -> int:
+        """How long a message waits whose delivery has failed so often; 0 for not at all."""
+        first_ms = self.retry_delay_ms or 0
+        longest_ms = self.retry_delay_max_ms or first_ms * limits.RETRY_DELAY_FACTOR_MAX
+        try:
+            return round(min(first_ms * float(self.retry_growth) ** (failures - 1), longest_ms))
+        except OverflowError:
+            return longest_ms
 
     @property
     def reads_messages(self) -> bool:

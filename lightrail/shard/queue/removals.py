@@ -6,6 +6,7 @@ from typing import Final
 from lightrail.model import limits
 from lightrail.model.attempts import failures
 from lightrail.shard.queue import bounds
+from lightrail.shard.queue.aside import Aside
 from lightrail.shard.queue.commands import Outcome, OutcomeKind
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.effects import (
@@ -124,19 +125,20 @@ class Removals:
             contents.counters.cancelled += cancelled.count
             effects.append(removed(cancelled, Reason.CANCELLED))
 
-    # --- deferred messages ------------------------------------------------------------------------------
+    # --- deferred and waiting messages ------------------------------------------------------------------
 
-    def take_aside(self) -> list[Run]:
-        """Removes and returns all deferred messages."""
-        runs = self._contents.aside.everything()
+    def take_apart(self, apart: Aside) -> list[Run]:
+        """Removes and returns all messages of those that are set aside."""
+        runs = apart.everything()
         for run in runs:
             self._took_aside(run)
+        self._leave_group(apart, runs)
         return runs
 
-    def expire_aside(self, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
-        """Removes expired deferred messages with these sequences; see `expire`."""
+    def expire_apart(self, apart: Aside, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
+        """Removes expired messages with these sequences of those that are set aside; see `expire`."""
         contents = self._contents
-        for run in contents.aside.consumer.in_flight.between(first, last):
+        for run in apart.consumer.in_flight.between(first, last):
             if run.batch.expires_at_ms is None or run.batch.expires_at_ms > now_ms:
                 continue
             start = run.sequence
@@ -146,21 +148,22 @@ class Removals:
                     return
                 contents.work.left -= RUN
                 stop = min(run.end, start + limits.EXPIRED_AT_ONCE)
-                for piece in contents.aside.take_between(start, stop):
+                for piece in apart.take_between(start, stop):
                     if piece.batch.data is None and contents.policy.dead_letter:
-                        contents.deferred.add(contents.aside.consumer, piece, _EXPIRED, unlocked=False)
+                        contents.deferred.add(apart.consumer, piece, _EXPIRED, unlocked=False)
                         contents.consumers.deferred = contents.deferred.consumer
                     else:
                         if piece.batch.data is None:
                             contents.deliveries.returns(piece)
                         self._forget_keys(piece)
+                        self._leave_group(apart, [piece])
                         self.expire_deferred([piece], effects)
                 start = stop
         if len(contents.deferred):
             effects.extend(Fetch(run) for run in contents.deferred.wanted())
 
     def expire_deferred(self, runs: list[Run], effects: list[Effect]) -> None:
-        """Removes expired deferred messages that are no longer aside."""
+        """Removes expired deferred or waiting messages that are no longer aside."""
         contents = self._contents
         for run in runs:
             contents.deliveries.count -= run.count
@@ -168,13 +171,15 @@ class Removals:
             contents.counters.expired += run.count
             self.discard(run, Reason.EXPIRED, effects)
 
+    def _leave_group(self, apart: Aside, runs: list[Run]) -> None:
+        """Lets the groups of waiting messages go on, which have left the queue."""
+        order = self._contents.deliveries.order
+        if order is not None and apart is self._contents.retries:
+            order.settling(apart.consumer, runs)
+
     def _took_aside(self, run: Run) -> None:
-        """Subtracts deferred messages that have left the queue from the sums."""
-        deliveries = self._contents.deliveries
-        if run.batch.data is None:
-            deliveries.returns(run)
-        deliveries.count -= run.count
-        deliveries.bytes -= run.size
+        """Subtracts messages that were set aside and have left the queue from the sums."""
+        self._contents.deliveries.leave(run)
         self._forget_keys(run)
 
     def _forget_keys(self, run: Run) -> None:
@@ -195,7 +200,7 @@ class Removals:
     ) -> None:
         """Dead-letters a run if the policy requires it, else removes it."""
         contents = self._contents
-        if run.is_deferred:
+        if run.is_aside:
             # The dead letter is not.
             run = Run(run.batch, run.first, run.last, run.sequence, failures(run.attempts), run.barred)
         buries = self._buries(reason)

@@ -132,7 +132,7 @@ def runs_of(consumers: Consumers, holder: int) -> Sequence[Run]:
 def restore(contents: Contents, reserved: Mapping[int, Sequence[tuple[int, int]]]) -> None:
     """Reserves messages of transactions after a restart.
 
-    Recovery made them ready, like all others, or set them aside, if they are deferred.
+    Recovery made them ready, like all others, or set them aside, if they are deferred, or waited once.
     """
     holders = []
     for identity, ranges in reserved.items():
@@ -155,15 +155,16 @@ def restore(contents: Contents, reserved: Mapping[int, Sequence[tuple[int, int]]
 
 def _reserve_aside(contents: Contents, holder: Holder, reservation: Reservation) -> None:
     """Reserves those messages of a holder that are set aside."""
-    deferred = [
-        (number + run.sequence - first, run)
+    found_aside = [
+        (number + run.sequence - first, run.until(0) if run.waits else run)
         for number, first, count in holder.deliveries
-        for run in contents.aside.take_between(first, first + count)
+        for apart in contents.set_apart
+        for run in apart.take_between(first, first + count)
     ]
-    if not deferred:
+    if not found_aside:
         return
     line = reservation.in_flight
-    found = [*zip(line.keys[line.head :], line.runs[line.head :], strict=True), *deferred]
+    found = [*zip(line.keys[line.head :], line.runs[line.head :], strict=True), *found_aside]
     reservation.in_flight = InFlight()
     for number, run in sorted(found, key=_number):
         reservation.in_flight.append(number, run)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from lightrail.model.attempts import DEFERRED, STATE
+from lightrail.model.attempts import DEFERRED, STATE, WAITS, failures, waiting
 
 Ends = memoryview | array  # type: ignore[type-arg]  # items are u32; one name for both column types
 Data = bytes | bytearray | memoryview
@@ -103,8 +103,8 @@ class Run:
     sequence: int
     """Sequence of the first message; the others follow without a gap."""
     attempts: int = 0
-    """Failed deliveries so far, delivery-count of the header (messaging 3.2.1), and whether the messages are
-    deferred (model/attempts.py)."""
+    """Failed deliveries so far, delivery-count of the header (messaging 3.2.1), whether the messages are
+    deferred, and until when they wait (model/attempts.py)."""
     barred: tuple[int, ...] = ()
     """Consumers whose outcome for these messages was undeliverable-here (messaging 3.4.5)."""
 
@@ -113,9 +113,19 @@ class Run:
         return self.last - self.first
 
     @property
-    def is_deferred(self) -> bool:
-        """Whether the messages are for no consumer: a receiver has deferred them (aside.py), or states."""
+    def is_aside(self) -> bool:
+        """Whether the messages are for no consumer now (aside.py): deferred or waiting ones, or states."""
         return self.attempts >= DEFERRED
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether a receiver has deferred the messages, or they are states."""
+        return self.attempts & DEFERRED > 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether the messages wait after a failed delivery (retries.py)."""
+        return self.attempts >= WAITS
 
     @property
     def is_state(self) -> bool:
@@ -149,6 +159,11 @@ class Run:
             self.attempts,
             self.barred,
         )
+
+    def until(self, until_ms: int) -> "Run":
+        """The same messages, which wait until a time, in milliseconds since the epoch; 0: no longer."""
+        attempts = waiting(failures(self.attempts), until_ms)
+        return Run(self.batch, self.first, self.last, self.sequence, attempts, self.barred)
 
     def split(self, count: int) -> tuple["Run", "Run"]:
         """The first `count` messages, and the others."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from lightrail.model import limits, orders
 from lightrail.shard.queue.commands import Past
-from lightrail.shard.queue.consumers import Consumers
+from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.counters import Counters
 from lightrail.shard.queue.delays import Delays
 from lightrail.shard.queue.deliveries import Deliveries
@@ -197,24 +197,27 @@ class Special:
         for piece in read:
             self.order.returned(piece)
 
-    def put_off(self, run: Run) -> list[Run]:
-        """Delays messages that return with annotations of a delay; returns the others of the run.
-
-        A time that has passed delays a message until the next wake, which is at once.
-        """
+    def put_off(self, run: Run, now_ms: int) -> list[Run]:
+        """Delays messages that return with annotations of a delay; returns the others of the run."""
         delays = self.delays
         if delays is None or run.batch.message_format or self.loading.awaits(run.sequence):
             return [run]
         ready: list[Run] = []
         for piece in self.keys.pieces(run):
             due_ms = delays.due_ms(piece)
-            if due_ms <= piece.batch.enqueued_at_ms:
+            if due_ms <= now_ms:
                 ready.append(piece)
                 continue
             self.keys.forget(piece)
             self.keys.keep(piece)
             delays.add(piece, due_ms)
         return ready
+
+    def hold_group(self, consumer: Consumer, run: Run) -> None:
+        """Keeps the groups of messages that wait at an internal consumer: no message of them is offered."""
+        if self.sessions is not None and self.loading.has_in_flight:
+            for piece in self.keys.pieces(run):
+                self.sessions.held(consumer, piece, stays=False)
 
     # --- removing messages ----------------------------------------------------------------------------
 

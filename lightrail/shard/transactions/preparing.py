@@ -19,9 +19,9 @@ from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.aside import NOBODY_WITH_STATES
 from lightrail.shard.queue.commands import FAILED
 from lightrail.shard.queue.reserved import may_return, runs_of
+from lightrail.shard.queue.retries import NOBODY_WITH_RETRIES
 from lightrail.shard.queues import Queues
 from lightrail.shard.requests import Fields, Operation, Reply, RequestError, answer, error_of, whole
 from lightrail.shard.transactions.applying import Applying, Part, Shares
@@ -75,7 +75,7 @@ class Preparing:
         self._loading = loading
         self._memory = memory
         self._when_synced = when_synced
-        self._holders = count(NOBODY_WITH_STATES - 1, -1)
+        self._holders = count(NOBODY_WITH_RETRIES - 1, -1)
         self._prepared: dict[bytes, Prepared] = {}
         self._bytes_by_user: Counter[str] = Counter()
         self._count_by_user: Counter[str] = Counter()

@@ -30,6 +30,9 @@ RETURNED: Final = (EVENTS.index(Event.RELEASED), EVENTS.index(Event.MODIFIED))
 
 REASON_SIZE_AT: Final = 48
 """Offset in a Settle record of the length of the reason, a u16."""
+_WAITS_AT: Final = 51
+"""Offset in a Settle record of whether the time until which its messages wait follows the reason."""
+_UNTIL_SIZE: Final = 8
 
 Bad = Callable[[int, str], None]
 """Called with the index of a malformed record in the window, and a description of the error."""
@@ -146,6 +149,7 @@ def _settles(window: Window, chosen: Numbers, bad: Bad) -> Runs:
         fixed
         + 16 * window.u32[starts + 40].astype(np.int64)
         + window.u16[starts + REASON_SIZE_AT].astype(np.int64)
+        + _UNTIL_SIZE * (window.octets[starts + _WAITS_AT] > 0)
     )
     chosen = _checked(window, chosen, sizes, "a Settle", bad)
     starts = window.starts[chosen]
@@ -167,7 +171,7 @@ def reason_of(window: Window, index: int) -> bytes:
     """The reason of a Settle record."""
     start = int(window.starts[index])
     size = int(window.u16[start + REASON_SIZE_AT])
-    after = start + int(window.lengths[index])
+    after = start + int(window.lengths[index]) - _UNTIL_SIZE * (window.octets[start + _WAITS_AT] > 0)
     return bytes(window.data[after - size : after]) if size else b""
 
 

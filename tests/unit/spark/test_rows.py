@@ -25,7 +25,7 @@ from lightrail.journal.record import (
 )
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.model import limits
-from lightrail.model.attempts import DEFERRED
+from lightrail.model.attempts import DEFERRED, waiting
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.journal.journal import Journal
 from lightrail.spark.columns import Decode
@@ -200,9 +200,24 @@ def test_a_deferral_is_no_failed_delivery() -> None:
     ]
 
 
+def test_a_failed_delivery_after_which_messages_wait_is_an_event_like_others() -> None:
+    segment = written(
+        declared(1),
+        Settle(1, [(0, 2), (4, 5)], Outcome.MODIFIED, "", waiting(2, 1 << 41)),
+        Settle(1, [(0, 1)], Outcome.MODIFIED, "why", waiting(3, 70_000)),
+        replace(append([b"a"], (1, 5), flags=MOVED), attempts=waiting(4, 70_000)),
+    )
+    assert some(rows_of(segment, CAPTURED), "event", "reason", "delivery_count") == [
+        *[("modified", None, 2)] * 3,
+        ("modified", "why", 3),
+        ("moved", None, 4),
+    ]
+
+
 def test_what_a_copy_does_to_follow_its_source_is_no_event() -> None:
     segment = written(
         declared(1),
+        Settle(1, [(0, 1)], Outcome.MODIFIED, MOVED_REASON, waiting(1, 70_000)),
         append([b"a"], (1, 0), flags=MOVED),
         Settle(1, [(0, 1)], Outcome.ACCEPTED, MOVED_REASON),
         Settle(1, [(0, 1)], Outcome.ACCEPTED, "paced"),

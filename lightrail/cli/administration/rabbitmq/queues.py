@@ -16,7 +16,18 @@ OVERFLOWS: Final = {
     "reject-publish": "reject",
     "reject-publish-dlx": "reject",
 }
-READ_ELSEWHERE: Final = ("x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key")
+RETRY_TYPE: Final = "x-delayed-retry-type"
+RETRY_MIN: Final = "x-delayed-retry-min"
+RETRY_MAX: Final = "x-delayed-retry-max"
+RETRY_GROWTH: Final = "x-delayed-retry-multiplier"
+"""Of LavinMQ; without it, and at RabbitMQ always, the delays grow linearly."""
+RETRIES: Final = (RETRY_TYPE, RETRY_MIN, RETRY_MAX, RETRY_GROWTH)
+READ_ELSEWHERE: Final = (
+    "x-queue-type",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    *RETRIES,
+)
 HINTS: Final = {
     "x-expires": "no counterpart: a queue is deleted with its last consumer (lifetime last_consumer) or at a "
     "time (expires_at)",
@@ -62,10 +73,7 @@ def queue_policy(
     for key, setting in settings.items():
         if key in READ_ELSEWHERE:
             continue
-        where = f"{what}: {key}"
-        if setting.policy:
-            # Listed once, not for each queue that the policy matches.
-            where = f"{key.removeprefix('x-')} of policy {shown(setting.policy)}"
+        where = _where(what, key, setting)
         try:
             mapped = dict(_fields(key, setting.value, is_quorum))
             for name, value in mapped.items():
@@ -80,9 +88,60 @@ def queue_policy(
         if key == "x-max-priority" and setting.value >= PRIORITIES:
             why = f"found {setting.value}: there are {PRIORITIES} levels, 0 to {PRIORITIES - 1}"
             missing.append(NotMapped(where, why, "send with priorities of 0 to 9"))
+    policy |= _retries(what, settings, is_quorum, missing)
     if "max_length" in policy or "max_bytes" in policy:
         policy.setdefault("overflow", OVERFLOWS["drop-head"])
     return policy
+
+
+def _where(what: str, key: str, setting: Setting) -> str:
+    """An argument of a queue, or the policy that has it: that is listed once, not for each of its queues."""
+    if setting.policy:
+        return f"{key.removeprefix('x-')} of policy {shown(setting.policy)}"
+    return f"{what}: {key}"
+
+
+def _retries(
+    what: str, settings: Mapping[str, Setting], is_quorum: bool, missing: list[NotMapped]
+) -> dict[str, Any]:
+    """The fields for delayed retries, which RabbitMQ's quorum queues have since 4.3, and LavinMQ's queues."""
+    found = {key: settings[key] for key in RETRIES if key in settings}
+    if not found:
+        return {}
+    kind = found[RETRY_TYPE].value if RETRY_TYPE in found else "disabled" if is_quorum else "all"
+    key = next(iter(found))
+    hint = "set retry_delay in the policy of the name, see policies.md"
+    where = _where(what, key, found[key])
+    if kind == "disabled":
+        return {}
+    if kind not in ("failed", "all") or RETRY_MIN not in found:
+        why = f"found the type {kind!a} and " + (
+            "no shortest delay" if RETRY_MIN not in found else "a delay for messages that did not fail"
+        )
+        missing.append(NotMapped(where, f"{why}: only failed messages wait here, and for a delay", hint))
+        return {}
+    try:
+        numbers = {key: _count(each.value) for key, each in found.items() if key != RETRY_TYPE}
+        longest = numbers.get(RETRY_MAX)
+        # The longest delay counts where it is the shorter one.
+        delay = numbers[RETRY_MIN] if longest is None else min(numbers[RETRY_MIN], longest)
+        fields: dict[str, Any] = {"retry_delay": delay / 1000}
+        if longest is not None:
+            fields["retry_delay_max"] = longest / 1000
+        if delay != longest:
+            fields["retry_growth"] = numbers.get(RETRY_GROWTH, 2)
+        for name, value in fields.items():
+            BY_NAME[name].check(value)
+    except (InvalidPolicyError, ValueError) as error:
+        missing.append(NotMapped(where, str(error), hint))
+        return {}
+    if delay != longest and RETRY_GROWTH not in found:
+        why = "the delays grow linearly there; here each is twice the one before, up to the longest"
+        missing.append(NotMapped(where, why, "set retry_growth in the policy of the name if needed"))
+    if kind == "all" and RETRY_TYPE in found:
+        why = "messages that are returned without a failure wait as well there, and not here"
+        missing.append(NotMapped(where, why, "let consumers return them as failed"))
+    return fields
 
 
 def _fields(key: str, value: Any, is_quorum: bool) -> Iterator[tuple[str, Any]]:

@@ -151,6 +151,43 @@ def test_a_quorum_queue_stores_every_message_and_limits_redeliveries() -> None:
     assert "replicas of 1 quorum queues: q" in policy_of(type="quorum")[1]
 
 
+@pytest.mark.parametrize(
+    ("kind", "retry", "fields", "listed"),
+    [
+        ("quorum", {"type": "failed", "min": 500, "max": 500}, (0.5, 0.5, None), 0),
+        ("quorum", {"type": "failed", "min": 500, "max": 60_000}, (0.5, 60.0, 2), 1),
+        ("quorum", {"type": "failed", "min": 500, "max": 200}, (0.2, 0.2, None), 0),
+        ("quorum", {"type": "all", "min": 500}, (0.5, None, 2), 2),
+        ("quorum", {"type": "returned", "min": 500}, None, 1),
+        ("quorum", {"type": "failed"}, None, 1),
+        ("quorum", {"type": "failed", "min": "1"}, None, 1),
+        ("quorum", {"type": "failed", "min": 0}, None, 1),
+        ("quorum", {"type": "disabled", "min": 500}, None, 0),
+        ("quorum", {"min": 500, "max": 900}, None, 0),
+        ("classic", {"min": 500, "multiplier": 3, "max": 900}, (0.5, 0.9, 3), 0),
+        ("classic", {"min": 500, "multiplier": 1}, (0.5, None, 1), 0),
+    ],
+)
+def test_delayed_retries(
+    kind: str, retry: dict[str, Any], fields: tuple[float | None, ...] | None, listed: int
+) -> None:
+    policy, missing = policy_of(type=kind, arguments={f"x-delayed-retry-{key}": retry[key] for key in retry})
+    names = ("retry_delay", "retry_delay_max", "retry_growth")
+    expected = dict(zip(names, fields or (), strict=False))
+    assert {key: policy.get(key) for key in names} == {key: expected.get(key) for key in names}
+    assert sum("delayed-retry" in each for each in missing) == min(listed, 1)
+
+
+def test_delayed_retries_of_a_policy_are_listed_once() -> None:
+    definition = {"delayed-retry-type": "failed", "delayed-retry-min": 500}
+    document, missing = converted(
+        queues=[queue("a", "quorum"), queue("b", "quorum")],
+        policies=[rabbit_policy(".", 1, "quorum_queues", **definition)],
+    )
+    assert [document["names"][each]["retry_delay"] for each in "ab"] == [0.5, 0.5]
+    assert sum("delayed-retry-type of policy" in each for each in missing) == 1
+
+
 def test_a_stream_and_its_bindings_are_listed() -> None:
     parts = {"exchanges": [exchange("e", "fanout")], "bindings": [binding("e", "s")]}
     document, missing = converted(queues=[queue("s", "stream")], **parts)

@@ -19,7 +19,7 @@ OWN = Incarnation("golden", 7, "00112233445566778899aabbccddeeff")
 
 def test_the_index_of_the_golden_segment_is_the_golden_index() -> None:
     files = FakeFiles()
-    data = (GOLDEN / "journal" / "segment-v6.bin").read_bytes()
+    data = (GOLDEN / "journal" / "segment-v7.bin").read_bytes()
     files.inodes["segment"] = Inode(data)
     header = decode_segment_header(data)
     assert header is not None
@@ -50,7 +50,7 @@ def test_newer_formats_are_refused(name: str) -> None:
 
 def test_on_a_real_disk_a_segment_is_linked_read_and_removed(tmp_path: Path) -> None:
     journal = RealFiles(tmp_path / "shard-7")
-    data = (GOLDEN / "journal" / "segment-v6.bin").read_bytes()
+    data = (GOLDEN / "journal" / "segment-v7.bin").read_bytes()
     header = decode_segment_header(data)
     assert header is not None
     name = f"{header.segment:012d}.segment"

@@ -40,14 +40,15 @@ from lightrail.journal.record import (
 from lightrail.journal.scan import Scan
 from lightrail.journal.segment_header import decode_segment_header
 from lightrail.journal.terminus import Terminus, TerminusEvent
+from lightrail.model.attempts import waiting
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.queue.runs import batch_of
 from tests.support.shard.fake_files import FakeFiles
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v6.bin"
-OLDER = [GOLDEN.with_name(f"segment-v{version}.bin") for version in (1, 2, 3, 4, 5)]
+GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v7.bin"
+OLDER = [GOLDEN.with_name(f"segment-v{version}.bin") for version in (1, 2, 3, 4, 5, 6)]
 LINK = bytes(range(16))
 
 
@@ -71,6 +72,8 @@ def written() -> bytes:
     journal.append(Append([(2, 1)], 0, 0, batch_of([b"spilled"]), 0, 1, 0, SPILLED), 1_004)
     journal.append(Settle(1, [(0, 1), (2, 3)], Outcome.ACCEPTED), 1_005)
     journal.append(Settle(1, [(1, 2)], Outcome.MODIFIED, attempts=3), 1_006)
+    journal.append(Settle(1, [(1, 2)], Outcome.MODIFIED, "", waiting(4, 70_000)), 1_006)
+    journal.append(Append([(1, 1)], 0, 0, orders, 1, 2, waiting(4, 70_000), REWRITTEN), 1_006)
     journal.append(Append([(2, 2)], 0, 0, orders, 0, 1, 0, CONTINUED), 1_007)
     journal.append(Settle(1, [(1, 2)], Outcome.DEAD_LETTERED, "rejected"), 1_007)
     journal.append(Append([(2, 3)], 6, 8, orders, 0, 1, 0, CONTINUED), 1_007)
@@ -109,12 +112,12 @@ def test_the_golden_file_is_read() -> None:
     file = files.create(name_of(1))
     file.write(0, [GOLDEN.read_bytes()])
     header = decode_segment_header(file.read(0, 40))
-    assert header == (6, 1, 1, 0x03020100)
+    assert header == (7, 1, 1, 0x03020100)
     scan = Scan(file, header.salt, 40, file.size(), 1)
     found = list(scan)
-    assert [record.lsn for record in found] == list(range(1, 34))
+    assert [record.lsn for record in found] == list(range(1, 36))
     assert [record.timestamp for record in found][-1] == 1_010
-    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(26)]
+    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(28)]
     small = [
         decode_small(record.view, record.start, record.length) for record in found if record.code != APPEND
     ]
@@ -126,6 +129,7 @@ def test_the_golden_file_is_read() -> None:
         Queue(2, 2, "r\u00e9sum\u00e9", '{"a":1}'),
         Settle(1, [(0, 1), (2, 3)], 0),
         Settle(1, [(1, 2)], 3, "", 3),
+        Settle(1, [(1, 2)], 3, "", waiting(4, 70_000)),
         Settle(1, [(1, 2)], 5, "rejected"),
         Ids(1, 61_007, bytes(range(32)), CONTINUED),
         Taken(6, 8, 1),
@@ -147,7 +151,8 @@ def test_the_golden_file_is_read() -> None:
         Close(),
     ]
     appends = [record for record in found if record.code == APPEND]
-    assert [record.flags for record in appends] == [0, 0, REWRITTEN, SPILLED, CONTINUED, CONTINUED, MOVED]
+    flags = [0, 0, REWRITTEN, SPILLED, REWRITTEN, CONTINUED, CONTINUED, MOVED]
+    assert [record.flags for record in appends] == flags
     head, targets, column = decode_append_head(appends[0].view, appends[0].start, appends[0].length)
     assert head == (0xFFFF_FFFF_FFFF_FFFE, 17, 1_001, 0, 0, 3, 10, 0, 1, 7, 1)
     assert targets == [(1, 0)]
@@ -156,6 +161,9 @@ def test_the_golden_file_is_read() -> None:
     head, targets, _ = decode_append_head(appends[1].view, appends[1].start, appends[1].length)
     assert head == (5, 1, 1_002, 9_000, 3, 1, 1_500, 0, 2, 4, 1)
     assert targets == [(1, 3), (2, 0)]
+    head, targets, _ = decode_append_head(appends[4].view, appends[4].start, appends[4].length)
+    assert head == (0, 70_000, 1_001, 0, 0, 1, 0, waiting(4, 70_000), 1, 7, 1)
+    assert targets == [(1, 1)]
 
 
 @pytest.mark.parametrize("older", OLDER)
@@ -177,11 +185,11 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
         **({6: 8} if second else {}),
         **({7: 3, 8: 5} if later else {}),
     }
-    parts = ({}, {6: 1}, *[{6: 1, 8: 2}] * 3)[OLDER.index(older)]
+    parts = ({}, {6: 1}, *[{6: 1, 8: 2}] * 4)[OLDER.index(older)]
     assert (recovered.parts, recovered.sealed, recovered.epoch) == (parts, True, 5)
     header = decode_segment_header(bytes(files.inodes[name_of(2)].live[:40]))
     assert header is not None
-    assert header.version == 6
+    assert header.version == 7
     journal.close(2_001)
 
 
@@ -190,6 +198,8 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
     [
         Settle(9, [(1, 2), (5, 9)], Outcome.REJECTED, "because \u00e9", 7, CONTINUED),
         Settle(9, [], Outcome.PURGED),
+        Settle(9, [(1, 2), (5, 9)], Outcome.MODIFIED, "because \u00e9", waiting(7, 1 << 41), CONTINUED),
+        Settle(9, [(5, 9)], Outcome.MODIFIED, "", waiting(1, 1)),
         Queue(QueueEvent.DECLARED, 3, "n\u00e4me", "{}", CONTINUED),
         Snapshot(
             9,

@@ -39,7 +39,9 @@ class Queue:
         "delivered",
         "due_ms",
         "id",
+        "ids",
         "index",
+        "links",
         "machine",
         "mark_ahead",
         "mark_asked",
@@ -57,6 +59,7 @@ class Queue:
         "removed",
         "resident",
         "unanswered",
+        "unsettled",
     )
 
     def __init__(
@@ -75,6 +78,9 @@ class Queue:
         """No link is opened before, as the queue is about to be deleted."""
         self.resident = 0
         self.index = 0
+        self.unsettled = 0
+        self.ids = 0
+        self.links = 0
         self.parked: Sequence[Waiting] | None = None
         """Batches that wait for room, in order; None for none. Set by parking.py."""
         self.promised = 0

@@ -570,11 +570,18 @@ LOCATION_SPARSE_MESSAGES_BYTES: Final = 256 * 1024
 SLIM_BYTES_MIN: Final = 16 * 1024
 """Smaller batches stay in memory until the last of their messages leaves."""
 SLIM_AT_BYTES: Final = 1024 * 1024
-"""Bytes of single messages that leave a queue before the queue searches for sparse batches."""
+"""Bytes of single messages that leave a queue before the queue searches for sparse batches; and bytes of
+batches that its unsettled deliveries are parts of."""
+SPARE_BYTES_MIN: Final = 1024
+"""Bytes of a batch that a part of it may keep in memory unnoticed, beside its own."""
 RUN_BYTES: Final = 800
 """Bytes that a batch in memory costs beyond its messages: objects, and the head of its frame."""
 RUN_ON_DISK_BYTES: Final = 400
 """Bytes in memory of a run that is only on disk."""
+RUN_EVICTED_BYTES: Final = RUN_BYTES - RUN_ON_DISK_BYTES
+"""Bytes besides its messages that the eviction of a run frees."""
+RUNS_UNCOUNTED_MAX: Final = 16
+"""Unsettled messages of a queue whose runs do not count towards the memory mark."""
 SINGLE_BYTES: Final = 250
 """Bytes in memory of a message that is a run of its own, on disk or not, with its due time; measured."""
 KEYED_BYTES: Final = 150
@@ -594,6 +601,22 @@ INDEX_SHARE: Final = 2
 wait."""
 INDEX_BYTES_MIN: Final = 64 * 1024
 """Bytes that the indexes may always take."""
+IDS_SHARE: Final = 4
+"""The message-ids in the windows of duplicates may take the memory mark divided by this; beyond, the queues
+with most of them forget their oldest early."""
+CONSUMER_BYTES: Final = 1_500
+"""Bytes of a consumer at its shard: measured are 1,440 with a label of 34 characters."""
+SELECTOR_FACTOR: Final = 12
+"""Bytes of a selector for each character of its filter: measured are 10.5, of 300 comparisons with OR."""
+LINKS_SHARE: Final = 4
+"""Consumers and their selectors may take the memory mark divided by this; beyond, none is attached."""
+LINKS_BYTES_MIN: Final = 4 * 1024 * 1024
+"""They may have so much whatever the mark is."""
+UNSETTLED_SHARE: Final = 4
+"""What stays in memory of unsettled deliveries may take the memory mark divided by this; beyond, consumers
+with many of them get no more until they have settled some."""
+UNSETTLED_RUNS_MIN: Final = 16
+"""Runs that each consumer may have unsettled whatever others have."""
 UNSPILLABLE_SLACK_BYTES: Final = 1024 * 1024
 """Bytes beyond the memory mark that can't be spilled, from which no sender is answered."""
 LOCATION_SINGLES_BYTES: Final = 32 * 1024

@@ -1,10 +1,16 @@
-"""Options of a consumer in a queue's machine, from its opening."""
+"""Options of a consumer in a queue's machine, from its opening; and whether there is room for it."""
 
+import json
+
+from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
+from lightrail.model import conditions, limits
 from lightrail.shard.field_access import selector
+from lightrail.shard.memory import Memory
 from lightrail.shard.outcomes import outcome_of
 from lightrail.shard.queue import commands
-from lightrail.wire.bodies import ConsumerOpen, SettleDetail
+from lightrail.shard.queue.consumers import bytes_of
+from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 
 
 def options_of(body: ConsumerOpen, looks: Looks) -> commands.ConsumerOptions:
@@ -17,8 +23,25 @@ def options_of(body: ConsumerOpen, looks: Looks) -> commands.ConsumerOptions:
         default_outcome=outcome_of(body.default_outcome, SettleDetail.default_of(body)),
         first=body.first,
         selects=None if body.filter is None else selector(body.filter, looks),
+        selector_bytes=0 if body.filter is None else limits.SELECTOR_FACTOR * len(json.dumps(body.filter)),
         lock_ms=body.lock_ms,
         lock_key=body.lock_key,
         session=body.session,
         any_session=body.any_session,
     )
+
+
+def admitted(body: ConsumerOpen, looks: Looks, memory: Memory) -> commands.ConsumerOptions | Refusal:
+    """The options of a new consumer, or why it is refused."""
+    try:
+        options = options_of(body, looks)
+    except FilterError as error:
+        return Refusal(conditions.INVALID_FIELD, f"the filter can't be used: {error}")
+    if memory.links + bytes_of(options) > memory.links_max:
+        return Refusal(
+            conditions.RESOURCE_LIMIT_EXCEEDED,
+            f"receivers and their selectors have the {memory.links_max} bytes that they may have at this "
+            f"shard, memory_mark divided by {limits.LINKS_SHARE}: close some, or give the shard a larger "
+            "memory_mark",
+        )
+    return options

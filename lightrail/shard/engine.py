@@ -29,6 +29,7 @@ from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
+from lightrail.shard.queue.work import NO_BOUND
 from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
 from lightrail.shard.receiving import Receiving
@@ -74,7 +75,7 @@ class Engine:
         memory = self._memory = house.memory
         answers = self._answers = Answers(memory)
         admission = self._admission = Admission(store, performer, memory, counts, answers)
-        links = Links(queues, performer, admission, recovered, answers.when_synced, store, counts)
+        links = Links(queues, performer, admission, recovered, answers.when_synced, store, counts, memory)
         self._links, self._awaited, self._last_consumers = links, links.awaited, links.last_consumers
         routes = self._routes = Routes(queues, performer, store, counts, memory, answers)
         requests = self._requests = Requests(queues, performer, links, answers.when_synced)
@@ -176,6 +177,9 @@ class Engine:
             looks.begin()
         work = self._queues.work
         work.begin()
+        if memory.unsettled > memory.unsettled_max or work.unsettled_runs_max < NO_BOUND:
+            work.unsettled_runs_max = memory.unsettled_runs_max(len(performer.consumers))
+            performer.touched.update(memory.resumed())
         if self._routes.holding.lines and self._answers.failure is None:
             self._routes.resume(now_ms)
         if performer.leaving.departures:
@@ -209,6 +213,8 @@ class Engine:
                     self._keep_bounds(queue, now_ms)
                 self._queues.deadlines.note(queue)
                 memory.update(queue)
+        if memory.ids > memory.ids_max:
+            self._house.forget_ids()
         if memory.resident > memory.mark:
             self._house.relieve(now_ms)
         if self._relays.touched:
@@ -324,6 +330,8 @@ class Engine:
     def deadline_ms(self) -> int | None:
         """Time of the next Tick of a queue, or of the end of a batch's wait; None for never."""
         if self._performer.leaving.departures or self._admission.unfinished or self._takeovers.is_due:
+            return 0
+        if self._memory.may_resume:
             return 0
         due_ms = self._queues.deadlines.next_ms
         over_ms = self._routes.holding.next_ms

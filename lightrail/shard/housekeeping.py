@@ -20,7 +20,7 @@ log = logging.getLogger("lightrail.shard.housekeeping")
 class Housekeeping:
     """Keeps memory below its mark and the disk within its factor, in small pieces between other work."""
 
-    __slots__ = ("_cleaner", "_counts", "_spill_failed", "_store", "memory")
+    __slots__ = ("_cleaner", "_counts", "_forgets", "_spill_failed", "_store", "memory")
 
     def __init__(
         self, queues: Queues, store: Store, counts: ShardCounts, memory_mark: int, performer: Performer
@@ -29,6 +29,8 @@ class Housekeeping:
         self._counts = counts
         self._cleaner = Cleaner(queues, store, counts, performer)
         self._spill_failed = False
+        self._forgets = False
+        """Whether the log has that message-ids are forgotten early."""
         self.memory = Memory(memory_mark)
 
     @property
@@ -42,6 +44,9 @@ class Housekeeping:
     def relieve(self, now_ms: int) -> None:
         """Above the memory mark, spills the largest queues except their heads."""
         failed = False
+        for queue in self.memory.parted():
+            queue.machine.contents.deliveries.slim()
+            self.memory.update(queue)
         head_bytes = self.memory.head_bytes
         for queue, wanted in self.memory.plan():
             eviction = queue.machine.contents.eviction
@@ -51,6 +56,25 @@ class Housekeeping:
             if not self._spill(queue, wanted, limits.RUN_BYTES, now_ms, quiet=quiet):
                 failed = True
         self._spill_failed = failed
+
+    def forget_ids(self) -> None:
+        """Lets queues with many message-ids forget the oldest before the end of their window.
+
+        Nothing but time would make room, so their senders would wait for hours.
+        """
+        for queue, count in self.memory.forgetting():
+            duplicates = queue.machine.contents.duplicates
+            if duplicates is not None:
+                duplicates.forget(count)
+            self.memory.update(queue)
+            if not self._forgets:
+                self._forgets = True
+                log.warning(
+                    "queue %s forgets message-ids before the end of its duplicate_window: expected at most "
+                    "%d in all queues of this shard; a larger memory_mark has room for more",
+                    queue.name,
+                    self.memory.ids_max,
+                )
 
     def keep_within(self, queue: Queue, now_ms: int) -> None:
         """Spills the messages of a queue with the overflow flow_to_disk above the queue's mark, at once."""

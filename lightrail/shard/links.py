@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from lightrail.filters.errors import FilterError
 from lightrail.model import conditions
 from lightrail.model.durability import Durability
 from lightrail.model.ending import Ending
 from lightrail.shard.awaited import AwaitedConsumer, AwaitedConsumers, Origin
 from lightrail.shard.client_links import ClientLinks, Opened
-from lightrail.shard.consumer_options import options_of
+from lightrail.shard.consumer_options import admitted
 from lightrail.shard.durable_receivers import DurableReceivers
 from lightrail.shard.ingress.admission import Admission
 from lightrail.shard.journal.store import Recovered, Store
 from lightrail.shard.known import Known, KnownNumbers
 from lightrail.shard.last_consumers import LastConsumers
+from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
@@ -33,6 +33,7 @@ class Links(KnownNumbers):
 
     __slots__ = (
         "_admission",
+        "_memory",
         "_next_consumer",
         "_performer",
         "_producers",
@@ -57,11 +58,13 @@ class Links(KnownNumbers):
         when_synced: CallWhenSynced,
         store: Store,
         counts: ShardCounts,
+        memory: Memory,
     ) -> None:
         super().__init__(recovered.producers, recovered.parts)
         self._queues = queues
         self._performer = performer
         self._admission = admission
+        self._memory = memory
         self.last_consumers = LastConsumers()
         self.awaited = AwaitedConsumers(performer, self.last_consumers)
         self._when_synced = when_synced
@@ -199,16 +202,16 @@ class Links(KnownNumbers):
             self.client_links.add(queue, body.client_link, consumer)
             self._recover(consumer, now_ms)
             return
-        try:
-            options = options_of(body, self._queues.looks)
-        except FilterError as error:
-            peer.end_link(link, Refusal(conditions.INVALID_FIELD, f"the filter can't be used: {error}"))
+        options = admitted(body, self._queues.looks, self._memory)
+        if isinstance(options, Refusal):
+            peer.end_link(link, options)
             return
         id = self.next_consumer()
         consumer = Consumer(peer, link, queue, id, body.label, now_ms, body)
         peer.consumers[link] = consumer
         self._performer.consumers[id] = consumer
         self._performer.perform(queue, queue.machine.apply(commands.Attach(id, options), now_ms), now_ms)
+        self._memory.update(queue)
         if peer.consumers.get(link) is consumer:
             # The machine did not refuse the consumer.
             self.client_links.add(queue, body.client_link, consumer)

@@ -9,11 +9,15 @@ never more. Indexes of queues count as well, by their measured sizes.
 
 Messages in flight are spilled as well, after those that wait (ADR 29). Not all memory can be spilled: indexes
 of queues that read their messages stay, parked batches, and prepared transactions (ADR 38). When the indexes
-reach their share of the mark, senders to such queues wait; when all that stays is above the mark, all senders
-do (ADR 20).
+reach their share of the mark, senders to queues with much of them wait; when all that stays is above the
+mark, all senders do (ADR 20). Of each unsettled delivery something stays as well: at its share, consumers
+with many of them get no more until they have settled some. Message-ids beyond theirs are forgotten (ADR 55).
 """
 
+from operator import itemgetter
+
 from lightrail.model import limits
+from lightrail.shard.queue.work import NO_BOUND
 from lightrail.shard.shard_queue import Queue
 
 
@@ -22,13 +26,22 @@ class Memory:
 
     __slots__ = (
         "_committing",
+        "_indexed",
         "_queues",
         "flowing",
+        "ids",
+        "ids_max",
         "index",
+        "index_max",
+        "links",
+        "links_max",
         "mark",
         "parked",
+        "paused",
         "prepared",
         "resident",
+        "unsettled",
+        "unsettled_max",
         "waiting",
     )
 
@@ -42,12 +55,29 @@ class Memory:
         """Of `flowing`, the bytes that the commit under way writes."""
         self.index = 0
         """Bytes of `resident` for the indexes of queues, over messages in memory and on disk."""
+        self.index_max = max(mark // limits.INDEX_SHARE, limits.INDEX_BYTES_MIN)
+        self._indexed = 0
+        """Number of queues with an index."""
+        self.ids = 0
+        """Number of message-ids in the windows of duplicates of all queues."""
+        self.ids_max = max(mark // limits.IDS_SHARE, limits.INDEX_BYTES_MIN) // limits.REMEMBERED_ID_BYTES
+        """Beyond, the queues with most of them forget their oldest."""
         self.waiting: dict[Queue, None] = {}
         """Queues with batches that wait until the indexes are smaller."""
         self.parked = 0
         """Bytes of batches that wait for room in their queue: they are not accepted and can't be spilled."""
         self.prepared = 0
         """Bytes of prepared transactions, which can't be spilled either."""
+        self.unsettled = 0
+        """Bytes of unsettled deliveries that stay in memory when their messages are on disk."""
+        self.unsettled_max = max(mark // limits.UNSETTLED_SHARE, limits.INDEX_BYTES_MIN)
+        """Beyond, consumers with many unsettled deliveries get no more."""
+        self.links = 0
+        """Bytes of the consumers of all queues, without their deliveries; they are no part of `resident`."""
+        self.links_max = max(mark // limits.LINKS_SHARE, limits.LINKS_BYTES_MIN)
+        """Beyond, no consumer is attached."""
+        self.paused: dict[Queue, None] = {}
+        """Queues with consumers that get no more until they have settled some, or fewer are unsettled."""
         self._queues: dict[Queue, None] = {}
 
     @property
@@ -60,8 +90,16 @@ class Memory:
 
     @property
     def index_is_full(self) -> bool:
-        """Whether queues that read their messages may store no more."""
-        return self.index > max(self.mark // limits.INDEX_SHARE, limits.INDEX_BYTES_MIN)
+        """Whether queues with an index may store no more."""
+        return self.index > self.index_max
+
+    def must_wait(self, queue: Queue) -> bool:
+        """Whether senders to a queue wait: the indexes are full; it reads messages, or has a large one."""
+        if not self.index_is_full:
+            return False
+        special = queue.machine.contents.special
+        reads = special is not None and special.singles
+        return reads or queue.index * self._indexed >= self.index
 
     @property
     def is_stuck(self) -> bool:
@@ -71,6 +109,25 @@ class Memory:
         Messages in flight are not counted: they can be spilled.
         """
         return self.index + self.parked + self.prepared > self.mark + limits.UNSPILLABLE_SLACK_BYTES
+
+    def unsettled_runs_max(self, consumers: int) -> int:
+        """Unsettled runs from which one of so many consumers gets no more; unbounded while there is room."""
+        if self.unsettled <= self.unsettled_max:
+            return NO_BOUND
+        runs = self.unsettled_max // limits.RUN_ON_DISK_BYTES
+        return max(limits.UNSETTLED_RUNS_MIN, runs // max(1, consumers))
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether paused consumers may get more."""
+        return bool(self.paused) and self.unsettled <= self.unsettled_max
+
+    def resumed(self) -> dict[Queue, None]:
+        """Removes and returns the queues with consumers that may get more; none while memory is short."""
+        resumed: dict[Queue, None] = {}
+        if self.may_resume:
+            resumed, self.paused = self.paused, resumed
+        return resumed
 
     @property
     def held_bytes(self) -> int:
@@ -114,7 +171,10 @@ class Memory:
 
     def update(self, queue: "Queue") -> None:
         """Updates the counts after a change of the queue."""
-        index, now = queue.machine.contents.sizes()
+        contents = queue.machine.contents
+        index, now, unsettled = contents.sizes()
+        consumers = contents.consumers
+        links = consumers.attached_bytes + limits.CONSUMER_BYTES * len(consumers.departed)
         before = queue.resident
         if now != before:
             self.resident += now - before
@@ -124,28 +184,61 @@ class Memory:
             elif not before:
                 self._queues[queue] = None
         if index != queue.index:
+            self._indexed += bool(index) - bool(queue.index)
             self.index += index - queue.index
             queue.index = index
+        if links != queue.links:
+            self.links += links - queue.links
+            queue.links = links
+        if unsettled != queue.unsettled:
+            self.unsettled += unsettled - queue.unsettled
+            queue.unsettled = unsettled
+        if contents.deliveries.paused:
+            self.paused[queue] = None
+        if contents.duplicates is not None or queue.ids:
+            ids = 0 if contents.duplicates is None else len(contents.duplicates)
+            self.ids += ids - queue.ids
+            queue.ids = ids
 
     def remove(self, queue: "Queue") -> None:
         """Removes a deleted queue from the counts."""
         self.resident -= queue.resident
         queue.resident = 0
+        self._indexed -= bool(queue.index)
         self.index -= queue.index
         queue.index = 0
+        self.unsettled -= queue.unsettled
+        queue.unsettled = 0
+        self.ids -= queue.ids
+        queue.ids = 0
+        self.links -= queue.links
+        queue.links = 0
         self.waiting.pop(queue, None)
+        self.paused.pop(queue, None)
         self._queues.pop(queue, None)
+
+    def parted(self) -> list[Queue]:
+        """Queues with deliveries that keep more of their batches in memory, as far as that is known."""
+        return [queue for queue in self._queues if queue.machine.contents.deliveries.spare_bytes]
 
     def plan(self) -> list[tuple["Queue", int]]:
         """(queue, bytes to spill), the largest queue first."""
-        surplus = self.resident - int(self.mark * limits.MEMORY_LOW_WATER)
-        by_size = sorted(self._queues, key=lambda queue: queue.resident, reverse=True)
-        share = self.mark // max(1, len(by_size))
-        plan = []
-        for queue in by_size:
-            if surplus <= 0:
-                break
-            wanted = min(surplus, max(queue.resident - share, queue.resident // 8))
-            plan.append((queue, wanted))
-            surplus -= wanted
-        return plan
+        return _shared([(queue.resident, queue) for queue in self._queues], self.resident, self.mark)
+
+    def forgetting(self) -> list[tuple["Queue", int]]:
+        """(queue, message-ids to forget), that with most of them first."""
+        return _shared([(queue.ids, queue) for queue in self._queues if queue.ids], self.ids, self.ids_max)
+
+
+def _shared(sizes: list[tuple[int, Queue]], total: int, most: int) -> list[tuple[Queue, int]]:
+    """What each queue frees so that the total is somewhat below `most`, the largest first."""
+    surplus = total - int(most * limits.MEMORY_LOW_WATER)
+    share = most // max(1, len(sizes))
+    plan: list[tuple[Queue, int]] = []
+    for size, queue in sorted(sizes, key=itemgetter(0), reverse=True):
+        if surplus <= 0:
+            break
+        wanted = min(surplus, max(size - share, size // 8))
+        plan.append((queue, wanted))
+        surplus -= wanted
+    return plan

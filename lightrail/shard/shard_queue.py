@@ -39,8 +39,10 @@ class Queue:
         "delivered",
         "due_ms",
         "id",
+        "ids",
         "index",
         "is_closed_to_messages",
+        "links",
         "machine",
         "mark_ahead",
         "mark_asked",
@@ -58,6 +60,7 @@ class Queue:
         "removed",
         "resident",
         "unanswered",
+        "unsettled",
     )
 
     def __init__(
@@ -78,6 +81,9 @@ class Queue:
         """Whether new messages wait until then as well: an accepted one would be deleted with the queue."""
         self.resident = 0
         self.index = 0
+        self.unsettled = 0
+        self.ids = 0
+        self.links = 0
         self.parked: Sequence[Waiting] | None = None
         """Batches that wait for room, in order; None for none. Set by parking.py."""
         self.promised = 0

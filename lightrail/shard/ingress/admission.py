@@ -144,7 +144,7 @@ class Admission:
     def _park(self, queue: Queue, entry: Parked) -> None:
         size = entry.batch.size
         if self._memory.parked + size > self._memory.parked_max:
-            refusal = index_full(queue) if self._memory.index_is_full else queue_full(queue)
+            refusal = index_full(queue) if self._memory.must_wait(queue) else queue_full(queue)
             refusal.description += f"; {self._memory.parked} bytes wait in this shard already"
             self._turn_away(queue, entry, entry.done, refusal)
             return
@@ -154,7 +154,7 @@ class Admission:
     def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> Progress:
         """Stores as many messages of a batch as fit and may be read at once."""
         contents = queue.machine.contents
-        if self._memory.index_is_full and contents.special is not None and contents.special.singles:
+        if self._memory.must_wait(queue):
             self._memory.waiting[queue] = None
             return Progress.WAITS
         policy = contents.policy

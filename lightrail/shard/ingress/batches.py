@@ -73,11 +73,8 @@ class Batches:
             or queue.parked
             or producer.part
             or producer.keeps_tags
-            or (
-                special is not None
-                and special.singles
-                and (count > limits.LOOKED_INTO_AT_ONCE or self._memory.index_is_full)
-            )
+            or (special is not None and special.singles and count > limits.LOOKED_INTO_AT_ONCE)
+            or (self._memory.index > self._memory.index_max and self._memory.must_wait(queue))
         ):
             if self._admission.enqueue(producer, number, batch, now_ms, whole=bool(flags & WHOLE)):
                 return limits.LOOKED_INTO_AT_ONCE

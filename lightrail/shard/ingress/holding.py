@@ -35,7 +35,7 @@ def wait_of(targets: list[Queue], batch: Batch, now_ms: int, memory: Memory) -> 
     untils: list[int | None] = []
     for queue in targets:
         contents = queue.machine.contents
-        if looks_and_full(queue, memory):
+        if memory.must_wait(queue):
             untils.append(None)
             continue
         until_ms = waits_until(contents.policy, now_ms)
@@ -46,12 +46,6 @@ def wait_of(targets: list[Queue], batch: Batch, now_ms: int, memory: Memory) -> 
     if not untils:
         return None
     return Wait(min((until for until in untils if until is not None), default=None))
-
-
-def looks_and_full(queue: Queue, memory: Memory) -> bool:
-    """Whether a queue reads its messages, and there is no memory for a larger index."""
-    special = queue.machine.contents.special
-    return special is not None and special.singles and memory.index_is_full
 
 
 class Holding:

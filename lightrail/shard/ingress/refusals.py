@@ -39,10 +39,10 @@ def never_fits(queue: Queue, batch: Batch, first: int, count: int) -> Refusal | 
 
 
 def index_full(queue: Queue) -> Refusal:
-    """Why a queue that reads its messages accepts none now."""
+    """Why a queue with an index accepts no messages now."""
     return Refusal(
         conditions.RESOURCE_LIMIT_EXCEEDED,
-        f"queue {queue.name} looks into its messages, and what its shard keeps of such messages in memory "
-        f"has reached its share, memory_mark divided by {limits.INDEX_SHARE}: send again when receivers have "
-        "taken some, or give the shard a larger memory_mark",
+        f"queue {queue.name} looks into its messages or expires them, and what its shard keeps of such "
+        f"messages in memory has reached its share, memory_mark divided by {limits.INDEX_SHARE}: send again "
+        "when receivers have taken some, or give the shard a larger memory_mark",
     )

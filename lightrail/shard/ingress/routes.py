@@ -12,7 +12,7 @@ from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
 from lightrail.shard.answers import Answers
 from lightrail.shard.ingress.frames import batch_in, twin
-from lightrail.shard.ingress.holding import Holding, Wait, looks_and_full, wait_of
+from lightrail.shard.ingress.holding import Holding, Wait, wait_of
 from lightrail.shard.ingress.refusals import index_full
 from lightrail.shard.ingress.routed_records import RoutedRecords, ids_until_ms
 from lightrail.shard.ingress.selection import fitting, share
@@ -199,13 +199,13 @@ class Routes:
             return True
         batch = batch_in(part, durable, priority, count, now_ms)
         if any(
-            queue.machine.contents.policy.guarded or queue.parked or looks_and_full(queue, self._memory)
+            queue.machine.contents.policy.guarded or queue.parked or self._memory.must_wait(queue)
             for queue in targets
         ):
             wait = wait_of(targets, batch, now_ms, self._memory)
             if wait is not None and may_wait(producer, part, wait, now_ms):
                 return False
-            full = next((queue for queue in targets if looks_and_full(queue, self._memory)), None)
+            full = next((queue for queue in targets if self._memory.must_wait(queue)), None)
             if full is not None:
                 producer.refusing = True
                 self._refuse(producer, number, index_full(full), False)

@@ -71,6 +71,8 @@ class ConsumerOptions:
     """Selects its messages; must not raise. None to get all messages.
 
     It returns None if no more messages may be read in this step: the next dispatch calls it again."""
+    selector_bytes: int = 0
+    """Bytes of memory of `selects`."""
     lock_ms: int = 0
     """How long a delivery is locked before it returns as failed; 0 for the policy's time."""
     lock_key: str = ""

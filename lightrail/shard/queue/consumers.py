@@ -124,6 +124,7 @@ class Consumers:
 
     __slots__ = (
         "aside",
+        "attached_bytes",
         "browsers",
         "by_id",
         "competing",
@@ -141,6 +142,8 @@ class Consumers:
 
     def __init__(self) -> None:
         self.by_id: dict[int, Consumer] = {}
+        self.attached_bytes = 0
+        """Bytes of memory of these consumers, without their deliveries."""
         self.departed: dict[int, Consumer] = {}
         """Detached consumers with deliveries that are still locked."""
         self.deferred: Consumer | None = None
@@ -201,6 +204,7 @@ class Consumers:
             consumer = Consumer(identity, options, ring, lock_ms)
             consumer.standby = self.single_active and self._has_active
         self.by_id[identity] = consumer
+        self.attached_bytes += bytes_of(options)
         return None
 
     def adopt(self, consumer: Consumer) -> None:
@@ -209,6 +213,7 @@ class Consumers:
             self.departed[consumer.id] = consumer
             return
         self.by_id[consumer.id] = consumer
+        self.attached_bytes += bytes_of(consumer.options)
         if consumer.options.browse:
             self.browsers.append(consumer)
             return
@@ -322,6 +327,7 @@ class Consumers:
         consumer = self.by_id.pop(identity, None)
         if consumer is None:
             return None
+        self.attached_bytes -= bytes_of(consumer.options)
         if consumer.draining:
             self.draining.remove(consumer)
         self.suspended -= consumer.suspended
@@ -380,3 +386,8 @@ class Consumers:
         self.rings.append(ring)
         self.rings.sort(key=lambda each: -each.priority)
         return ring
+
+
+def bytes_of(options: ConsumerOptions) -> int:
+    """Bytes of memory of a consumer, without its deliveries."""
+    return limits.CONSUMER_BYTES + options.selector_bytes

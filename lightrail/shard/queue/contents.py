@@ -233,6 +233,7 @@ class Contents:
             for index in here:
                 run, location, segment = left[index]
                 line.relocate(run, segment, location)
+        self.deliveries.run_count.outdate()
 
     # --- figures ----------------------------------------------------------------------------------------
 
@@ -273,10 +274,13 @@ class Contents:
         """Bytes of unsettled and deferred messages, and of states."""
         return self.deliveries.bytes
 
-    def sizes(self) -> tuple[int, int]:
-        """(`index_bytes`, `resident_bytes`) in one call, because each step needs both for touched queues."""
+    def sizes(self) -> tuple[int, int, int]:
+        """`index_bytes`, `resident_bytes`, and of these the bytes that stay for unsettled deliveries when all
+        messages are on disk; in one call, because each step needs all of them for touched queues.
+        """
         special, ready, deliveries = self.special, self.ready, self.deliveries
         size = ready.bytes - ready.evicted_bytes + deliveries.bytes - deliveries.evicted_bytes
+        size += deliveries.spare_bytes
         if special is None:
             evicted = ready.evicted_runs
             index = limits.RUN_ON_DISK_BYTES * evicted
@@ -292,14 +296,21 @@ class Contents:
                 size += special.batch_bytes
             else:
                 size += limits.RUN_BYTES * (len(ready) - ready.evicted_runs)
-        if (self.aside.count or self.retries) and (special is None or not special.singles):
-            index += limits.RUN_ON_DISK_BYTES * sum(map(len, self.set_apart))
+        unsettled = 0
+        if deliveries.count > limits.RUNS_UNCOUNTED_MAX:
+            runs = deliveries.runs
+            size += limits.RUN_EVICTED_BYTES * min(runs, deliveries.count - deliveries.evicted_count)
+            if special is None or not special.singles:
+                unsettled = limits.RUN_ON_DISK_BYTES * runs
+                size += unsettled
+            else:
+                unsettled = limits.SINGLE_BYTES * runs
         for heap in (self.deadlines.heap, self.locks.heap):
             if heap and len(heap) > limits.STALE_ENTRIES_MIN:
                 index += limits.TIMED_BYTES * len(heap)
         if self.duplicates is not None:
-            index += limits.REMEMBERED_ID_BYTES * len(self.duplicates)
-        return index, index + size
+            size += limits.REMEMBERED_ID_BYTES * len(self.duplicates)
+        return index, index + size, unsettled
 
     @property
     def resident_bytes(self) -> int:

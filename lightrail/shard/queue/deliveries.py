@@ -9,8 +9,9 @@ from lightrail.shard.queue.in_flight import Remembering
 from lightrail.shard.queue.locks import Locks
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.ready import Ready, fitting
+from lightrail.shard.queue.run_count import RunCount
 from lightrail.shard.queue.runs import Run
-from lightrail.shard.queue.work import Work
+from lightrail.shard.queue.work import NO_BOUND, Work
 
 
 class Deliveries:
@@ -22,14 +23,18 @@ class Deliveries:
         "_eviction",
         "_locks",
         "_now_ms",
+        "_parted",
         "_work",
         "bytes",
         "count",
         "evicted_bytes",
         "evicted_count",
         "order",
+        "paused",
         "ready",
+        "run_count",
         "seen_to",
+        "spare_bytes",
         "unfinished",
     )
 
@@ -62,8 +67,20 @@ class Deliveries:
         self.evicted_bytes = 0
         self.unfinished = False
         """Whether this turn's budget for deliveries was used up: the next step continues."""
+        self.paused = False
+        """Whether a consumer with credit got nothing because it has too many unsettled runs."""
+        self.spare_bytes = 0
+        """Bytes beyond those of the deliveries, at most, of batches that are in memory for a part of them."""
+        self._parted: dict[Consumer, None] = {}
+        """Consumers with these deliveries."""
+        self.run_count = RunCount(consumers, counters)
 
     # --- memory and disk --------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> int:
+        """Number of runs in flight, about."""
+        return self.run_count.of(self.count)
 
     def evict(self, bytes_wanted: int, memory: Remembering | None) -> int:
         """Drops messages in flight that are on disk from memory; returns the bytes that were freed.
@@ -78,12 +95,15 @@ class Deliveries:
             if line.is_evicted:
                 continue
             for run in line.evict(bytes_wanted - freed, left, memory):
-                freed += run.size
+                freed += run.size + limits.RUN_EVICTED_BYTES
                 left -= 1 if memory is None else run.count
                 self.evicted_count += run.count
+                self.evicted_bytes += run.size
             if freed >= bytes_wanted or left <= 0:
                 break
-        self.evicted_bytes += freed
+        if freed:
+            # Neighbours became one run.
+            self.run_count.outdate()
         return freed
 
     def spill_candidates(self, bytes_wanted: int) -> list[Run]:
@@ -97,13 +117,21 @@ class Deliveries:
                 mine = consumer.in_flight.spill_candidates(bytes_wanted, left)
                 found += mine
                 left -= len(mine)
-                bytes_wanted -= sum(run.size for run in mine)
+                bytes_wanted -= sum(run.size + limits.RUN_EVICTED_BYTES for run in mine)
         return found
+
+    def slim(self) -> None:
+        """Copies deliveries that are a small part of their batch, each once."""
+        for consumer in self._parted:
+            consumer.in_flight.slim()
+        self._parted.clear()
+        self.spare_bytes = 0
 
     def take_over(self, run: Run) -> None:
         """Counts a run in flight that was delivered at another shard."""
         self.count += run.count
         self.bytes += run.size
+        self.run_count.came_otherwise(run.count)
         if run.batch.data is None:
             self.evicted_count += run.count
             self.evicted_bytes += run.size
@@ -142,7 +170,7 @@ class Deliveries:
         self._now_ms = now_ms
         consumers = self._consumers
         order = self.order
-        self.unfinished = False
+        self.unfinished = self.paused = False
         if order is not None and not order.begin():
             return False
         before = len(effects)
@@ -150,6 +178,7 @@ class Deliveries:
         if consumers.browsers:
             self._show_all(effects, stop)
         blocked = False
+        is_bounded = self._work.unsettled_runs_max < NO_BOUND
         for ring in consumers.rings:
             turn = ring.turn
             idle: list[Consumer] = []
@@ -163,6 +192,10 @@ class Deliveries:
                     round_left = len(turn)
                     share = -(-self.ready.count // round_left)
                 round_left -= 1
+                if is_bounded and self._has_too_many(consumer):
+                    self.paused = True
+                    idle.append(turn.popleft())
+                    continue
                 if order is not None:
                     got, blocked = order.turn(consumer, share, effects)
                 elif self.ready.barred_runs:
@@ -186,6 +219,17 @@ class Deliveries:
                 turn.rotate(-1)
         self._work.deliveries -= len(effects) - before
         return blocked
+
+    def _has_too_many(self, consumer: Consumer) -> bool:
+        """Whether a consumer gets no more before it has settled some, because memory is short (ADR 55).
+
+        Messages that it has deferred are still in memory; which consumer has deferred them is not known.
+        """
+        if consumer.options.presettled:
+            return False
+        aside = self._consumers.aside
+        deferred = 0 if aside is None else len(aside.in_flight)
+        return len(consumer.in_flight) + deferred >= self._work.unsettled_runs_max
 
     def deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
         """Delivers one turn of a consumer from the head.
@@ -265,6 +309,10 @@ class Deliveries:
         consumer.in_flight.append(number, run)
         self.count += count
         self.bytes += size
+        spare = run.batch.size - size
+        if spare > limits.SPARE_BYTES_MIN:
+            self.spare_bytes += spare
+            self._parted[consumer] = None
         if not plain:
             self._locks.add(consumer, number, number + count, self._now_ms + consumer.lock_ms)
 
@@ -331,7 +379,8 @@ class Deliveries:
         """Uses up the credit of draining consumers; a consumer whose next run is being fetched waits."""
         waiting: list[Consumer] = []
         for consumer in self._consumers.draining:
-            if consumer.next < consumer.limit and not consumer.standby and self._expects(consumer):
+            may_get = consumer.next < consumer.limit and not consumer.standby
+            if may_get and not self._has_too_many(consumer) and self._expects(consumer):
                 waiting.append(consumer)
                 continue
             consumer.draining = False

@@ -1,7 +1,8 @@
 """Duplicates: the message-ids of the window, by which repeated messages are recognised.
 
 The queue keeps digests of 16 bytes, each until the end of its window; the oldest are dropped early if there
-are more than `limits.DUPLICATE_IDS_MAX`. A message without an id is never a duplicate.
+are more than `limits.DUPLICATE_IDS_MAX`, or more than their share of the memory in all queues of the shard. A
+message without an id is never a duplicate.
 """
 
 from collections import deque
@@ -81,6 +82,12 @@ class Duplicates:
             self.remember(
                 [column[at : at + DIGEST_BYTES] for at in range(0, len(column), DIGEST_BYTES)], until_ms
             )
+
+    def forget(self, count: int) -> None:
+        """Drops about `count` of the oldest ids, before the end of their window."""
+        left = len(self._known) - count
+        while self._groups and len(self._known) > left:
+            self._drop()
 
     def _forget(self, now_ms: int) -> None:
         while self._groups and self._groups[0][0] <= now_ms:

@@ -4,8 +4,9 @@ from bisect import bisect_right
 from dataclasses import replace
 from typing import Protocol
 
+from lightrail.model import limits
 from lightrail.shard.queue.line import Line
-from lightrail.shard.queue.merging import evicted_deliveries, parted
+from lightrail.shard.queue.merging import copied, evicted_deliveries, parted
 from lightrail.shard.queue.runs import Location, Run
 
 
@@ -26,12 +27,14 @@ class InFlight(Line):
     Each is locked by its link, until the link settles it or detaches; locks by time are in locks.py.
     """
 
-    __slots__ = ("evicted_to",)
+    __slots__ = ("evicted_to", "slimmed_to")
 
     def __init__(self) -> None:
         super().__init__()
         self.evicted_to = 0
         """Deliveries with lower numbers are only on disk, or not worth that."""
+        self.slimmed_to = 0
+        """Deliveries with lower numbers keep no large batch in memory."""
 
     def everything(self) -> list[Run]:
         """Removes and returns all runs, in the order of delivery."""
@@ -72,13 +75,13 @@ class InFlight(Line):
             if run.batch.data is not None:
                 if run.batch.location is None:
                     break
-                if memory is not None and run.size <= run.count * memory.kept_bytes:
+                if memory is not None and _worth(run) <= run.count * memory.kept_bytes:
                     small.add(self.keys[stop])
                 else:
                     if memory is not None:
                         memory.remember(run)
                         limit -= run.count - 1
-                    bytes_wanted -= run.size
+                    bytes_wanted -= run.size + limits.RUN_EVICTED_BYTES
                     gone.append(run)
             stop += 1
         if stop > start:
@@ -89,6 +92,19 @@ class InFlight(Line):
             keys, runs = evicted_deliveries(self.keys[start:stop], self.runs[start:stop], small)
             self.replace(start, stop, keys, runs)
         return gone
+
+    def slim(self) -> None:
+        """Copies deliveries that are a small part of their batch, so that the rest of it can be freed."""
+        start = self.index(self.slimmed_to)
+        for index in range(start, len(self.runs)):
+            run = self.runs[index]
+            batch = run.batch
+            if batch.data is None or batch.size - run.size <= limits.SPARE_BYTES_MIN:
+                continue
+            if 2 * run.size <= batch.size:
+                self.runs[index] = copied([run])[0]
+        if start < len(self.runs):
+            self.slimmed_to = self.keys[-1] + self.runs[-1].count
 
     def spill_candidates(self, bytes_wanted: int, runs_max: int) -> list[Run]:
         """Deliveries that could be evicted if they had a location, as `Eviction.spill_candidates` has it.
@@ -104,7 +120,7 @@ class InFlight(Line):
             batch = run.batch
             if batch.data is None:
                 continue
-            bytes_wanted -= run.size
+            bytes_wanted -= run.size + limits.RUN_EVICTED_BYTES
             if batch.location is None:
                 run = self.runs[index] = Run(
                     replace(batch), run.first, run.last, run.sequence, run.attempts, run.barred
@@ -157,6 +173,11 @@ class InFlight(Line):
             keys, parts = evicted_deliveries(self.keys[low:index] + keys, self.runs[low:index] + parts)
         self.replace(low, index + 1, keys, parts)
         return count, low + len(parts)
+
+
+def _worth(run: Run) -> int:
+    """Bytes that the eviction of a run frees: with the last of its messages, also the objects of a batch."""
+    return run.size + limits.RUN_EVICTED_BYTES * (run.count == run.batch.count)
 
 
 def _sequence(run: Run) -> int:

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from itertools import pairwise
 
 from lightrail.model import limits
+from lightrail.shard.queue.consumers import bytes_of
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.groups import Groups
 from lightrail.shard.queue.line import GONE, Line
@@ -127,10 +128,14 @@ def _check_consumers(contents: Contents) -> None:
                 key = consumer.in_flight.keys[consumer.in_flight.runs.index(run)]
                 keyed = contents.special is not None and contents.special.keys.are_read
                 assert key >= consumer.in_flight.evicted_to or keyed, "a delivery that nobody would evict"
+    deliveries = contents.deliveries
+    runs, doubt = sum(len(each.in_flight) for each in consumers), max(deliveries.run_count.tolerance, 0)
+    assert abs(deliveries.runs - runs) <= doubt
     assert contents.deliveries.evicted_count == evicted
     assert contents.deliveries.evicted_bytes == evicted_size
     _check_deferred(contents)
     competing = [each for each in consumers.by_id.values() if each.ring is not None]
+    assert consumers.attached_bytes == sum(bytes_of(each.options) for each in consumers.by_id.values())
     assert consumers.competing == len(competing) == sum(ring.members for ring in consumers.rings)
     assert not consumers.exclusive or len(competing) == 1
     active = [each for each in competing if not each.standby]

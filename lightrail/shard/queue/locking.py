@@ -110,4 +110,5 @@ class Locking:
             assert run is not None
             holder.in_flight.append(sequence, run)
             contents.locks.add(holder, sequence, sequence + 1, until_ms)
+        contents.deliveries.run_count.outdate()
         effects.append(LockedDeferred(list(holder.in_flight.runs), until_ms))

@@ -111,6 +111,7 @@ class Machine:
                 self._fetched(command, now_ms, effects)
             case _ if isinstance(command, ReservedCommand):
                 found = reserved.apply(self.contents, command, now_ms)
+                self.contents.deliveries.run_count.outdate()
                 if found is not None:
                     self.outcomes.settle(*found, now_ms, effects)
             case _ if isinstance(command, SessionCommand):
@@ -343,6 +344,8 @@ class Machine:
             return effects
         deliveries = contents.deliveries
         blocked = deliveries.hand_out(effects, now_ms)
+        if deliveries.spare_bytes and (deliveries.spare_bytes > limits.SLIM_AT_BYTES or not deliveries.count):
+            deliveries.slim()
         if contents.deadlines.heap:
             self._forget_deadlines(now_ms)
         if contents.ready.evicted_runs and (blocked or eviction.unseen_bytes >= eviction.head_bytes >> 3):

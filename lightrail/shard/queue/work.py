@@ -4,6 +4,7 @@ from typing import Final
 
 from lightrail.model import limits
 
+NO_BOUND: Final = 1 << 62
 RUN: Final = 2
 """Units of taking one run out of a line, or of putting it back: 2 microseconds, with what follows from it."""
 LEAVING: Final = 8
@@ -20,7 +21,7 @@ class Work:
     A piece of work that has begun is finished, so a turn costs one piece more.
     """
 
-    __slots__ = ("deliveries", "left")
+    __slots__ = ("deliveries", "left", "unsettled_runs_max")
 
     def __init__(
         self, left: int = limits.QUEUE_WORK_OF_A_TURN, deliveries: int = limits.DELIVERIES_OF_A_TURN
@@ -28,6 +29,8 @@ class Work:
         self.left = left
         self.deliveries = deliveries
         """Number of runs that may still be delivered, 2.2 microseconds each."""
+        self.unsettled_runs_max = NO_BOUND
+        """Unsettled runs from which a consumer gets no more; the shard sets it while memory is short."""
 
     def begin(self) -> None:
         """Begins a turn."""

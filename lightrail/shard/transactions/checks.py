@@ -5,7 +5,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lightrail.model import conditions
-from lightrail.shard.ingress.holding import looks_and_full
 from lightrail.shard.ingress.refusals import index_full, queue_full, too_large
 from lightrail.shard.ingress.selection import Ahead, Share, share
 from lightrail.shard.memory import Memory
@@ -55,7 +54,7 @@ class Checks:
             queue = self._queues.open(name, now_ms)
             if isinstance(queue, Refusal):
                 raise RequestError(queue.condition, queue.description)
-            if looks_and_full(queue, self._memory):
+            if self._memory.must_wait(queue):
                 refusal = index_full(queue)
                 raise RequestError(refusal.condition, refusal.description)
             found.append(queue)

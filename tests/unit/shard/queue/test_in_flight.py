@@ -1,5 +1,6 @@
 """In flight: deliveries leave memory from the oldest on, and keep their numbers wherever they are."""
 
+from lightrail.model import limits
 from lightrail.shard.queue.in_flight import InFlight
 from lightrail.shard.queue.runs import Location, Run, batch_of
 from tests.support.now import now
@@ -37,7 +38,7 @@ class Memory:
 
 def test_the_oldest_leave_memory_first_and_lie_together_on_disk() -> None:
     line = delivered(2, 2, 2)
-    gone = line.evict(3 * SIZE, 100, None)
+    gone = line.evict(3 * SIZE + limits.RUN_EVICTED_BYTES, 100, None)
     assert [run.sequence for run in gone] == [1_000, 1_002]
     assert numbers(line) == [(0, 4), (4, 2)]
     assert [run.batch.evicted for run in line.runs] == [True, False]
@@ -70,13 +71,36 @@ def test_what_is_written_has_a_batch_of_its_own() -> None:
 
 
 def test_keys_are_kept_of_what_leaves_memory_and_what_is_smaller_than_its_key_stays() -> None:
-    large, small = delivered(2), delivered(2)
-    memory = Memory(SIZE - 1)
-    assert large.evict(1_000, 100, memory)
-    assert memory.remembered == [1_000, 1_001]
-    assert not small.evict(1_000, 100, Memory(SIZE))
-    assert not small.runs[0].batch.evicted
-    assert small.is_evicted, "nobody looks at it again"
+    """With all of its messages a batch leaves as well, with a part of them it does not."""
+    for whole, size in ((True, SIZE + limits.RUN_EVICTED_BYTES // 2), (False, SIZE)):
+        large, small = delivered(2 if whole else 3), delivered(2 if whole else 3)
+        for line in (large, small):
+            line.take(2, 3)
+        memory = Memory(size - 1)
+        assert large.evict(1_000, 100, memory)
+        assert memory.remembered == [1_000, 1_001]
+        assert not small.evict(1_000, 100, Memory(size))
+        assert not small.runs[0].batch.evicted
+        assert small.is_evicted, "nobody looks at it again"
+
+
+def test_a_small_part_of_a_large_batch_is_copied_once_and_keeps_its_number() -> None:
+    line = InFlight()
+    count = limits.SPARE_BYTES_MIN // SIZE + 40
+    batch = batch_of([bytes(SIZE)] * count, durable=True, location=Location(1, 0, count * SIZE))
+    few = batch_of([bytes(SIZE)] * 5)
+    line.append(0, Run(batch, 3, 5, 1_003))
+    line.append(2, Run(few, 0, 1, 1_100))
+    line.append(3, Run(batch, 10, 40, 1_010))
+    line.slim()
+    first, second, third = line.runs
+    assert (first.batch.size, first.batch.location, first.sequence) == (2 * SIZE, batch.location, 1_003)
+    assert (second.batch, third.batch) == (few, batch)
+    assert numbers(line) == [(0, 2), (2, 1), (3, 30)]
+    line.append(33, Run(batch, 5, 6, 1_005))
+    line.slim()
+    assert line.runs[0] is first
+    assert line.runs[3].batch.size == SIZE
 
 
 def test_the_cleaner_finds_a_delivery_by_its_sequence_and_segment() -> None:

@@ -287,6 +287,8 @@ TRANSACTION_PARTS_MAX: Final = 10_000
 """Batches that one transaction sends, ranges of deliveries that it settles, and ranges that it acquires."""
 TRANSACTIONS_BYTES_MAX: Final = 256 * 1024 * 1024
 """Memory of all open transactions of a frontend; those of one connection have at most what is left of it."""
+TRANSACTION_PARTS_AT_ONCE: Final = 250
+"""Batches for which a frontend finds queues and shards, at a commit, before it does other work."""
 TRANSACTION_OVERHEAD: Final = 2_048
 """Bytes that a declared transaction counts for."""
 TRANSACTION_PART_OVERHEAD: Final = 512

@@ -66,6 +66,8 @@ class Directory:
         self._by_name: dict[str, Name] = {}
         self._sorted = SortedNames(lambda: self._by_name)
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
+        self._subscriptions_to: dict[str, dict[tuple[str, str], None]] = {}
+        """By target, the routers and ids of subscriptions."""
         self._permissions: dict[str, dict[str, Permission]] = {}
         self._expiring: Timetable[str] = Timetable()
         """Names that expire."""
@@ -128,10 +130,17 @@ class Directory:
                     self._expiring.set(name, expires)
         elif key.startswith(SUBSCRIPTIONS):
             router, _, id = key.removeprefix(SUBSCRIPTIONS).partition("//")
+            made = None if entry.value is None else Subscription.read(entry)
             group = self._subscriptions.setdefault(router, {})
-            group.pop(id, None)
-            if entry.value is not None:
-                group[id] = Subscription.read(entry)
+            former = group.pop(id, None)
+            if former is not None:
+                others = self._subscriptions_to[former.target]
+                del others[router, id]
+                if not others:
+                    del self._subscriptions_to[former.target]
+            if made is not None:
+                group[id] = made
+                self._subscriptions_to.setdefault(made.target, {})[router, id] = None
             if not group:
                 del self._subscriptions[router]
             changes.routers.add(router)
@@ -178,10 +187,10 @@ class Directory:
 
     def below(self, prefix: str) -> Iterator[Name]:
         """Every name that has a role and is `prefix` or below it; all names for the empty prefix."""
-        start = prefix + "/"
-        for name, record in self._by_name.items():
-            if not prefix or name == prefix or name.startswith(start):
-                yield record
+        if prefix:
+            yield from self.page(prefix, "", self.count(prefix))
+        else:
+            yield from self._by_name.values()
 
     def page(self, prefix: str, after: str, count: int, *, skips_below: bool = False) -> list[Name]:
         """The next names at and below a prefix, in the order of a tree; see SortedNames.page."""
@@ -217,6 +226,10 @@ class Directory:
 
     def subscription(self, router: str, id: str) -> Subscription | None:
         return self._subscriptions.get(router, {}).get(id)
+
+    def subscriptions_to(self, target: str) -> list[Subscription]:
+        """Subscriptions of all routers whose target is this name or URL."""
+        return [self._subscriptions[router][id] for router, id in self._subscriptions_to.get(target, ())]
 
     def every_subscription(self) -> Iterator[Subscription]:
         for group in self._subscriptions.values():

@@ -314,13 +314,14 @@ class Service:
             leaving += self.directory.below(spelling.scheduled_name(name))
         gone = {each.name for each in leaving} | {spelling.dead_letter_name(each.name) for each in leaving}
         writes = [Write(NAMES + each.name, None) for each in leaving[1:]]
-        writes += [
-            Write(each.key, None)
-            for each in self.directory.every_subscription()
-            if each.router == name
-            or each.target in gone
-            or (each.push and spelling.subscription_name(each.router, each.id) in gone)
-        ]
+        ended = {each.key: None for each in self.directory.subscriptions(name)}
+        for each in gone:
+            ended |= {found.key: None for found in self.directory.subscriptions_to(each)}
+            # The queue of a subscription that is pushed to a URL.
+            router, _, id = each.rpartition(f"/{spelling.SUBSCRIPTIONS_SEGMENT}/")
+            if (pushed := self.directory.subscription(router, id)) and pushed.push:
+                ended[pushed.key] = None
+        writes += [Write(key, None) for key in ended]
         writes += unplacing(each.name for each in reversed(leaving) if each.role in PLACED)
         # The name itself is deleted in the last transaction, so that a deletion that fails can be repeated.
         writes.append(Write(NAMES + name, None, record.revision))

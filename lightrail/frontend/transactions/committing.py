@@ -6,11 +6,8 @@ to the same shard until it answers; the id of the transaction prevents that it i
 
 import asyncio
 import contextlib
-import json
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any, Final
 
 from lightrail.cluster.coordinator import CoordinatorError
@@ -19,10 +16,10 @@ from lightrail.frontend.links.bus_topics import due_ms
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.delaying import NO_DELAY, asks_for_delay, make_delay
 from lightrail.frontend.links.jms import node_of_message
-from lightrail.frontend.links.outcomes import encode_outcome
 from lightrail.frontend.links.own_messages import left_out
 from lightrail.frontend.links.resolving import resolve
 from lightrail.frontend.links.terminus import name_of
+from lightrail.frontend.transactions.part_requests import Batch, Request, request_of
 from lightrail.frontend.transactions.transaction import LockRetirement, Post, Retirement, Transaction
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError
@@ -33,14 +30,7 @@ from lightrail.namespace.records import Right
 from lightrail.namespace.router_plan import Group, earlier_expiry
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.namespace.scheduled import scheduled_queue
-from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
-
-Batch = tuple[frozenset[str], Post, Sequence[bytes]]
-"""Queues, the post of the messages, and the messages."""
-Request = tuple[dict[str, Any], bytes]
-"""Fields and blob."""
-
 
 RETURNED: Final = (
     "a link whose deliveries the transaction settles was stolen, or has ended with an error, with its queue "
@@ -187,7 +177,9 @@ class Committing:
     async def _batches(self, transaction: Transaction) -> list[Batch]:
         """The messages by their queues. Raises ConditionError."""
         found: list[Batch] = []
-        for post in transaction.posts:
+        for count, post in enumerate(transaction.posts, 1):
+            if count % limits.TRANSACTION_PARTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             name = await self._name(post) if post.is_address else post.name
             role = self._frontend.directory.get(name).role
             if role is Role.QUEUE:
@@ -284,7 +276,9 @@ class Committing:
         self._frontend.poll()
         self._check_rights(transaction)
         batches: dict[int, list[Batch]] = {}
-        for queues, post, payloads in await self._batches(transaction):
+        for count, (queues, post, payloads) in enumerate(await self._batches(transaction), 1):
+            if count % limits.TRANSACTION_PARTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             by_shard: dict[int, set[str]] = {}
             for name in queues:
                 by_shard.setdefault((await self._frontend.find(name)).shard, set()).add(name)
@@ -298,7 +292,7 @@ class Committing:
         for lock in transaction.locks.values():
             locks.setdefault((await self._frontend.find(lock.queue)).shard, []).append(lock)
         return {
-            shard: _request(batches.get(shard, []), retirements.get(shard, []), locks.get(shard, []))
+            shard: request_of(batches.get(shard, []), retirements.get(shard, []), locks.get(shard, []))
             for shard in batches.keys() | retirements.keys() | locks.keys()
         }
 
@@ -329,35 +323,3 @@ def _aged(groups: Iterable[Group], post: Post, ages_ms: Mapping[str, int], now_m
                 part = replace(post, attributes=post.attributes._replace(expires_at_ms=expires))
             found.append((frozenset(queues), part, group.payloads))
     return found
-
-
-def _request(batches: list[Batch], retirements: list[Retirement], locks: list[LockRetirement]) -> Request:
-    """The fields and the blob of `transact` and `prepare` (docs/formats/wire.md)."""
-    posts: list[list[Any]] = []
-    blob: list[bytes] = []
-    for queues, post, payloads in batches:
-        ends = array("I", accumulate(map(len, payloads)))
-        durable, priority, expires_at_ms, message_format = post.attributes
-        posts.append(
-            [sorted(queues), durable, priority, expires_at_ms, message_format, len(payloads), ends[-1]]
-        )
-        blob += (ends.tobytes(), *payloads)
-    settles: list[list[Any]] = []
-    for each in retirements:
-        consumer = each.consumer
-        code, detail = encode_outcome(each.outcome, consumer.options)
-        settles.append(
-            [
-                consumer.queue,
-                consumer.number,
-                each.first,
-                each.last - each.first + 1,
-                int(code),
-                json.loads(detail) if detail else {},
-            ]
-        )
-    for lock in locks:
-        code, detail = encode_outcome(lock.outcome, ConsumerOpen(lock.queue))
-        found = json.loads(detail) if detail else {}
-        settles.append([lock.queue, 0, lock.sequence, 1, int(code), found, lock.key])
-    return {"posts": posts, "settles": settles}, b"".join(blob)

@@ -100,6 +100,11 @@ def share(
     """
     policy = queue.machine.contents.policy
     ahead = Ahead() if ahead is None else ahead
+    if batch.durable and not policy.guarded:
+        # Nothing of the policy concerns it.
+        ahead.messages += batch.count
+        ahead.bytes += batch.size
+        return Share(queue, batch, [], 0, 0)
     mine = replace(batch)
     conform(policy, mine, now_ms)
     chosen = Chosen(queue, mine, 0, mine.count, now_ms, ahead)

@@ -106,13 +106,17 @@ class Applying:
             always: whether to write the ending even if neither outcomes nor messages need a record.
         """
         self._make_dead_letter_queues(parts, now_ms)
-        size = size_of(records_of_posts(shares, {}, now_ms)) + size_of(ending({}))
+        next_sequences: dict[Queue, int] = {}
+        records = records_of_posts(shares, next_sequences, now_ms)
+        size = size_of(records) + size_of(ending({}))
         self.records.reserve(size + sum(_most_bytes(part, loaded) for part in parts), now_ms)
         before = self.records.lsn
         with self.records.group():
             self._settle(parts, loaded, now_ms)
-        next_sequences: dict[Queue, int] = {}
-        records = records_of_posts(shares, next_sequences, now_ms)
+        if parts:
+            # Dead letters of the outcomes may have got sequences before the messages.
+            next_sequences = {}
+            records = records_of_posts(shares, next_sequences, now_ms)
         if records or self.records.lsn != before or always:
             records += ending(next_sequences)
         self.records.append(records, now_ms)

@@ -116,6 +116,8 @@ def _share(queue: Queue, batch: Batch, now_ms: int, ahead: Ahead) -> Share:
     """The messages of a batch that a queue stores, as in `Admission._admit`. Raises RequestError."""
     contents = queue.machine.contents
     policy = contents.policy
+    if not policy.guarded:
+        return share(queue, batch, now_ms, ahead)
     large = bounds.too_large(policy, batch, 0)
     refusal = None if large is None else too_large(queue, batch, large)
     # Batches that wait for room were sent before.

@@ -28,6 +28,7 @@ from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError, demand
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.namespace.service import Service, policy_from
 from lightrail.namespace.signatures import resource_of
+from tests.support import work
 
 
 class DyingCoordinator(MemoryCoordinator):
@@ -628,3 +629,32 @@ def test_a_signature_reaches_no_second_name_without_one_for_it() -> None:
             await service.give(replace(of_a, supplements=(of_another,)), "a/new", forwarding)
 
     run(check)
+
+
+def test_a_deletion_costs_the_same_among_many_names_and_subscriptions() -> None:
+    async def cost(count: int) -> int:
+        scene = Scene()
+        service = scene.one
+        await scene.coordinator.set_shards(1)
+        for name in ("r", "gone"):
+            await service.give(ANYBODY, name, policy("router"))
+        await service.give(ANYBODY, "q", policy())
+        for number in range(count):
+            await service.give(ANYBODY, f"other/{number}", policy())
+            await service.subscribe(ANYBODY, "r", f"other/{number}", id=f"s{number}")
+        await service.subscribe(ANYBODY, "gone", "q", id="s")
+        await service.subscribe(ANYBODY, "r", "q", id="s")
+        service.directory.count("gone")
+
+        def drop() -> None:
+            with pytest.raises(StopIteration):
+                service.drop(ANYBODY, "gone").__await__().send(None)
+            with pytest.raises(StopIteration):
+                service.drop(ANYBODY, "q").__await__().send(None)
+
+        found = work.lines(drop)
+        left = {(each.router, each.id) for each in service.directory.every_subscription()}
+        assert left == {("r", f"s{number}") for number in range(count)}
+        return found
+
+    assert asyncio.run(cost(300)) < asyncio.run(cost(10)) + 200

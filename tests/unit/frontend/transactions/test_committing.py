@@ -403,3 +403,29 @@ def test_messages_that_are_scheduled_wait_in_the_queue_of_their_router(
     with pytest.raises(ConditionError, match="can't be scheduled in t: t is no router any more") as refused:
         commit(True, soon)
     assert refused.value.condition == conditions.TRANSACTION_ROLLBACK
+
+
+def test_other_work_goes_on_while_a_commit_finds_the_queues_of_many_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TRANSACTION_PARTS_AT_ONCE", 10)
+    rig = Rig()
+    turns = 0
+
+    async def check() -> None:
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        transaction = Transaction(b"t")
+        for number in range(100):
+            transaction.post(Post(f"q{number}", False, [b"m"], ATTRIBUTES))
+        going_on = asyncio.create_task(others())
+        await rig.committing.commit(transaction)
+        going_on.cancel()
+
+    asyncio.run(check())
+    assert len(rig.frontend.owners.asked) == 1
+    assert turns >= 20

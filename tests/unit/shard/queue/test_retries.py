@@ -12,11 +12,14 @@ from lightrail.shard.queue.commands import (
     ACCEPTED,
     FAILED,
     RELEASED,
+    Attach,
     Cancel,
     Change,
     Conclude,
+    ConsumerOptions,
     Credit,
     Detach,
+    Enqueue,
     Fetched,
     LockDeferred,
     Open,
@@ -47,6 +50,7 @@ from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Location, Run, batch_of
 from tests.support.shard.checked_queue import Bench, Checked, PlainBench, delivered, numbered, payloads
+from tests.support.work import lines
 
 WAIT = Policy(max_delivery_count=4, retry_delay_ms=100, retry_growth=2, retry_delay_max_ms=250)
 GROUPS = Policy(groups=True, retry_delay_ms=100)
@@ -574,7 +578,23 @@ def test_another_order_keeps_what_waits() -> None:
     assert bench.get() == ["group=a 0", "group=a 1"]
 
 
-def test_accepted_messages_cost_nothing() -> None:
-    bench = failing(*numbered(4))
-    bench.do(Settle(1, 0, 4, ACCEPTED))
-    assert bench.machine.contents.retries is None
+@pytest.mark.parametrize("outcome", [ACCEPTED, RELEASED])
+def test_messages_that_do_not_fail_cost_no_line_more_with_the_policy(outcome: Outcome) -> None:
+    """Nor without it: every line that only retries need comes after a failed delivery."""
+
+    def counted(policy: Policy) -> int:
+        machine = Machine("orders", policy)
+        machine.apply(Attach(1, ConsumerOptions()), 0)
+
+        def work() -> None:
+            for number in range(0, 100, 10):
+                machine.apply(Credit(1, number + 10), 0)
+                machine.apply(Enqueue(batch_of(numbered(10), expires_at_ms=9_000)), 0)
+                machine.dispatch(0)
+                machine.apply(Settle(1, number, number + 10, outcome), 0)
+                machine.contents.sizes()
+                assert machine.next_deadline_ms in (None, 9_000)
+
+        return lines(work)
+
+    assert counted(Policy(retry_delay_ms=100, retry_growth=2)) == counted(Policy())

@@ -9,7 +9,6 @@ from lightrail.shard.field_access import selector
 from lightrail.shard.memory import Memory
 from lightrail.shard.outcomes import outcome_of
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.consumers import bytes_of
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 
 
@@ -23,7 +22,7 @@ def options_of(body: ConsumerOpen, looks: Looks) -> commands.ConsumerOptions:
         default_outcome=outcome_of(body.default_outcome, SettleDetail.default_of(body)),
         first=body.first,
         selects=None if body.filter is None else selector(body.filter, looks),
-        selector_bytes=0 if body.filter is None else limits.SELECTOR_FACTOR * len(json.dumps(body.filter)),
+        selector_bytes=_selector_bytes(body),
         lock_ms=body.lock_ms,
         lock_key=body.lock_key,
         session=body.session,
@@ -32,16 +31,19 @@ def options_of(body: ConsumerOpen, looks: Looks) -> commands.ConsumerOptions:
 
 
 def admitted(body: ConsumerOpen, looks: Looks, memory: Memory) -> commands.ConsumerOptions | Refusal:
-    """The options of a new consumer, or why it is refused."""
-    try:
-        options = options_of(body, looks)
-    except FilterError as error:
-        return Refusal(conditions.INVALID_FIELD, f"the filter can't be used: {error}")
-    if memory.links + bytes_of(options) > memory.links_max:
+    """The options of a new consumer, or why it is refused; no selector is made without room for it."""
+    if memory.links + limits.CONSUMER_BYTES + _selector_bytes(body) > memory.links_max:
         return Refusal(
             conditions.RESOURCE_LIMIT_EXCEEDED,
             f"receivers and their selectors have the {memory.links_max} bytes that they may have at this "
             f"shard, memory_mark divided by {limits.LINKS_SHARE}: close some, or give the shard a larger "
             "memory_mark",
         )
-    return options
+    try:
+        return options_of(body, looks)
+    except FilterError as error:
+        return Refusal(conditions.INVALID_FIELD, f"the filter can't be used: {error}")
+
+
+def _selector_bytes(body: ConsumerOpen) -> int:
+    return 0 if body.filter is None else limits.SELECTOR_FACTOR * len(json.dumps(body.filter))

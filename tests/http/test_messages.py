@@ -44,6 +44,8 @@ def test_a_message_is_stored_and_received_with_its_properties(http: Http) -> Non
         },
     )
     assert sent.status == 201
+    # The description has JSON for other answers of this operation, and this one has no body.
+    assert (sent.headers["content-type"], sent.body) == ("text/plain", b"")
     assert sent.properties["SequenceNumber"] == 0
     assert sent.headers["location"] == "/there/and/back/!messages/0"
     got = http("DELETE", "/there/and/back/!head?timeout=10")

@@ -83,8 +83,8 @@ PATHS: Final[Paths] = {
             "unless it is an object with a role",
             {
                 201: (
-                    "created; Location is the URL of the policy or the message",
-                    content(ANY) | content(TEXT, ATOM),
+                    "created; Location is the URL of the policy, or of a message (without a body)",
+                    content(ANY) | content(TEXT, ATOM, "text/plain"),
                 ),
                 207: ("a batch of which not every message was stored", content(ANY)),
                 303: ("a metadata name: see Location", None),

@@ -73,7 +73,8 @@ async def send(request: Request, unless: Callable[[bytes], bool] = lambda _: Fal
         services.counts.sent += 1
     now = rfc3339(services.now_ms())
     properties: dict[str, Any] = {"EnqueuedTimeUtc": now}
-    headers = {}
+    # Of the empty body: a client that follows the description would expect JSON.
+    headers = {"Content-Type": "text/plain"}
     if sequence is not None:
         properties["SequenceNumber"] = sequence
         headers["Location"] = path_of(record.name, "!messages", str(sequence))

@@ -116,8 +116,19 @@ def test_frames_after_the_peers_end_are_on_an_unknown_channel() -> None:
     peer = opened()
     peer.say(End())
     peer.hear()
-    peer.say(Flow(incoming_window=1, next_outgoing_id=0, outgoing_window=1))
+    peer.say(Disposition(role=True, first=0, settled=True))
     assert conditions_of(peer.hear()) == [("close", "amqp:not-allowed")]
+
+
+def test_credit_after_the_peers_end_is_ignored_until_the_channel_has_another_session() -> None:
+    peer = opened()
+    peer.say(End())
+    peer.hear()
+    assert peer.say(Flow(incoming_window=1, next_outgoing_id=0, outgoing_window=1)) == []
+    assert peer.say(Detach(handle=0)) == []
+    assert peer.hear() == []
+    peer.begin()
+    assert not peer.engine.ended
 
 
 def test_close_within_a_session_that_we_ended_is_heard() -> None:

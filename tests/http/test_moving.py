@@ -60,3 +60,20 @@ def test_requests_hear_nothing_of_a_move(tmp_path: Path) -> None:
         for path in ("/q", "/r"):
             mine = [body for body in received if body.startswith(path)]
             assert mine == sorted(mine), "out of order"
+
+
+def test_a_message_that_waits_after_a_failure_moves_with_its_time(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data", "--shards", "2", "--frontends", "1") as broker, Http(broker.http) as http:
+        policy = {"role": "queue", "retry_delay": 600, "retry_growth": 2}
+        assert http("POST", "/q", policy).status == 201
+        assert http("POST", "/q", "fails").status == 201
+        locked = http("POST", "/q/!head?timeout=20")
+        assert http("PUT", locked.headers["location"], {"outcome": "modified"}).status == 200
+        before = http("GET", "/q/!messages").json()["messages"]
+        assert [(each["state"], each["delivery_count"]) for each in before] == [("delayed", 1)]
+        for _ in range(MOVES):
+            move(broker.data, "q")
+        assert http("GET", "/q/!messages").json()["messages"] == before
+        assert http("PUT", "/q/!policy", {"role": "queue"}).status == 200
+        got = http("POST", "/q/!head?timeout=20")
+        assert (got.body, got.properties["DeliveryCount"]) == (b"fails", 1)

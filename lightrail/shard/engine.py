@@ -177,7 +177,7 @@ class Engine:
         work = self._queues.work
         work.begin()
         if work.is_bounded or memory.unsettled > memory.unsettled_max:
-            work.bound(memory.unsettled_runs_max(len(performer.consumers)))
+            self._house.bound_consumers(work, len(performer.consumers))
             performer.touched.update(memory.resumed())
         if self._routes.holding.lines and self._answers.failure is None:
             self._routes.resume(now_ms)

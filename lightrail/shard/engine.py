@@ -29,7 +29,6 @@ from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
-from lightrail.shard.queue.work import NO_BOUND
 from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
 from lightrail.shard.receiving import Receiving
@@ -177,8 +176,8 @@ class Engine:
             looks.begin()
         work = self._queues.work
         work.begin()
-        if memory.unsettled > memory.unsettled_max or work.unsettled_runs_max < NO_BOUND:
-            work.unsettled_runs_max = memory.unsettled_runs_max(len(performer.consumers))
+        if work.is_bounded or memory.unsettled > memory.unsettled_max:
+            self._house.bound_consumers(work, len(performer.consumers))
             performer.touched.update(memory.resumed())
         if self._routes.holding.lines and self._answers.failure is None:
             self._routes.resume(now_ms)
@@ -331,7 +330,7 @@ class Engine:
         """Time of the next Tick of a queue, or of the end of a batch's wait; None for never."""
         if self._performer.leaving.departures or self._admission.unfinished or self._takeovers.is_due:
             return 0
-        if self._memory.may_resume:
+        if self._memory.paused and self._memory.may_resume:
             return 0
         due_ms = self._queues.deadlines.next_ms
         over_ms = self._routes.holding.next_ms

@@ -10,6 +10,7 @@ from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
+from lightrail.shard.queue.work import Work
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
@@ -20,7 +21,7 @@ log = logging.getLogger("lightrail.shard.housekeeping")
 class Housekeeping:
     """Keeps memory below its mark and the disk within its factor, in small pieces between other work."""
 
-    __slots__ = ("_cleaner", "_counts", "_forgets", "_spill_failed", "_store", "memory")
+    __slots__ = ("_bounds", "_cleaner", "_counts", "_forgets", "_spill_failed", "_store", "memory")
 
     def __init__(
         self, queues: Queues, store: Store, counts: ShardCounts, memory_mark: int, performer: Performer
@@ -29,6 +30,8 @@ class Housekeeping:
         self._counts = counts
         self._cleaner = Cleaner(queues, store, counts, performer)
         self._spill_failed = False
+        self._bounds = False
+        """Whether the log has that consumers get no more."""
         self._forgets = False
         """Whether the log has that message-ids are forgotten early."""
         self.memory = Memory(memory_mark)
@@ -56,6 +59,18 @@ class Housekeeping:
             if not self._spill(queue, wanted, limits.RUN_BYTES, now_ms, quiet=quiet):
                 failed = True
         self._spill_failed = failed
+
+    def bound_consumers(self, work: Work, consumers: int) -> None:
+        """Sets or removes the bound of unsettled runs of each of so many consumers."""
+        work.bound(self.memory.unsettled_runs_max(consumers))
+        if work.is_bounded and not self._bounds:
+            self._bounds = True
+            log.warning(
+                "unsettled and deferred messages use more than their %d bytes of this shard's memory: "
+                "receivers with %d runs of them or more get no more until they have settled some",
+                self.memory.unsettled_max,
+                work.unsettled_runs_max,
+            )
 
     def forget_ids(self) -> None:
         """Lets queues with many message-ids forget the oldest before the end of their window.

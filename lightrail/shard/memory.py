@@ -173,8 +173,6 @@ class Memory:
         """Updates the counts after a change of the queue."""
         contents = queue.machine.contents
         index, now, unsettled = contents.sizes()
-        consumers = contents.consumers
-        links = consumers.attached_bytes + limits.CONSUMER_BYTES * len(consumers.departed)
         before = queue.resident
         if now != before:
             self.resident += now - before
@@ -187,14 +185,18 @@ class Memory:
             self._indexed += bool(index) - bool(queue.index)
             self.index += index - queue.index
             queue.index = index
-        if links != queue.links:
-            self.links += links - queue.links
-            queue.links = links
         if unsettled != queue.unsettled:
             self.unsettled += unsettled - queue.unsettled
             queue.unsettled = unsettled
         if contents.deliveries.paused:
             self.paused[queue] = None
+        consumers = contents.consumers
+        links = consumers.attached_bytes
+        if consumers.departed:
+            links += limits.CONSUMER_BYTES * len(consumers.departed)
+        if links != queue.links:
+            self.links += links - queue.links
+            queue.links = links
         if contents.duplicates is not None or queue.ids:
             ids = 0 if contents.duplicates is None else len(contents.duplicates)
             self.ids += ids - queue.ids

@@ -1,5 +1,7 @@
 """Deliveries: assigns ready runs to consumers in each step, and counts messages in flight."""
 
+from typing import Final
+
 from lightrail.model import limits
 from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.counters import Counters
@@ -11,7 +13,9 @@ from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.ready import Ready, fitting
 from lightrail.shard.queue.run_count import RunCount
 from lightrail.shard.queue.runs import Run
-from lightrail.shard.queue.work import NO_BOUND, Work
+from lightrail.shard.queue.work import Work
+
+_SPARE_BYTES_MIN: Final = limits.SPARE_BYTES_MIN
 
 
 class Deliveries:
@@ -70,7 +74,7 @@ class Deliveries:
         self.paused = False
         """Whether a consumer with credit got nothing because it has too many unsettled runs."""
         self.spare_bytes = 0
-        """Bytes beyond those of the deliveries, at most, of batches that are in memory for a part of them."""
+        """Bytes, at most, of batches beyond the deliveries that are parts of them."""
         self._parted: dict[Consumer, None] = {}
         """Consumers with these deliveries."""
         self.run_count = RunCount(consumers, counters)
@@ -101,9 +105,7 @@ class Deliveries:
                 self.evicted_bytes += run.size
             if freed >= bytes_wanted or left <= 0:
                 break
-        if freed:
-            # Neighbours became one run.
-            self.run_count.outdate()
+        self.run_count.outdate()
         return freed
 
     def spill_candidates(self, bytes_wanted: int) -> list[Run]:
@@ -178,7 +180,7 @@ class Deliveries:
         if consumers.browsers:
             self._show_all(effects, stop)
         blocked = False
-        is_bounded = self._work.unsettled_runs_max < NO_BOUND
+        is_bounded = self._work.is_bounded
         for ring in consumers.rings:
             turn = ring.turn
             idle: list[Consumer] = []
@@ -221,15 +223,15 @@ class Deliveries:
         return blocked
 
     def _has_too_many(self, consumer: Consumer) -> bool:
-        """Whether a consumer gets no more before it has settled some, because memory is short (ADR 55).
+        """Whether a consumer gets no more before it has settled some, as memory is short (ADR 55).
 
-        Messages that it has deferred are still in memory; which consumer has deferred them is not known.
+        Deferred messages count for all consumers: who has deferred them is not known.
         """
         if consumer.options.presettled:
             return False
         aside = self._consumers.aside
-        deferred = 0 if aside is None else len(aside.in_flight)
-        return len(consumer.in_flight) + deferred >= self._work.unsettled_runs_max
+        runs = len(consumer.in_flight) + (0 if aside is None else len(aside.in_flight))
+        return runs >= self._work.unsettled_runs_max
 
     def deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
         """Delivers one turn of a consumer from the head.
@@ -310,7 +312,7 @@ class Deliveries:
         self.count += count
         self.bytes += size
         spare = run.batch.size - size
-        if spare > limits.SPARE_BYTES_MIN:
+        if spare > _SPARE_BYTES_MIN:
             self.spare_bytes += spare
             self._parted[consumer] = None
         if not plain:

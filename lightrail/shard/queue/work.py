@@ -21,7 +21,7 @@ class Work:
     A piece of work that has begun is finished, so a turn costs one piece more.
     """
 
-    __slots__ = ("deliveries", "left", "unsettled_runs_max")
+    __slots__ = ("deliveries", "is_bounded", "left", "unsettled_runs_max")
 
     def __init__(
         self, left: int = limits.QUEUE_WORK_OF_A_TURN, deliveries: int = limits.DELIVERIES_OF_A_TURN
@@ -30,12 +30,19 @@ class Work:
         self.deliveries = deliveries
         """Number of runs that may still be delivered, 2.2 microseconds each."""
         self.unsettled_runs_max = NO_BOUND
-        """Unsettled runs from which a consumer gets no more; the shard sets it while memory is short."""
+        """Unsettled runs from which a consumer gets no more."""
+        self.is_bounded = False
+        """Whether there is such a bound, because the shard is short of memory."""
 
     def begin(self) -> None:
         """Begins a turn."""
         self.left = limits.QUEUE_WORK_OF_A_TURN
         self.deliveries = limits.DELIVERIES_OF_A_TURN
+
+    def bound(self, unsettled_runs_max: int) -> None:
+        """Sets the unsettled runs from which a consumer gets no more; `NO_BOUND` for no bound."""
+        self.unsettled_runs_max = unsettled_runs_max
+        self.is_bounded = unsettled_runs_max < NO_BOUND
 
 
 def unlimited() -> Work:

@@ -68,7 +68,7 @@ def test_what_is_left_of_a_batch_counts_by_its_runs() -> None:
         assert memory_of(scene).resident >= 250 * 0.7 * limits.RUN_BYTES
 
 
-def test_who_has_many_gets_no_more_until_it_has_settled_some() -> None:
+def test_who_has_many_gets_no_more_until_it_has_settled_some(caplog: pytest.LogCaptureFixture) -> None:
     _, peer = opened()
     peer.consume(5, "q", 10_000)
     peer.consume(6, "other", 10_000)
@@ -76,6 +76,7 @@ def test_who_has_many_gets_no_more_until_it_has_settled_some() -> None:
     send(peer, 2, 1, 100)
     first = received(peer, 5)
     assert FULL <= len(first) < 1.25 * FULL + 20
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     # One with few goes on: at another queue, and at the same one.
     assert len(received(peer, 6)) == 100
     peer.settle(6, 0, 100)

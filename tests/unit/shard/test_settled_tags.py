@@ -79,6 +79,69 @@ def forget(peer: Peer, link: int, next_number: int, *tags: bytes) -> None:
     peer.say(frame(Kind.FORGET, link=link, number=next_number, count=len(tags), body=encode_tags(list(tags))))
 
 
+def test_a_delivery_that_is_settled_before_its_outcome_is_not_unsettled_when_it_is_stored() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    attach(peer, 1)
+    scene.settle_down()
+    send(peer, 1, 1, b"a", b"b")
+    scene.begin_commit()
+    forget(peer, 1, 2, b"a")
+    scene.end_commit()
+    assert peer.accepted(1) == [1]
+    assert unsettled(peer, 2) == [b"b"]
+
+
+def test_nor_is_one_that_waits_for_room() -> None:
+    scene = scene_of(max_length=1, overflow="flow_control")
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a", b"b", b"c")
+    forget(peer, 1, 2, b"b")
+    scene.settle_down()
+    peer.consume(2, "q", 3)
+    for number in range(3):
+        peer.settle(2, number, 1)
+        scene.settle_down()
+    assert peer.accepted(1) == [1]
+    assert unsettled(peer, 3) == [b"a", b"c"]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_nor_is_one_whose_batch_is_sent_again(durable: bool) -> None:
+    """The frontend repeats FORGET between the batches that it was between; a later batch has the tag, too."""
+    scene = Scene()
+    peer = scene.peer()
+    attach(peer, 1)
+    for _ in range(2):
+        send(peer, 1, 1, b"a", b"b", durable=durable)
+        forget(peer, 1, 2, b"a", b"b")
+        send(peer, 1, 2, b"b", durable=durable)
+        peer.greet()
+        attach(peer, 1, steals=False)
+    scene.settle_down()
+    assert unsettled(peer, 2) == [b"b"]
+    assert scene.queue("q")["ready"] == 3
+
+
+def test_a_tag_is_not_settled_by_the_batches_of_a_former_link() -> None:
+    """Batches of each link are numbered from 1."""
+    scene = Scene()
+    first, second = scene.peer("frontend-0", boot=7), scene.peer("frontend-1", boot=8)
+    attach(first, 1)
+    for number in range(1, 4):
+        send(first, 1, number, b"%d" % number)
+    scene.settle_down()
+    assert unsettled(second, 5) == [b"1", b"2", b"3"]
+    forget(second, 5, 1, b"3")
+    send(second, 5, 1, b"2")
+    scene.settle_down()
+    assert unsettled(first, 2) == [b"1", b"2"]
+
+
+# --- on disk --------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("policy", "durable"),
     [({}, True), ({}, False), ({"max_length": 1, "overflow": "reject"}, True)],
@@ -110,3 +173,28 @@ def test_a_settled_tag_is_off_the_disk_before_an_attach_without_it_is_answered()
     forget(peer, 1, 2, b"a")
     assert unsettled(peer, 2, durability=UNSETTLED_STATE) == []
     assert unsettled(disk.killed("none").peer(boot=8), 1, durability=UNSETTLED_STATE) == []
+
+
+def test_a_delivery_that_is_settled_before_its_outcome_is_not_there_after_a_restart() -> None:
+    disk = Disk()
+    peer = disk.scene.peer()
+    attach(peer, 1, durability=UNSETTLED_STATE)
+    send(peer, 1, 1, b"a", b"b", durable=True)
+    forget(peer, 1, 2, b"a")
+    disk.scene.settle_down()
+    assert unsettled(disk.killed("all").peer(boot=8), 1, durability=UNSETTLED_STATE) == [b"b"]
+
+
+def test_a_link_ends_whose_settled_tag_finds_no_room() -> None:
+    """Its client does not take the tag for free, and attaches again."""
+    store = Outliving()
+    scene = Scene(store)
+    peer = scene.peer()
+    attach(peer, 1, durability=UNSETTLED_STATE)
+    send(peer, 1, 1, b"a", durable=True)
+    scene.settle_down()
+    store.full_for_all = True
+    forget(peer, 1, 2, b"a")
+    assert [link for link, _, _ in peer.refusals] == [1]
+    store.full_for_all = False
+    assert unsettled(peer, 2, durability=UNSETTLED_STATE) == [b"a"]

@@ -42,15 +42,21 @@ LAST: Final = 1 << 62
 class ResumableProducer(Producer):
     """A link to one queue that its client may resume."""
 
-    __slots__ = ("_arriving", "termini", "terminus")
+    __slots__ = ("_arriving", "attach", "termini", "terminus")
 
+    attach: int
     terminus: Terminus | None
     termini: "Termini"
 
-    def begin(self, termini: "Termini", terminus: Terminus | None) -> None:
-        """Sets the terminus; called once. Without a terminus no tags are kept."""
+    def begin(self, termini: "Termini", terminus: Terminus | None, attach: int) -> None:
+        """Sets the terminus; called once. Without a terminus no tags are kept.
+
+        Args:
+            attach: its number (attaches.py).
+        """
         self.termini = termini
         self.terminus = terminus
+        self.attach = attach
         self._arriving: Arriving = {} if terminus is None else terminus.begin(self.id)
 
     def expect(self, number: int, tags: list[bytes]) -> None:
@@ -120,6 +126,27 @@ class Termini:
         """The durability that an opened link may have in this store."""
         wanted = opening.durability if self._store.outlives and opening.suspended_ms else 0
         return Durability(min(wanted, Durability.UNSETTLED_STATE))
+
+    def kind_of(self, opening: ProducerOpen) -> type[Producer]:
+        """The class of an opened link."""
+        if opening.suspended_ms is None or not opening.client_link:
+            return Producer
+        is_durable = self.durability(opening) == Durability.UNSETTLED_STATE
+        return DurableProducer if is_durable else ResumableProducer
+
+    def open(
+        self,
+        producer: ResumableProducer,
+        opening: ProducerOpen,
+        attach: int,
+        when_synced: CallWhenSynced,
+        now_ms: int,
+    ) -> None:
+        """Begins an opened link, whose opening is answered when all earlier records are on disk."""
+        producer.begin(self, self.attach(producer.queue, opening, now_ms), attach)
+        # A link that is only opened again may have batches on their way whose tags have no record.
+        durability = self.durability(opening) if opening.steals else Durability.NONE
+        when_synced(Resumption(producer, durability, when_synced), 0)
 
     def attach(self, queue: Queue, opening: ProducerOpen, now_ms: int) -> Terminus | None:
         """The terminus of a link that is opened; None if it was lost, or is new beyond TERMINI_MAX.
@@ -365,7 +392,8 @@ class Resumption:
         flags, tags = 0, dict[bytes, int]()
         if terminus is not None:
             flags, tags = KEPT | terminus.durability << DURABILITY_SHIFT, terminus.tags
+        link, body = producer.link, encode_tags(tags)
         producer.peer.out += (
-            frame(Kind.UNSETTLED, flags=flags, link=producer.link, count=len(tags), body=encode_tags(tags)),
-            frame(Kind.PRODUCER_READY, link=producer.link),
+            frame(Kind.UNSETTLED, flags=flags, link=link, number=producer.attach, count=len(tags), body=body),
+            frame(Kind.PRODUCER_READY, link=link),
         )

@@ -41,6 +41,7 @@ class ResumableLink(ProducerLink):
 
     __slots__ = (
         "_announced",
+        "_attach_number",
         "_durability",
         "_forgotten",
         "_seconds",
@@ -72,6 +73,8 @@ class ResumableLink(ProducerLink):
         most = Durability.UNSETTLED_STATE if self._keeps_tags else Durability.CONFIGURATION
         self._durability = min(durability, most) if seconds else 0
         self._terms = terms
+        self._attach_number = 0
+        """Of the client's attach at the shard; 0 until the shard has opened the link."""
         self._tags: dict[int, bytes] = {}
         """TAGS frames of unanswered batches, by their number."""
         self._unsettled: dict[int, bytes] = {}
@@ -89,13 +92,15 @@ class ResumableLink(ProducerLink):
         opening = super()._opening()
         opening.suspended_ms = self._seconds * 1_000
         opening.durability = self._durability
+        if self._attached:
+            opening.attach = self._attach_number
         return opening
 
     @property
     def _keeps_tags(self) -> bool:
         return self._link.rcv_settle_mode == SETTLE_SECOND
 
-    def unsettled(self, tags: list[bytes], is_kept: bool, durability: int) -> None:
+    def unsettled(self, tags: list[bytes], is_kept: bool, durability: int, attach_number: int) -> None:
         """See Producer: the client has settled tags that are not in its map.
 
         It may use them again as soon as its attach is answered, so the shard removes them first: the link is
@@ -103,6 +108,7 @@ class ResumableLink(ProducerLink):
         """
         if self._attached or self._closed:
             return
+        self._attach_number = attach_number
         terms, announced, attach = self._terms, self._announced, self._link.attach
         assert attach is not None
         known = dict.fromkeys(tags if self._keeps_tags else ())

@@ -16,6 +16,9 @@ from lightrail.wire.frames import CLOSED, Kind
 from lightrail.wire.tags import decode_tags
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
 
+ATTACH = 77
+"""Number of the attach, by the shard."""
+
 
 class Link(FakeLink):
     """The engine's link, with the attach of the client."""
@@ -56,7 +59,7 @@ class Rig:
 
     def ready(self, *tags: bytes, is_kept: bool = True, durability: int = 0) -> None:
         number = self.producer.number
-        self.producer.unsettled([*tags], is_kept, durability)
+        self.producer.unsettled([*tags], is_kept, durability, ATTACH)
         if self.producer.number == number:
             self.producer.ready()
 
@@ -181,6 +184,20 @@ def test_settled_tags_are_repeated_between_the_batches_that_they_were_settled_be
     rig.frames()
     rig.producer.reopen()
     assert rig.frames()[1:] == []
+
+
+def test_a_link_that_opens_again_has_the_number_of_its_attach() -> None:
+    rig = Rig()
+
+    def opened() -> ProducerOpen:
+        rig.shard.take()
+        rig.producer.reopen()
+        (said,) = rig.shard.take()
+        return ProducerOpen.decode(said.body)
+
+    assert (opened().steals, opened().attach) == (True, 0)
+    rig.ready()
+    assert (opened().steals, opened().attach) == (False, ATTACH)
 
 
 def test_tags_go_ahead_of_their_batch_also_when_it_is_sent_again() -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from lightrail.model import conditions
-from lightrail.model.durability import Durability
 from lightrail.model.ending import Ending
+from lightrail.shard.attaches import Attaches
 from lightrail.shard.awaited import AwaitedConsumer, AwaitedConsumers, Origin
-from lightrail.shard.client_links import ClientLinks, Opened
+from lightrail.shard.client_links import STOLEN, ClientLinks, Opened
 from lightrail.shard.consumer_options import admitted
 from lightrail.shard.durable_receivers import DurableReceivers
 from lightrail.shard.ingress.admission import Admission
@@ -21,7 +21,7 @@ from lightrail.shard.queues import Queues
 from lightrail.shard.resuming import Recovery, Resending
 from lightrail.shard.session_links import SessionLinks
 from lightrail.shard.shard_queue import Queue
-from lightrail.shard.termini import DurableProducer, ResumableProducer, Resumption, Termini
+from lightrail.shard.termini import ResumableProducer, Termini
 from lightrail.shard.waiting import CallWhenSynced
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
@@ -33,6 +33,7 @@ class Links(KnownNumbers):
 
     __slots__ = (
         "_admission",
+        "_attaches",
         "_memory",
         "_next_consumer",
         "_performer",
@@ -72,6 +73,7 @@ class Links(KnownNumbers):
         self.receivers = DurableReceivers(store, counts, when_synced)
         self.awaited.ended = self.receivers.ended
         self.resending = Resending(performer)
+        self._attaches = Attaches(self, store, counts)
         self.client_links = ClientLinks(self.awaited, self._end_stolen, counts)
         self._producers: dict[Queue, dict[Producer, None]] = {}
         """Open producers, by queue."""
@@ -90,20 +92,21 @@ class Links(KnownNumbers):
             else:
                 peer.end_link(link, queue)
             return
-        earlier = peer.producers.get(link)
+        earlier = peer.producers.pop(link, None)
         if earlier is not None:
             self._leave(earlier)
+        attach = self._attaches.open(queue, body, now_ms)
+        if attach is None:
+            peer.end_link(link, Refusal(conditions.STOLEN, STOLEN))
+            return
         if not self.client_links.claim(queue, peer, link, body, now_ms):
             return
         id = body.identity or peer.boot << 32 | link
         if body.identity:
             self._take_over(queue, id)
         number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
-        resumable = body.suspended_ms is not None and bool(body.client_link)
-        durability = self.termini.durability(body)
-        kind = DurableProducer if durability == Durability.UNSETTLED_STATE else ResumableProducer
-        made = kind if resumable else Producer
-        producer = peer.producers[link] = made(peer, link, queue, id, number, part)
+        producer = self.termini.kind_of(body)(peer, link, queue, id, number, part)
+        peer.producers[link] = producer
         producer.next_number = next_number
         if body.sequences:
             producer.stored = {} if producer.is_named else self._sequences.pop(id, {})
@@ -111,10 +114,7 @@ class Links(KnownNumbers):
         producer.client_link = body.client_link
         self.client_links.add(queue, body.client_link, producer)
         if isinstance(producer, ResumableProducer):
-            producer.begin(self.termini, self.termini.attach(queue, body, now_ms))
-            # A link that is only opened again may have batches on their way whose tags have no record.
-            durability = durability if body.steals else Durability.NONE
-            self._when_synced(Resumption(producer, durability, self._when_synced), 0)
+            self.termini.open(producer, body, attach, self._when_synced, now_ms)
         else:
             peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 

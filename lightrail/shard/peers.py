@@ -78,7 +78,8 @@ class Producer(Numbered):
     __slots__ = ("client_link", "entered", "goes_on", "is_named", "part", "queue", "stored")
 
     keeps_tags: ClassVar = False
-    """Whether delivery-tags are stored with its batches, so that all of them are for Admission."""
+    """Whether delivery-tags are stored with its batches, so that all of them are for Admission, and every
+    answer waits for a commit."""
 
     def __init__(self, peer: "Peer", link: int, queue: Queue, id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)

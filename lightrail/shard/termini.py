@@ -27,6 +27,7 @@ from lightrail.shard.journal.kept_termini import RecoveredTerminus
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.peers import Peer, Producer
 from lightrail.shard.shard_queue import Queue
+from lightrail.shard.terminus import Arriving, Terminus
 from lightrail.shard.waiting import CallWhenSynced
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ProducerOpen, Refusal
@@ -39,58 +40,30 @@ LAST: Final = 1 << 62
 """A number above every number of a batch."""
 
 
-class Terminus:
-    """One link of a client at one queue."""
-
-    __slots__ = (
-        "bare",
-        "client_link",
-        "closed",
-        "durability",
-        "lost",
-        "queue",
-        "suspended_ms",
-        "tags",
-    )
-
-    def __init__(self, queue: Queue, client_link: str, suspended_ms: int, durability: int = 0) -> None:
-        self.queue = queue
-        self.client_link = client_link
-        self.suspended_ms = suspended_ms
-        """Milliseconds that it is kept without a link."""
-        self.durability = durability
-        """What of it is in the store (model/durability.py)."""
-        self.tags: dict[bytes, None] = {}
-        """Delivery-tags in the order of storing."""
-        self.closed = False
-        """Whether its client has closed the link."""
-        self.lost = self.bare = False
-        """Whether its tags were dropped; or whether it was restored without tags that it may have had."""
-
-    def record(self, event: TerminusEvent, tags: Sequence[bytes] = ()) -> TerminusRecord:
-        """The record of an event."""
-        link = bytes.fromhex(self.client_link)
-        return TerminusRecord(self.queue.id, link, event, self.durability, self.suspended_ms, tags)
-
-
 class ResumableProducer(Producer):
     """A link to one queue that its client may resume."""
 
-    __slots__ = ("_arriving", "termini", "terminus")
+    __slots__ = ("_arriving", "attach", "termini", "terminus")
 
+    attach: int
     terminus: Terminus | None
     termini: "Termini"
 
-    def begin(self, termini: "Termini", terminus: Terminus | None) -> None:
-        """Sets the terminus; called once. Without a terminus no tags are kept."""
+    def begin(self, termini: "Termini", terminus: Terminus | None, attach: int) -> None:
+        """Sets the terminus; called once. Without a terminus no tags are kept.
+
+        Args:
+            attach: its number (attaches.py).
+        """
         self.termini = termini
         self.terminus = terminus
-        self._arriving: dict[int, list[bytes]] = {}
+        self.attach = attach
+        self._arriving: Arriving = {} if terminus is None else terminus.begin(self.id)
 
     def expect(self, number: int, tags: list[bytes]) -> None:
         """Notes the tags of the next batch."""
         if self.terminus is not None:
-            self._arriving[number] = tags
+            self._arriving[number] = [*tags]
 
     def accept(self, number: int) -> None:
         """See Producer."""
@@ -110,7 +83,8 @@ class ResumableProducer(Producer):
     def _stored(self, number: int, count: int) -> None:
         tags = self._arriving.pop(number, ())
         if tags and self.terminus is not None:
-            self.termini.store(self.terminus, tags[:count])
+            stored = [tag for tag in tags[:count] if tag is not None]
+            self.termini.store(self.terminus, stored, self.terminus.number_of(self.id, number))
 
 
 class DurableProducer(ResumableProducer):
@@ -122,7 +96,8 @@ class DurableProducer(ResumableProducer):
 
     def records_of_tags(self, number: int, first: int, last: int) -> list[TerminusRecord]:
         """See Producer."""
-        terminus, tags = self.terminus, self._arriving.get(number, [])[first:last]
+        terminus, arriving = self.terminus, self._arriving.get(number, [])
+        tags = [tag for tag in arriving[first:last] if tag is not None]
         if not tags or terminus is None or terminus.durability < Durability.UNSETTLED_STATE:
             return []
         return [terminus.record(TerminusEvent.STORED, tags)]
@@ -154,6 +129,27 @@ class Termini:
         """The durability that an opened link may have in this store."""
         wanted = opening.durability if self._store.outlives and opening.suspended_ms else 0
         return Durability(min(wanted, Durability.UNSETTLED_STATE))
+
+    def kind_of(self, opening: ProducerOpen) -> type[Producer]:
+        """The class of an opened link."""
+        if opening.suspended_ms is None or not opening.client_link:
+            return Producer
+        is_durable = self.durability(opening) == Durability.UNSETTLED_STATE
+        return DurableProducer if is_durable else ResumableProducer
+
+    def open(
+        self,
+        producer: ResumableProducer,
+        opening: ProducerOpen,
+        attach: int,
+        when_synced: CallWhenSynced,
+        now_ms: int,
+    ) -> None:
+        """Begins an opened link, whose opening is answered when all earlier records are on disk."""
+        producer.begin(self, self.attach(producer.queue, opening, now_ms), attach)
+        # A link that is only opened again may have batches on their way whose tags have no record.
+        durability = self.durability(opening) if opening.steals else Durability.NONE
+        when_synced(Resumption(producer, durability, when_synced), 0)
 
     def attach(self, queue: Queue, opening: ProducerOpen, now_ms: int) -> Terminus | None:
         """The terminus of a link that is opened; None if it was lost, or is new beyond TERMINI_MAX.
@@ -220,52 +216,58 @@ class Termini:
     # --- frames ----------------------------------------------------------------------------------------
 
     def expect(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """Applies a TAGS frame: a stored delivery whose tag a new one has is no longer unsettled."""
+        """Applies a TAGS frame: a stored delivery whose tag a new one has is no longer unsettled.
+
+        Raises StoreError: nothing has changed.
+        """
         _, _, _, _, link, _, number = HEADER.unpack_from(part)
         producer = peer.producers.get(link)
         if not isinstance(producer, ResumableProducer):
             return
-        tags = decode_tags(memoryview(part)[HEADER_SIZE:])
+        tags, terminus = decode_tags(memoryview(part)[HEADER_SIZE:]), producer.terminus
+        if terminus is not None:
+            before = terminus.before(tags, number, producer.last_number)
+            self._settled(terminus, before, now_ms)
+            terminus.settle(before)
         producer.expect(number, tags)
-        if producer.terminus is not None and number > producer.last_number:
-            self._settle(producer.terminus, tags, now_ms)
 
     def forget_tags(self, peer: Peer, part: bytes, now_ms: int) -> None:
         """Applies a FORGET frame: the client has settled deliveries, or closed the link.
 
-        A repeated frame whose next batch is stored was applied before that batch, which may have its tags.
+        It concerns the batches before the next one, of which some may have no answer yet. Raises StoreError:
+        nothing has changed.
         """
         _, flags, _, _, link, _, next_number = HEADER.unpack_from(part)
         producer = peer.producers.get(link)
         if not isinstance(producer, ResumableProducer) or producer.terminus is None:
             return
+        terminus = producer.terminus
         if flags & CLOSED:
-            producer.terminus.closed = True
-        elif not next_number or next_number > producer.last_number:
-            self._settle(producer.terminus, decode_tags(memoryview(part)[HEADER_SIZE:]), now_ms)
+            terminus.closed = True
+            return
+        tags, number = decode_tags(memoryview(part)[HEADER_SIZE:]), next_number or LAST
+        before = terminus.before(tags, number, producer.last_number)
+        arriving = terminus.arriving_before(tags, number)
+        # A tag of an unanswered batch may be in a record; one that is stored is that of a later batch.
+        self._settled(terminus, before, now_ms, [tag for tag in arriving if tag not in terminus.tags])
+        terminus.settle(before, arriving, number)
 
-    def _settle(self, terminus: Terminus, tags: list[bytes], now_ms: int) -> None:
-        """Removes those of these tags that the terminus has."""
-        found = [tag for tag in dict.fromkeys(tags) if tag in terminus.tags]
-        if found:
-            for tag in found:
-                del terminus.tags[tag]
-            self._tags -= len(found)
-            self._now_ms = now_ms
-            self._write(terminus, TerminusEvent.SETTLED, found)
+    def _settled(
+        self, terminus: Terminus, stored: list[bytes], now_ms: int, arriving: Sequence[bytes] = ()
+    ) -> None:
+        """Writes which tags are settled; their client may use them again when this is on disk."""
+        if (stored or arriving) and terminus.durability >= Durability.UNSETTLED_STATE:
+            record = terminus.record(TerminusEvent.SETTLED, [*stored, *arriving])
+            self._store.append(record, now_ms)
+        self._tags -= len(stored)
 
-    def store(self, terminus: Terminus, tags: list[bytes]) -> None:
-        """Adds tags of stored messages; drops the oldest beyond UNSETTLED_TAGS_MAX."""
+    def store(self, terminus: Terminus, tags: list[bytes], number: int) -> None:
+        """Adds tags of stored messages of a batch; see Terminus.store."""
         if not self._has(terminus) or terminus.lost:
             return
-        kept = terminus.tags
-        before = len(kept)
-        for tag in tags:
-            kept.pop(tag, None)
-            kept[tag] = None
-        while len(kept) > limits.UNSETTLED_TAGS_MAX:
-            del kept[next(iter(kept))]
-        self._tags += len(kept) - before
+        before = len(terminus.tags)
+        terminus.store(tags, number)
+        self._tags += len(terminus.tags) - before
         if self._tags > limits.TERMINI_TAGS_MAX:
             self._make_room()
 
@@ -319,7 +321,7 @@ class Termini:
                 self._write(terminus, TerminusEvent.ENDED)
             else:
                 self._put(terminus)
-                self.store(terminus, each.tags)
+                self.store(terminus, each.tags, 0)
                 self.suspend(terminus)
 
     def records(self, queue: Queue, termini: list[RecoveredTerminus]) -> Iterator[TerminusRecord]:
@@ -393,10 +395,11 @@ class Resumption:
             self._durability = Durability.NONE
             self._when_synced(self, 0)
             return
-        flags, tags = 0, dict[bytes, None]()
+        flags, tags = 0, dict[bytes, int]()
         if terminus is not None:
             flags, tags = KEPT | terminus.durability << DURABILITY_SHIFT, terminus.tags
+        link, body = producer.link, encode_tags(tags)
         producer.peer.out += (
-            frame(Kind.UNSETTLED, flags=flags, link=producer.link, count=len(tags), body=encode_tags(tags)),
-            frame(Kind.PRODUCER_READY, link=producer.link),
+            frame(Kind.UNSETTLED, flags=flags, link=link, number=producer.attach, count=len(tags), body=body),
+            frame(Kind.PRODUCER_READY, link=link),
         )

@@ -71,9 +71,11 @@ class ProducerOpen(_Body):
     at all."""
     durability: int = 0
     """How much of that the client wants in the store (model/durability.py)."""
+    attach: int = 0
+    """If it may be resumed and does not steal: the number of the attach, from UNSETTLED; 0: unknown."""
 
     def encode(self) -> bytes:
-        optional = {"identity": 0, "suspended_ms": None, "durability": 0}
+        optional = {"identity": 0, "suspended_ms": None, "durability": 0, "attach": 0}
         return _opening(self, *(name for name, unused in optional.items() if getattr(self, name) == unused))
 
 

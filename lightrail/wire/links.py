@@ -46,11 +46,12 @@ class Producer:
     def stored(self, number: int, sequence: int) -> None:
         """One batch is stored, from this sequence on: only for producers that requested sequences."""
 
-    def unsettled(self, tags: list[bytes], is_kept: bool, durability: int) -> None:
+    def unsettled(self, tags: list[bytes], is_kept: bool, durability: int, attach: int) -> None:
         """Called before `ready`: stored messages that the client's link may not have settled.
 
         Args:
             durability: how much of that is in the shard's store (model/durability.py).
+            attach: number of the client's attach at the queue, which later openings of it have.
         """
 
     def granted(self, limit: int) -> None:
@@ -142,9 +143,9 @@ def _stored(producer: Producer, part: bytes) -> None:
 
 
 def _unsettled(producer: Producer, part: bytes) -> None:
-    _, flags, _, _, _, _, _ = HEADER.unpack_from(part)
+    _, flags, _, _, _, _, attach = HEADER.unpack_from(part)
     tags = decode_tags(memoryview(part)[HEADER.size :])
-    producer.unsettled(tags, bool(flags & KEPT), flags >> DURABILITY_SHIFT)
+    producer.unsettled(tags, bool(flags & KEPT), flags >> DURABILITY_SHIFT, attach)
 
 
 def _granted(producer: Producer, part: bytes) -> None:

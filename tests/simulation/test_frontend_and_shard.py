@@ -8,8 +8,6 @@ does not come again.
 
 import itertools
 import random
-from collections import deque
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -31,52 +29,11 @@ from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.resolvers import FixedResolver
 from tests.support.shard.scene import Scene
+from tests.support.shard.wires import Timers, Wire
 
 HEAD = encode_header(Header(durable=True))
 QUEUE = "q"
 BEAT_MS = 100
-
-
-class Wire:
-    """Takes the place of the frontend's LoopSocket: messages wait in both directions until they are moved."""
-
-    def __init__(self, loop: Any, socket: Any, receive: Callable[[list[bytes]], None], after: Any) -> None:
-        socket.close(0)
-        self.receive = receive
-        self.up = True
-        self.to_shard: deque[list[bytes]] = deque()
-        self.to_frontend: deque[list[bytes]] = deque()
-
-    def send(self, parts: Sequence[bytes]) -> bool:
-        if self.up:
-            self.to_shard.append(list(parts))
-        return self.up
-
-    def close(self, linger_ms: int = 0) -> None:
-        return
-
-
-class Timers:
-    """A loop whose timers ring when the test wants."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def call_later(self, wait_s: float, call: Any) -> Any:
-        calls = self.calls
-        calls.append(call)
-
-        class Handle:
-            def cancel(self) -> None:
-                if call in calls:
-                    calls.remove(call)
-
-        return Handle()
-
-    def ring(self) -> None:
-        calls, self.calls[:] = list(self.calls), []
-        for call in calls:
-            call()
 
 
 class ShardProcess(Scene):

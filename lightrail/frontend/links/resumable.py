@@ -9,6 +9,7 @@ each of them again when it has the outcome (2.6.12), so a stored tag could stand
 never got. A message whose outcome was lost is not in the map, and is sent again.
 """
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import ACCEPTED, Resumed, SenderSettled, Transfers
@@ -40,6 +41,7 @@ class ResumableLink(ProducerLink):
 
     __slots__ = (
         "_announced",
+        "_attach_number",
         "_durability",
         "_forgotten",
         "_seconds",
@@ -71,6 +73,8 @@ class ResumableLink(ProducerLink):
         most = Durability.UNSETTLED_STATE if self._keeps_tags else Durability.CONFIGURATION
         self._durability = min(durability, most) if seconds else 0
         self._terms = terms
+        self._attach_number = 0
+        """Of the client's attach at the shard; 0 until the shard has opened the link."""
         self._tags: dict[int, bytes] = {}
         """TAGS frames of unanswered batches, by their number."""
         self._unsettled: dict[int, bytes] = {}
@@ -88,13 +92,15 @@ class ResumableLink(ProducerLink):
         opening = super()._opening()
         opening.suspended_ms = self._seconds * 1_000
         opening.durability = self._durability
+        if self._attached:
+            opening.attach = self._attach_number
         return opening
 
     @property
     def _keeps_tags(self) -> bool:
         return self._link.rcv_settle_mode == SETTLE_SECOND
 
-    def unsettled(self, tags: list[bytes], is_kept: bool, durability: int) -> None:
+    def unsettled(self, tags: list[bytes], is_kept: bool, durability: int, attach_number: int) -> None:
         """See Producer: the client has settled tags that are not in its map.
 
         It may use them again as soon as its attach is answered, so the shard removes them first: the link is
@@ -102,13 +108,14 @@ class ResumableLink(ProducerLink):
         """
         if self._attached or self._closed:
             return
+        self._attach_number = attach_number
         terms, announced, attach = self._terms, self._announced, self._link.attach
         assert attach is not None
         known = dict.fromkeys(tags if self._keeps_tags else ())
         if announced is not None:
             known = {tag: None for tag in known if tag in announced}
         if len(known) < len(tags):
-            self._post_forget([tag for tag in tags if tag not in known], self._window.next)
+            self._post_forget(self._window.next, [tag for tag in tags if tag not in known])
             self._owner.close_producer(self.number)
             self.number = self._connection.frontend.next_link()
             self._owner.open_producer(self)
@@ -124,9 +131,9 @@ class ResumableLink(ProducerLink):
     def _forget(self, tags: list[bytes]) -> None:
         """The client has settled these deliveries, and may use their tags again."""
         self._forgotten.setdefault(self._window.next, []).extend(tags)
-        self._post_forget(tags, self._window.next)
+        self._post_forget(self._window.next, tags)
 
-    def _post_forget(self, tags: list[bytes], next_number: int, flags: int = 0) -> None:
+    def _post_forget(self, next_number: int, tags: list[bytes], flags: int = 0) -> None:
         body = encode_tags(tags)
         self._owner.post(
             frame(Kind.FORGET, flags=flags, link=self.number, number=next_number, count=len(tags), body=body)
@@ -182,7 +189,7 @@ class ResumableLink(ProducerLink):
 
     def closed_for_good(self) -> None:
         """See Bound."""
-        self._post_forget([], self._window.next, CLOSED)
+        self._post_forget(self._window.next, [], CLOSED)
 
     def _top_up(self, least: int | None = None) -> None:
         """Grants no credit while there are more unsettled messages than the shard keeps."""
@@ -192,31 +199,41 @@ class ResumableLink(ProducerLink):
     # --- from the shard --------------------------------------------------------------------------------
 
     def _repeat_all(self) -> None:
-        # Behind a repeated batch, FORGET would concern the batch's own tags.
-        for next_number, tags in self._forgotten.items():
-            self._post_forget(tags, next_number)
-        super()._repeat_all()
+        # In their order: each FORGET concerns the tags of the batches ahead of it.
+        forgotten = deque(self._forgotten.items())
+        for batch in self._window:
+            number = _number_of(batch)
+            while forgotten and forgotten[0][0] <= number:
+                self._post_forget(*forgotten.popleft())
+            self._repeat(batch)
+        for each in forgotten:
+            self._post_forget(*each)
 
     def _repeat(self, batch: Batch) -> None:
-        tags = self._tags.get(HEADER.unpack_from(batch.part)[6])
+        tags = self._tags.get(_number_of(batch))
         if tags is not None:
             self._owner.post(tags)
         super()._repeat(batch)
 
     def answered(self, number: int, count: int) -> None:
         """See Producer."""
+        super().answered(number, count)
         for each in range(number, number + count):
             self._answered(each)
-        super().answered(number, count)
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """See Producer."""
-        self._answered(number)
         super().refused(number, refusal)
+        self._answered(number)
 
     def _answered(self, number: int) -> None:
-        """The shard has answered a batch, and has applied every FORGET ahead of it."""
+        """The shard has answered a batch, and has applied every FORGET ahead of it.
+
+        A FORGET behind an unanswered batch may concern the tags of that batch, which is sent again if the
+        shard is lost.
+        """
         self._tags.pop(number, None)
+        number = min(number, self._window.first or number)
         while (next_number := next(iter(self._forgotten), number + 1)) <= number:
             del self._forgotten[next_number]
 
@@ -224,3 +241,7 @@ class ResumableLink(ProducerLink):
         """See Producer: unanswered messages wait for the shard, since they may be stored."""
         if not self._closed:
             self._wait()
+
+
+def _number_of(batch: Batch) -> int:
+    return int(HEADER.unpack_from(batch.part)[6])

@@ -193,7 +193,7 @@ class Admission:
             entry.done = done
         if done == batch.count:
             waits = not batch.durable and queue.captured and self._performer.capture_lags
-            self._answer(entry.producer, entry.number, batch.durable or waits)
+            self._answer(entry.producer, entry.number, batch.durable or waits or entry.producer.keeps_tags)
         elif done == large:
             self._turn_away(queue, entry, done, too_large(queue, batch, large))
         elif done == end:
@@ -298,7 +298,9 @@ class Admission:
         queue.machine.contents.counters.refused += entry.batch.count - done
         refusal.accepted = done
         producer.refusing = True
-        self._refuse(producer, entry.number, refusal, entry.batch.durable and done > 0)
+        # A client of a durable terminus may use the tags again that it has settled before.
+        waits = producer.keeps_tags or (entry.batch.durable and done > 0)
+        self._refuse(producer, entry.number, refusal, waits)
         self._turn_away_behind(queue, producer, self._parking.remove(producer))
 
     def _turn_away_behind(self, queue: Queue, producer: Producer, parked: list[Parked]) -> None:
@@ -306,7 +308,7 @@ class Admission:
         for behind in parked:
             queue.machine.contents.counters.refused += behind.batch.count
             refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
-            self._refuse(producer, behind.number, refusal, False)
+            self._refuse(producer, behind.number, refusal, producer.keeps_tags)
 
 
 def waits_until(policy: Policy, now_ms: int) -> int | None:

@@ -103,13 +103,15 @@ class Batches:
             producer.missed(number)
         if number <= producer.last_number and not (producer.part and number == producer.last_number):
             self._counts.batches_duplicate += 1
-            # A producer that attaches again by name must wait for the commit under way with its batches.
-            self._answers.accept(producer, number, bool(flags & DURABLE) or producer.is_named)
+            # A producer that attaches again by name must wait for the commit under way with its batches, and
+            # the client of a durable terminus for the ends of tags that it has settled.
+            waits = bool(flags & DURABLE) or producer.is_named or producer.keeps_tags
+            self._answers.accept(producer, number, waits)
             return True
         if producer.refusing:
             if not flags & AFRESH:
                 refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
-                self._answers.refuse(producer, number, refusal)
+                self._answers.refuse(producer, number, refusal, producer.keeps_tags)
                 return True
             producer.refusing = False
         return False

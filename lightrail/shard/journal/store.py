@@ -292,13 +292,14 @@ def needs_sync(record: Record) -> bool:
     """Whether the record must be on disk before any answer is sent.
 
     Spilled messages, and deliveries, which only readers of the journal use, are written without a sync. The
-    same is true of the ends of tags, of a receiver's deliveries, and of both kinds of links: if such a record
-    is lost, the state is kept for longer.
+    same is true of the ends of a receiver's deliveries, and of both kinds of links: if such a record is lost,
+    the state is kept for longer. The end of a delivery-tag is synced with the next answer, as the client may
+    use the tag again from then on.
     """
     if type(record) is Append:
         return not record.flags & SPILLED
     if type(record) is Terminus:
-        return record.event not in (TerminusEvent.SETTLED, TerminusEvent.ENDED)
+        return record.event != TerminusEvent.ENDED
     if type(record) is Receiver:
         return record.event not in (ReceiverEvent.SETTLED, ReceiverEvent.ENDED)
     return type(record) is not Delivered

@@ -296,6 +296,8 @@ class Peer:
         """(link, number of the batch, first sequence)."""
         self.unsettled: dict[int, tuple[bool, list[bytes]]] = {}
         """By link: whether tags are kept, and those that are."""
+        self.attaches: dict[int, int] = {}
+        """By link: the number of its client's attach."""
         self.durability: dict[int, int] = {}
         """By link: what of this is in the store."""
         self.consumed: set[int] = set()
@@ -424,6 +426,7 @@ class Peer:
                 self.durability[link] = flags >> DURABILITY_SHIFT
             elif kind == Kind.UNSETTLED:
                 self.unsettled[link] = (bool(flags & KEPT), decode_tags(part[HEADER_SIZE:]))
+                self.attaches[link] = number
                 self.durability[link] = flags >> DURABILITY_SHIFT
             elif kind == Kind.WELCOME:
                 self.welcome = Welcome.decode(part[HEADER_SIZE:])

@@ -16,6 +16,9 @@ from lightrail.wire.frames import CLOSED, Kind
 from lightrail.wire.tags import decode_tags
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
 
+ATTACH = 77
+"""Number of the attach, by the shard."""
+
 
 class Link(FakeLink):
     """The engine's link, with the attach of the client."""
@@ -56,7 +59,7 @@ class Rig:
 
     def ready(self, *tags: bytes, is_kept: bool = True, durability: int = 0) -> None:
         number = self.producer.number
-        self.producer.unsettled([*tags], is_kept, durability)
+        self.producer.unsettled([*tags], is_kept, durability, ATTACH)
         if self.producer.number == number:
             self.producer.ready()
 
@@ -155,6 +158,46 @@ def test_a_settled_tag_is_removed_also_if_the_shard_was_lost_meanwhile() -> None
     rig.producer.answered(2, 1)
     rig.producer.reopen()
     assert rig.frames()[1:] == []
+
+
+def test_settled_tags_are_repeated_between_the_batches_that_they_were_settled_between() -> None:
+    """A client may settle a delivery before its outcome."""
+    rig = Rig()
+    rig.ready()
+    rig.shard.take()
+    rig.transfers(b"a")
+    rig.producer.sender_settled(SenderSettled(rig.link, 0, 0))  # type: ignore[arg-type]
+    rig.transfers(b"b")
+    first = [(Kind.TAGS, 1, [b"a"]), (Kind.ENQUEUE, 1, [])]
+    behind = [(Kind.FORGET, 2, [b"a"])]
+    second = [(Kind.TAGS, 2, [b"b"]), (Kind.ENQUEUE, 2, [])]
+    assert rig.frames() == [*first, *behind, *second]
+    rig.producer.reopen()
+    assert rig.frames()[1:] == [*first, *behind, *second]
+    # Of a batch without an answer the tags are sent again.
+    rig.producer.answered(2, 1)
+    rig.producer.reopen()
+    assert rig.frames()[1:] == [*first, *behind]
+    rig.producer.answered(1, 1)
+    rig.transfers(b"c")
+    rig.producer.answered(3, 1)
+    rig.frames()
+    rig.producer.reopen()
+    assert rig.frames()[1:] == []
+
+
+def test_a_link_that_opens_again_has_the_number_of_its_attach() -> None:
+    rig = Rig()
+
+    def opened() -> ProducerOpen:
+        rig.shard.take()
+        rig.producer.reopen()
+        (said,) = rig.shard.take()
+        return ProducerOpen.decode(said.body)
+
+    assert (opened().steals, opened().attach) == (True, 0)
+    rig.ready()
+    assert (opened().steals, opened().attach) == (False, ATTACH)
 
 
 def test_tags_go_ahead_of_their_batch_also_when_it_is_sent_again() -> None:

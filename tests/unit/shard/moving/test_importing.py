@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from lightrail.model import conditions
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.declared import declared_of
@@ -164,6 +165,27 @@ def test_a_suspended_link_is_resumed_behind_the_move() -> None:
     peer.produce(1, QUEUE, **opening)
     move.target.settle_down()
     assert peer.unsettled == {1: (True, [b"tag"])}
+
+
+def test_only_the_latest_attach_of_a_link_is_opened_again_behind_the_move() -> None:
+    """A frontend that was away has unanswered messages whose tags have been used again (ADR 41)."""
+    opening: dict[str, Any] = {"client_link": "1" * 32, "suspended_ms": 60_000}
+    move = Move()
+    numbers = []
+    for link in (5, 6):
+        move.peer.produce(link, QUEUE, **opening, steals=True)
+        move.source.settle_down()
+        numbers.append(move.peer.attaches[link])
+    move.peer.close_producer(6)
+    move.all()
+    ready = move.target.queue(QUEUE)["ready"]
+    peer = move.target.peer("frontend-9", boot=9)
+    for link, number in zip((5, 6), numbers, strict=True):
+        peer.produce(link, QUEUE, **opening, attach=number)
+        peer.send(link, 1, BODIES[:1])
+        move.target.settle_down()
+    assert [(link, refusal.condition) for link, _, refusal in peer.refusals] == [(5, conditions.STOLEN)]
+    assert move.target.queue(QUEUE)["ready"] == ready + 1
 
 
 @pytest.mark.parametrize("durability", Durability)

@@ -324,8 +324,8 @@ fe2o3-amqp for Rust takes minutes to compile and is among the long tests of `mak
 `tests/interop/test_fe2o3_amqp.py`: order, types, large messages, outcomes, credit, transactions,
 messages that are acquired in one, a link that is resumed, users.
 
-The AMQP client of Vert.x 4.5, by which programs of Quarkus and SmallRye connect, is tried with their default options in
-`tests/interop/test_vertx.py`: prefetching receivers that close, outcomes, requests.
+The AMQP client of Vert.x 4.5, by which programs of Quarkus and SmallRye connect, is tried with their
+default options in `tests/interop/test_vertx.py`: prefetching receivers that close, outcomes, requests.
 """
 
 

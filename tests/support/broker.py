@@ -58,9 +58,13 @@ class Broker:
         return int(found)
 
     def until_ready(self, deadline_s: float = wait.DEADLINE_S) -> Self:
-        """Wait for the line that ``--json`` prints."""
+        """Wait for the line that ``--json`` prints; a broker that is not ready in time is stopped."""
         assert self.process.stdout is not None
-        line = wait.line(self.process.stdout, deadline_s)
+        try:
+            line = wait.line(self.process.stdout, deadline_s)
+        except AssertionError:
+            self.stop()
+            raise
         assert line, f"the broker ended before it was ready:\n{self.said()}"
         self.ready = json.loads(line)
         return self

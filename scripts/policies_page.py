@@ -58,7 +58,7 @@ They expire by their time to live, and a purge removes them. The time survives a
 no message waits longer than the new one says; without `retry_delay` all are ready.
 
 In a queue with `delay`, a consumer may name another time in the annotations of its outcome; that one counts. `NAME/$dlq` has no policy,
-and its messages do not wait. ([ADR 54](../adr/0054-waiting-after-a-failed-delivery.md))
+and its messages do not wait. ([ADR 53](../adr/0053-waiting-after-a-failed-delivery.md))
 
 ## Capture
 

@@ -11,7 +11,7 @@ Messages in flight are spilled as well, after those that wait (ADR 29). Not all 
 of queues that read their messages stay, parked batches, and prepared transactions (ADR 38). When the indexes
 reach their share of the mark, senders to queues with much of them wait; when all that stays is above the
 mark, all senders do (ADR 20). Of each unsettled delivery something stays as well: at its share, consumers
-with many of them get no more until they have settled some. Message-ids beyond theirs are forgotten (ADR 55).
+with many of them get no more until they have settled some. Message-ids beyond theirs are forgotten (ADR 54).
 """
 
 from operator import itemgetter

@@ -223,7 +223,7 @@ class Deliveries:
         return blocked
 
     def _has_too_many(self, consumer: Consumer) -> bool:
-        """Whether a consumer gets no more before it has settled some, as memory is short (ADR 55).
+        """Whether a consumer gets no more before it has settled some, as memory is short (ADR 54).
 
         Deferred messages count for all consumers: who has deferred them is not known.
         """

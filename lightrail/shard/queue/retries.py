@@ -1,4 +1,4 @@
-"""Retries: the messages of one queue that wait after a failed delivery (ADR 54).
+"""Retries: the messages of one queue that wait after a failed delivery (ADR 53).
 
 Like deferred messages (aside.py) they are in flight, under their sequences, at an internal consumer without a
 link, and the time until which they wait is in their attempts. They are locked for this consumer until then:

@@ -138,10 +138,11 @@ def test_selectors(tmp_path: Path) -> None:
             link += 1
             assert link < 500
             text = " OR ".join(f"a{index} = {link}" for index in range(300))
+            sender.peer.take()
             sender.peer.consume(link, "q", filter={"sql": text})
-            if not link % 20:
-                sender.peer.ping()
-                way.turn()
-                sender.look()
+            until(
+                way, lambda: sender.peer.take(Kind.CONSUMER_READY) or sender.peer.refusals, "it is answered"
+            )
+            sender.look()
         assert sender.peer.refusals[0][2].condition == conditions.RESOURCE_LIMIT_EXCEEDED
         stranger_is_answered(sender)

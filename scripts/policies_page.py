@@ -32,12 +32,18 @@ TAIL = """
 
 With every policy, messages are spilled to disk when they exceed the memory mark of their shard (`--memory-mark`), and are
 read back before they are delivered. Unsettled deliveries are spilled after all other messages; accepting them
-reads nothing. A queue with `groups`, an `order` other than `fifo`, or `delay` keeps an index of its
+reads nothing. What stays in memory of unsettled and deferred messages, up to 400 bytes for each, may use a fourth of the mark;
+beyond that, consumers with many of them get no more until they have settled some. A queue with `groups`, an `order` other than `fifo`, or `delay` keeps an index of its
 messages in memory: about 250 bytes for each, 150 more and the length of the key where it has one, 400 for each group. So a
 shard with the default mark of 1 GiB holds about two million delayed messages, of whatever size. All such indexes of a shard may
 use half of its mark. Beyond that, senders to these queues wait; when too many messages wait, further ones are refused with
 `amqp:resource-limit-exceeded` until receivers have settled some. Other queues are not affected. Of a key of more than 256
 characters or bytes, only the beginning decides the order; longer keys are still distinct.
+
+The message-ids in the windows of all queues with a `duplicate_window`, 170 bytes for each, may use a fourth of the mark, and those of one queue
+are 100,000 at most. Beyond that, the queues with most of them forget the oldest before the end of their window, with a warning in the log of
+the shard. Receivers, 1,500 bytes for each and 120 for each character of a selector, may use a fourth of the mark, too; a receiver beyond that is
+refused with `amqp:resource-limit-exceeded` ([ADR 54](../adr/0054-what-counts-towards-the-mark.md)).
 
 Consumers that reject a message may add annotations to its dead letter: entries of the error's `info` whose names begin with
 `x-opt-`, except `x-opt-dead-letter-`, which are the broker's. Consumers may add message-annotations to a message that they return

@@ -55,6 +55,7 @@ def test_the_figures_of_one_queue() -> None:
         "deferred": 0,
         "in_flight": 2,
         "parked": 0,
+        "promised": 0,
         "bytes": 6,
         "resident": 6,
         "captured": False,

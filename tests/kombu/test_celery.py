@@ -193,6 +193,13 @@ def test_a_task_that_runs_at_a_warm_shutdown_is_acknowledged(scene: Scene) -> No
         assert connection.channel().basic_get("celery") is None
 
 
+def is_settled(broker: Broker, host: str) -> bool:
+    """Whether the workers' queue has no message, not even one in flight."""
+    with Http(broker.http) as http:
+        figures = http("GET", f"/{host}/queue/celery/!figures").json()
+    return not figures["ready"] and not figures["in_flight"]
+
+
 @pytest.mark.parametrize("acked", ["late", "early"])
 def test_a_warm_shutdown_loses_repeats_and_counts_nothing(
     shared_broker: Broker, tmp_path: Path, acked: str
@@ -214,6 +221,7 @@ def test_a_warm_shutdown_loses_repeats_and_counts_nothing(
         ends = [f"end-{name}" for name in names]
         wait.until(lambda: scene.have_run(ends), "every task has run", DEADLINE_S)
         assert Counter(scene.notes()) == Counter([*ends, *(f"begin-{name}" for name in names)])
+        # A task writes its note before it is acknowledged, and the scene kills its worker.
+        wait.until(lambda: is_settled(shared_broker, host), "every task is acknowledged", DEADLINE_S)
     with Http(shared_broker.http) as http:
-        assert http("GET", f"/{host}/queue/celery/!figures").json()["ready"] == 0
         assert http("GET", f"/{host}/queue/celery/$dlq/!figures").json()["ready"] == 0

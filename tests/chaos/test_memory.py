@@ -294,7 +294,7 @@ def hold_twenty_marks(tmp_path: Path, policy: str, *, durable: bool) -> None:
                 for number in range(first, first + 100):
                     holder.settle(number, codes[number % 3])
                 holder.wait_for(count - first - 100 + len(range(1, first + 100, 3)))
-                # Who says nothing for long is taken as gone.
+                # The shard forgets a frontend that is silent for long.
                 sender.peer.ping()
                 sender.look()
             assert sorted(holder.held) == list(range(1, count, 3))

@@ -73,7 +73,7 @@ def test_small_messages_that_are_not_settled(tmp_path: Path) -> None:
             if sender.number % 1_000 == 0:
                 wait.until(sender.all_accepted, "the shard answers")
                 sender.look()
-                # Who says nothing for long is taken as gone.
+                # The shard forgets a frontend that is silent for long.
                 holder.peer.ping()
                 holder.hear()
         assert len(holder.held) > count // 10

@@ -93,7 +93,7 @@ def test_a_failed_message_waits_longer_each_time_up_to_the_bound(names: Names) -
         before = time.time()
         names.fail(locked)
         until = due(names, queue)
-        # The broker's clock is a little later than ours before, and no later than ours after.
+        # The broker reads its clock after our first reading of the clock and before our second one.
         assert before + wait_s - 0.002 <= until <= time.time() + wait_s + 0.002
         assert names.figures(queue)["delayed"] == 1
         names.send(queue, "good")

@@ -44,5 +44,5 @@ def index_full(queue: Queue) -> Refusal:
         conditions.RESOURCE_LIMIT_EXCEEDED,
         f"queue {queue.name} looks into its messages or expires them, and what its shard keeps of such "
         f"messages in memory has reached its share, memory_mark divided by {limits.INDEX_SHARE}: send again "
-        "when receivers have taken some, or give the shard a larger memory_mark",
+        "when receivers have settled some, or give the shard a larger memory_mark",
     )

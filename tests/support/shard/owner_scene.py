@@ -1,7 +1,6 @@
 """Owners between links of a frontend and model shards; the wire and the clock are in the test's hand."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,25 +19,21 @@ from lightrail.wire.shards import ShardPeer
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, Said
 from tests.support.shard.model_shard import ModelQueue, ModelShard
 from tests.support.shard.resolvers import FixedResolver
+from tests.support.shard.wires import Wire
 
 
-class HandWire:
-    """Takes the place of LoopSocket: messages wait in both directions until they are moved."""
+class HandWire(Wire):
+    """A wire that also keeps what the frontend sends, for tests that look at frames."""
 
     def __init__(self, loop: Any, socket: Any, receive: Callable[[list[bytes]], None], after: Any) -> None:
-        socket.close(0)
-        self.receive = receive
-        self.up = True
-        self.to_shard: deque[list[bytes]] = deque()
-        self.to_frontend: deque[list[bytes]] = deque()
+        super().__init__(loop, socket, receive, after)
         self.said: list[Said] = []
         """Everything but greetings and heartbeats, since the last look."""
 
     def send(self, parts: Sequence[bytes]) -> bool:
         if self.up:
-            self.to_shard.append(list(parts))
             self.said += [Said(part) for part in parts if part[0] not in (1, 9, 15)]
-        return self.up
+        return super().send(parts)
 
     def close(self, linger_ms: int = 0) -> None:
         self.up = False

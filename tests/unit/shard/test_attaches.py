@@ -23,7 +23,7 @@ def attach(peer: Peer, link: int, **options: Any) -> int:
 
 
 def open_again(peer: Peer, link: int, number: int) -> list[str]:
-    """The frontend opens a link again and repeats its batch; the conditions of GONE."""
+    """Opens a link again and repeats its batch, as a frontend does; returns the conditions of refusals."""
     peer.refusals.clear()
     peer.produce(link, "q", client_link=LINK, suspended_ms=60_000, attach=number)
     send(peer, link)

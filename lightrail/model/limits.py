@@ -784,9 +784,6 @@ DELIVERY_MARK_PAUSE_MS: Final = 10
 DELIVERY_MARK_WAIT_MS: Final = 1_000
 """How long deliveries beyond the mark in the file wait for a new mark; if the disk hangs, they are sent
 anyway."""
-DELIVERED_LOST_MAX: Final = 4_096
-"""Messages that a killed shard may have delivered before it stored them. After its restart as many arriving
-messages may be repeats of them, and count as delivered before. Transient messages are not sent again."""
 DELIVERY_MARK_AHEAD_MAX: Final = 16_384
 """Most messages by which a delivery mark is ahead of the deliveries; it is rewritten after half as many.
 After a crash up to this number of undelivered messages may count as delivered."""

@@ -67,6 +67,8 @@ class DeadLettering:
         location = run.batch.location
         if location is not None:
             self._store.release(location.segment, run.size)
+        if run.sequence < (queue.recovered_to or 0):
+            target.repeated(count)
         reasons = self._counts.dead_lettered
         reasons[effect.reason] = reasons.get(effect.reason, 0) + count
         self._enqueue(target, batch, now_ms)

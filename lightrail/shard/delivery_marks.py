@@ -47,6 +47,8 @@ class DeliveryMarks:
         """The mark of queues that are not in `_former`."""
         self.is_exact = False
         """Whether `before` returns marks of an orderly end, which are not ahead of the deliveries."""
+        self.is_after_kill = False
+        """Whether the former process did not end in order: it may have delivered what it had not stored."""
         self._noted: dict[int, int] = {}
 
     def before(self, queue: int) -> int:
@@ -97,6 +99,7 @@ class DeliveryMarks:
         made = DeliveryMarks()
         made._former = {**self._noted, **(last or {})}
         made.is_exact = last is not None
+        made.is_after_kill = last is None
         return made
 
 
@@ -141,6 +144,7 @@ class FileMarks(DeliveryMarks):
                 *(self._path, len(data)),
             )
             self._unknown = EVERYTHING
+            self.is_after_kill = True
             return
         _, version, state, boot_id = _HEAD.unpack_from(data)
         if version != _VERSION:
@@ -151,6 +155,7 @@ class FileMarks(DeliveryMarks):
         if state == _CLOSED_WITHOUT:
             return
         self.is_exact = state == _CLOSED
+        self.is_after_kill = not self.is_exact
         if boot_id != self._boot_id and not self.is_exact:
             self._unknown = EVERYTHING
             return

@@ -82,9 +82,21 @@ class Links(KnownNumbers):
         self.sessions = SessionLinks(performer, self.client_links, self.last_consumers)
 
     def open_producer(
-        self, peer: Peer, link: int, epoch: int, body: ProducerOpen, next_number: int, now_ms: int
+        self,
+        peer: Peer,
+        link: int,
+        epoch: int,
+        body: ProducerOpen,
+        next_number: int,
+        now_ms: int,
+        repeated: int = 0,
     ) -> None:
-        """Opens a frontend's link that sends to a queue; `next_number` as in `Numbered`."""
+        """Opens a frontend's link that sends to a queue.
+
+        Args:
+            next_number: as in `Numbered`.
+            repeated: number of batches from it on that were sent before, by a producer that its client named.
+        """
         queue = self._queues.open(body.queue, now_ms, epoch)
         if isinstance(queue, Refusal):
             if queue.condition == conditions.MOVED:
@@ -108,6 +120,7 @@ class Links(KnownNumbers):
         producer = self.termini.kind_of(body)(peer, link, queue, id, number, part)
         peer.producers[link] = producer
         producer.next_number = next_number
+        producer.repeats_below = next_number + repeated
         if body.sequences:
             producer.stored = {} if producer.is_named else self._sequences.pop(id, {})
         self._producers.setdefault(queue, {})[producer] = None
@@ -146,7 +159,7 @@ class Links(KnownNumbers):
         id = peer.boot << 32 | link
         number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
         producer = peer.routers[link] = RouteProducer(peer, link, id, number, part)
-        producer.next_number = next_number
+        producer.next_number = producer.repeats_below = next_number
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
     def close_producer(self, peer: Peer, link: int) -> None:

@@ -18,7 +18,17 @@ class NumberMissingError(Exception):
 class Numbered:
     """A sending link of a frontend, whose batches are numbered."""
 
-    __slots__ = ("ack_count", "ack_first", "id", "last_number", "link", "next_number", "peer", "refusing")
+    __slots__ = (
+        "ack_count",
+        "ack_first",
+        "id",
+        "last_number",
+        "link",
+        "next_number",
+        "peer",
+        "refusing",
+        "repeats_below",
+    )
 
     def __init__(self, peer: "Peer", link: int, id: int, last_number: int) -> None:
         self.peer = peer
@@ -28,6 +38,8 @@ class Numbered:
         self.next_number = 0
         """Number of the next new batch; 0 if the opening of the link does not have it. Batches that are sent
         again have lower numbers, with gaps for those that were answered."""
+        self.repeats_below = 0
+        """Batches with lower numbers were sent before this opening of the link."""
         self.refusing = False
         """Whether a batch was refused. Later ones are refused, too, until one is marked AFRESH; otherwise a
         later number could confirm a batch whose refusal was lost."""

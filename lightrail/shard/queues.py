@@ -222,13 +222,11 @@ class Queues:
 
     def _mark_restored(self, queue: Queue, found: RecoveredQueue) -> None:
         mark = self.marks.before(found.queue)
-        if self.marks.is_exact:
-            # Missing messages with higher sequences were transient: new messages get these sequences.
-            mark = min(mark, found.next_sequence)
-        elif mark > found.next_sequence + limits.DELIVERED_LOST_MAX:
-            mark = found.next_sequence
-        # Sequences beyond the recovered ones are used again: a few for messages that were delivered before
-        # their commit and are sent again by their frontend, many for new messages after transient ones.
+        # Sequences beyond the recovered ones are used again: for new messages, and for those that were
+        # delivered before their commit and come again (`Queue.repeated`).
+        mark = min(mark, found.next_sequence)
+        if queue.recovered_to is not None:
+            queue.recovered_to = found.next_sequence
         if mark:
             queue.machine.contents.deliveries.seen_to = queue.redelivered_before = mark
             queue.mark_due = queue.mark_asked = mark
@@ -378,7 +376,9 @@ class Queues:
 
     def _new(self, number: int, found: Name, ownership: Ownership) -> Queue:
         machine = Machine(found.name, self.policy_of(found), merge_annotations, look, self.work)
-        return Queue(number, found, machine, ownership, captured=self._captured(found))
+        queue = Queue(number, found, machine, ownership, captured=self._captured(found))
+        queue.recovered_to = 0 if self.marks.is_after_kill else None
+        return queue
 
     def _captured(self, found: Name) -> bool:
         """Whether events of messages are captured: the policy requests it, and the store supports it."""

@@ -56,6 +56,7 @@ class Queue:
         "promised_bytes",
         "promised_messages",
         "record",
+        "recovered_to",
         "redelivered_before",
         "removed",
         "resident",
@@ -101,6 +102,9 @@ class Queue:
         self.redelivered_before = 0
         """Sequences below it may have been delivered by a shard or frontend that ended: their delivery is a
         redelivery, whatever their attempts."""
+        self.recovered_to: int | None = None
+        """The next sequence that a start after a kill found, 0 if it did not find the queue: messages may
+        have been delivered without being stored. None if there was no such start."""
         self.mark_asked = 0
         """The first sequence whose delivery must check the mark in the file."""
         self.mark_due = 0
@@ -173,6 +177,12 @@ class Queue:
     def holder_lost(self) -> None:
         """Notes that a frontend ended with unknown deliveries: any delivered message may be one of them."""
         self.redelivered_before = self.machine.contents.deliveries.seen_to
+
+    def repeated(self, count: int) -> None:
+        """Notes that the next messages come again: a killed shard may have delivered them, and lost them."""
+        if self.recovered_to is not None:
+            before = self.machine.contents.next_sequence + count
+            self.redelivered_before = max(self.redelivered_before, before)
 
     @property
     def may_come_again_before(self) -> int:

@@ -5,7 +5,7 @@ import time
 from functools import partial
 
 from lightrail.client import ClientError, Connection, Delivery, Outcome, OutcomeKind, ReconnectPolicy, connect
-from tests.chaos.ledger import ACCEPTED, REJECTED, RELEASED, SENT, TRAILER, Ledger
+from tests.chaos.ledger import ACCEPTED, MOVE, REJECTED, RELEASED, SENT, TRAILER, Ledger
 from tests.chaos.traffic import RECONNECT_S, Address, Traffic
 
 BODY_BYTES = 64
@@ -134,6 +134,7 @@ class Mover(ClientTraffic):
         """Messages of transactions that were confirmed."""
         self.unconfirmed = 0
         """Transactions that were not."""
+        self._begun = 0
 
     async def work(self, connection: Connection) -> None:
         async with (
@@ -145,9 +146,12 @@ class Mover(ClientTraffic):
                 if not found:
                     continue
                 try:
+                    self._begun += 1
+                    move = MOVE.pack(self._begun)
                     async with connection.transaction() as transaction:
                         for delivery in found:
-                            await transaction.send(sender, delivery.body, durable=True)
+                            body = delivery.body[: -TRAILER.size] + move + delivery.body[-TRAILER.size :]
+                            await transaction.send(sender, body, durable=True)
                             await transaction.accept(delivery)
                 except ClientError as error:
                     self.losses[f"{type(error).__name__}: {error}"[:100]] += 1

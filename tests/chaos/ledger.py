@@ -8,7 +8,8 @@ The law, checked by `Ledger.verdict`:
   more, and then those behind it. With several frontends, what one held when it failed may come back to a
   receiver of another after later messages; then the order holds for what was sent and came without a fault;
 - a message comes twice only where something failed between its two arrivals, and is then marked as delivered
-  before.
+  before;
+- a message that transactions move has been moved by one of them.
 """
 
 import struct
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field
 
 TRAILER = struct.Struct(">IIQ")
 """Sender, incarnation of its link, number: the last bytes of every message."""
+MOVE = struct.Struct(">Q")
+"""Number of the transaction that has moved a message, before the trailer."""
 PREFIX = b"\x00\x53\x70\xc0\x02\x01\x41\x00\x53\x75"
 """A header that says durable, and the descriptor of a data section."""
 UNSENT, SENT, ACCEPTED, REJECTED, RELEASED = range(5)
@@ -111,9 +114,10 @@ class Ledger:
 
     Args:
         strict: order also holds across faults: one receiver, one frontend.
+        moved: transactions have moved the messages, and have noted their numbers in them.
     """
 
-    def __init__(self, calm: Calm | None = None, *, strict: bool = True) -> None:
+    def __init__(self, calm: Calm | None = None, *, strict: bool = True, moved: bool = False) -> None:
         self.calm = calm or Calm()
         self.strict = strict
         self.pages: dict[int, Page] = {}
@@ -123,6 +127,9 @@ class Ledger:
         """Arrivals whose header says that they were delivered before."""
         self.unmarked = 0
         """Arrivals beyond the first of a message whose header does not say so."""
+        self.unmarked_ones: list[str] = []
+        """The first of them."""
+        self._moves: dict[tuple[int, int], int] | None = {} if moved else None
         self._lock = threading.Lock()
         self._highest: dict[tuple[int, int], int] = {}
 
@@ -157,7 +164,13 @@ class Ledger:
                 before = page.arrived[number]
                 if before:
                     page.again += 1
-                    self.unmarked += not marked
+                    if not marked:
+                        self.unmarked += 1
+                        if self.unmarked <= _COMPLAINTS_MAX:
+                            self.unmarked_ones.append(
+                                f"{number} of link {key}, sent in {page.born[number]}, "
+                                f"first in {before}, again in {epoch} behind {order.get(key, -1)}"
+                            )
                     if before == epoch and epoch % 2 == 0:
                         self.complain(f"{number} of sender {sender} came twice in calm {epoch}")
                 else:
@@ -167,6 +180,10 @@ class Ledger:
                     if number < newest and late and not marked:
                         self.complain(f"{number} of link {key} came for the first time after {newest}")
                 order[key] = number
+                if self._moves is not None:
+                    (move,) = MOVE.unpack_from(payload, len(payload) - 16 - MOVE.size)
+                    if self._moves.setdefault((sender, number), move) != move:
+                        self.complain(f"{number} of sender {sender} was moved by more than one transaction")
 
     # --- the verdict -----------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -29,6 +30,7 @@ from tests.chaos.ledger import Calm, Ledger, shared
 from tests.chaos.service import Service
 from tests.chaos.traffic import Receiver, Sender, Traffic
 from tests.support import wait
+from tests.support.http_client import Http
 from tests.support.namespace import give, subscribe
 
 LOADS: Final = ("queue", "policy", "router", "http", "transaction", "resumed")
@@ -73,6 +75,8 @@ class Load:
         lines = [f"{self.name}: {ledger.summary()}" for ledger in self.ledgers]
         for each in self.workers:
             lines.append(f"  {each.name}: {each.connections} connections, {dict(each.losses)}")
+            if isinstance(each, Mover):
+                lines.append(f"    moved {each.received}, transactions not confirmed {each.unconfirmed}")
         lines += [f"  {complaint}" for ledger in self.ledgers for complaint in ledger.complaints]
         return lines
 
@@ -99,9 +103,9 @@ class Loads:
         ]
         self._stack = ExitStack()
 
-    def _ledger(self) -> Ledger:
+    def _ledger(self, *, moved: bool = False) -> Ledger:
         # Two frontends: what one of them held may come back behind later messages.
-        return Ledger(self.calm, strict=False)
+        return Ledger(self.calm, strict=False, moved=moved)
 
     def _pair(self, name: str, number: int) -> Load:
         ledger, where = self._ledger(), self.service.where
@@ -124,7 +128,7 @@ class Loads:
         return Load("http", [sender], [HttpReceiver(where, "http", ledger, number=number)], [ledger])
 
     def _transactions(self, number: int) -> Load:
-        ledger, where, rate = self._ledger(), self.service.where, RATES["transaction"]
+        ledger, where, rate = self._ledger(moved=True), self.service.where, RATES["transaction"]
         sender = Sender(where, "transaction", ledger, number=number, count_max=COUNT_MAX, rate=rate)
         mover = Mover(where, "transaction", "moved", number=number)
         receiver = Receiver(where, "moved", ledger, number=number)
@@ -167,7 +171,19 @@ class Loads:
     ) -> bool | None:
         if error is not None:
             error.add_note(self.report())
+            error.add_note(self._figures())
         return self._stack.__exit__(kind, error, trace)
+
+    def _figures(self) -> str:
+        """What the broker answers about its queues, connections and transactions."""
+        lines = []
+        try:
+            with Http(self.service.gateway) as ask:
+                for path in ("/!queues", "/!connections", "/!transactions"):
+                    lines.append(f"{path}: {ask('GET', path).body.decode()}")
+        except (OSError, HTTPException) as error:
+            lines.append(f"the gateway does not answer: {error}")
+        return "\n".join(lines)
 
     def warm(self) -> None:
         """Waits until every party of every load has made progress from here on."""
@@ -204,6 +220,7 @@ class Loads:
         for load in self.all:
             for sender in load.senders:
                 sender.finish()
+        print("when the senders had ended", self.report(), sep="\n")
         for load in self.all:
             for ledger in load.ledgers:
                 wait.until_with(
@@ -223,7 +240,9 @@ class Loads:
         for load in self.all:
             for ledger in load.ledgers:
                 ledger.verdict()
-                assert not ledger.unmarked, f"not marked: {ledger.summary()}"
+                assert not ledger.unmarked, "\n".join(
+                    ["not marked:", ledger.summary(), *ledger.unmarked_ones]
+                )
                 assert not (load.once and ledger.again), f"received again: {ledger.summary()}"
         said = self.service.said()
         assert "Traceback" not in said, f"a traceback on the broker's stderr:\n{said[-4000:]}"

@@ -150,7 +150,7 @@ class Committing:
                     ) from None
                 except ShardDownError:
                     # It is unknown whether it was applied, so the request is sent again.
-                    pass
+                    fields = {**fields, "repeated": True}
             if not self._connection.is_open and self._frontend.now_ms() > gives_up_ms:
                 raise UncertainError(conditions.TRANSACTION_ROLLBACK, f"shard {shard} is away")
             await owners.change(pause_ms)

@@ -155,6 +155,7 @@ class NumberedProducer(Producer):
                 Kind.PRODUCER_OPEN,
                 link=self.number,
                 epoch=self._owner.epoch,
+                count=len(self._window),
                 number=first,
                 body=opened.encode(),
             )

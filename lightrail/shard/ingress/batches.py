@@ -56,7 +56,7 @@ class Batches:
             self._relays.send(peer, part, now_ms)
             return 0
         durable = bool(flags & DURABLE)
-        if self._answers.failure is not None or self._is_answered(producer, number, flags):
+        if self._answers.failure is not None or self._is_answered(producer, number, count, flags):
             return 0
         queue = producer.queue
         contents = queue.machine.contents
@@ -95,7 +95,7 @@ class Batches:
         self._performer.touched[queue] = None
         return count if special is not None and special.singles else 0
 
-    def _is_answered(self, producer: Producer, number: int, flags: int) -> bool:
+    def _is_answered(self, producer: Producer, number: int, count: int, flags: int) -> bool:
         """Answers a batch that is stored already, or follows a refused one; False for any other batch."""
         if number == producer.next_number:
             producer.next_number = number + 1
@@ -114,6 +114,8 @@ class Batches:
                 self._answers.refuse(producer, number, refusal, producer.keeps_tags)
                 return True
             producer.refusing = False
+        if number < producer.repeats_below:
+            producer.queue.repeated(count)
         return False
 
     def _append(self, producer: Producer, number: int, batch: Batch, now_ms: int) -> bool:

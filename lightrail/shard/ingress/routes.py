@@ -198,6 +198,9 @@ class Routes:
             self._refuse(producer, number, targets, False)
             return True
         batch = batch_in(part, durable, priority, count, now_ms)
+        if number < producer.repeats_below:
+            for queue in targets:
+                queue.repeated(count)
         if any(
             queue.machine.contents.policy.guarded or queue.parked or self._memory.must_wait(queue)
             for queue in targets

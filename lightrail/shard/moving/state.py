@@ -46,6 +46,7 @@ class QueueState:
     ids: list[tuple[int, bytes]] = field(default_factory=list)
     seen_to: int = 0
     redelivered_before: int = 0
+    recovered_to: int | None = None
     termini: list[RecoveredTerminus] = field(default_factory=list)
     """Links that may be resumed."""
     source_ms: int = 0
@@ -86,6 +87,7 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
         "next_sequence": held.next_sequence,
         "seen_to": held.deliveries.seen_to,
         "redelivered_before": queue.redelivered_before,
+        "recovered_to": queue.recovered_to,
         "messages": held.held,
         "bytes": held.held_bytes,
         "pasts": [[of_journal(attempts), list(barred)] for attempts, barred in pasts],
@@ -267,6 +269,7 @@ def decode_state(
         header["seen_to"],
         # Shards of former versions do not send it.
         int(header.get("redelivered_before", 0)),
+        header.get("recovered_to"),
         _termini(header, columns),
         header["now_ms"],
     )

@@ -99,11 +99,13 @@ class Applying:
         now_ms: int,
         *,
         always: bool,
+        repeated: bool,
     ) -> None:
         """Writes and applies a transaction. Raises RequestError, StoreBusyError: nothing has changed.
 
         Args:
             always: whether to write the ending even if neither outcomes nor messages need a record.
+            repeated: whether a shard that was lost may have applied it, and delivered its messages.
         """
         self._make_dead_letter_queues(parts, now_ms)
         next_sequences: dict[Queue, int] = {}
@@ -120,7 +122,7 @@ class Applying:
         if records or self.records.lsn != before or always:
             records += ending(next_sequences)
         self.records.append(records, now_ms)
-        self._enqueue(shares, now_ms)
+        self._enqueue(shares, now_ms, repeated=repeated)
 
     def _settle(self, parts: Sequence[Part], loaded: Loaded | None, now_ms: int) -> None:
         """Applies the outcomes, and appends their records."""
@@ -148,7 +150,7 @@ class Applying:
             self._performer.perform(queue, others, now_ms)
         self._performer.touched[queue] = None
 
-    def _enqueue(self, shares: Shares, now_ms: int) -> None:
+    def _enqueue(self, shares: Shares, now_ms: int, *, repeated: bool) -> None:
         for _, found in shares:
             for mine in found:
                 queue = mine.queue
@@ -158,6 +160,8 @@ class Applying:
                 if mine.digests and contents.duplicates is not None:
                     contents.duplicates.remember(mine.digests, ids_until_ms(queue, now_ms))
                 if mine.batch.count:
+                    if repeated:
+                        queue.repeated(mine.batch.count)
                     found_effects = queue.machine.apply(commands.Enqueue(mine.batch), now_ms)
                     self._performer.perform(queue, found_effects, now_ms)
                 self._performer.touched[queue] = None

@@ -25,7 +25,7 @@ class ReservedDeliveries(NamedTuple):
 class Prepared:
     """The work of one transaction at this shard."""
 
-    __slots__ = ("id", "posts", "queues", "reserved", "shard", "since_ms", "size", "user")
+    __slots__ = ("id", "is_recovered", "posts", "queues", "reserved", "shard", "since_ms", "size", "user")
 
     def __init__(
         self,
@@ -35,8 +35,12 @@ class Prepared:
         posts: list[Post],
         reserved: list[ReservedDeliveries],
         since_ms: int,
+        *,
+        is_recovered: bool = False,
     ) -> None:
         self.id = id
+        self.is_recovered = is_recovered
+        """Whether it is from the journal: a shard that was lost may have concluded it, without a record."""
         self.shard = shard
         """The shard that decides."""
         self.posts = posts
@@ -89,7 +93,15 @@ def recovered(record: Transaction, holders: Iterator[int], now_ms: int) -> Prepa
         for queue, ranges, outcome in detail["reserved"]
     ]
     posts = list(posts_of(detail["posts"], memoryview(record.blob), now_ms))
-    return Prepared(record.id, record.shard, detail.get("user", ""), posts, reserved, detail["since_ms"])
+    return Prepared(
+        record.id,
+        record.shard,
+        detail.get("user", ""),
+        posts,
+        reserved,
+        detail["since_ms"],
+        is_recovered=True,
+    )
 
 
 def outcome_fields(outcome: Outcome) -> list[Any]:

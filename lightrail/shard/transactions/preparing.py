@@ -272,7 +272,9 @@ class Preparing:
         self._promise(prepared, -1)
         try:
             shares = self._shares(prepared, now_ms) if commits else []
-            self._applying.apply(parts, shares, lambda _: [ended], loaded, now_ms, always=True)
+            self._applying.apply(
+                parts, shares, lambda _: [ended], loaded, now_ms, always=True, repeated=prepared.is_recovered
+            )
         except (RequestError, StoreBusyError):
             self._promise(prepared, 1)
             raise

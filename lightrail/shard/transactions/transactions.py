@@ -110,7 +110,10 @@ class Transactions:
             work,
             [*(queue for queues, _ in posts for queue in queues), *(each.queue for each in settled)],
         )
-        self._applying.apply(parts, shares, ending, loaded, now_ms, always=bool(work.others))
+        repeated = fields.get("repeated") is True
+        self._applying.apply(
+            parts, shares, ending, loaded, now_ms, always=bool(work.others), repeated=repeated
+        )
         self._links.note_number(work.producer, work.number)
         if work.others:
             self.decisions.committed(work.id, work.others)

@@ -335,9 +335,10 @@ class Peer:
         self.attempt += 1
         self.say(frame(Kind.HELLO, body=Hello(VERSION, self.name, self.boot, self.attempt).encode()))
 
-    def produce(self, link: int, queue: str = "", *, epoch: int = 0, **options: Any) -> None:
+    def produce(self, link: int, queue: str = "", *, epoch: int = 0, number: int = 0, **options: Any) -> None:
+        """Opens a link that sends; `number` is that of its next new batch."""
         body = ProducerOpen(queue, **options)
-        self.say(frame(Kind.PRODUCER_OPEN, epoch=epoch, link=link, body=body.encode()))
+        self.say(frame(Kind.PRODUCER_OPEN, epoch=epoch, link=link, number=number, body=body.encode()))
 
     def route(self, link: int, number: int, set_: int, messages: Sequence[bytes], **options: Any) -> None:
         self.say(batch(link, number, messages, set_=set_, **options))

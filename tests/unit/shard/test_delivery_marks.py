@@ -9,23 +9,27 @@ from pathlib import Path
 import pytest
 
 from lightrail.model import limits
+from lightrail.model.policy import Policy
+from lightrail.shard.declarations import EveryName
 from lightrail.shard.delivery_marks import EVERYTHING, FILE, DeliveryMarks, FileMarks
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import NewerFormatError
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from tests.support.shard.fake_files import FakeFiles
-from tests.support.shard.scene import Scene
+from tests.support.shard.scene import Peer, Scene
 from tests.support.wait import until
+from tests.unit.shard.transactions.test_prepared import ID, prepare
+from tests.unit.shard.transactions.test_transactions import post, transact
 
 AHEAD = limits.DELIVERY_MARK_AHEAD_MAX
 BOOT = bytes(range(16))
 
 
-def life(files: FakeFiles, marks: DeliveryMarks) -> Scene:
+def life(files: FakeFiles, marks: DeliveryMarks, names: EveryName | None = None) -> Scene:
     """A shard on this disk, whose former process was killed."""
     files.unlock()
     journal = Journal(files, "test", 0, segment_bytes=1 << 20)
-    return Scene(journal, journal.recover(1 << 30, 1), marks=marks, max_delivery_count=2)
+    return Scene(journal, journal.recover(1 << 30, 1), names=names, marks=marks, max_delivery_count=2)
 
 
 # --- what consumers see ---------------------------------------------------------------------------------
@@ -140,7 +144,7 @@ def test_new_messages_under_sequences_of_lost_ones_are_not_marked() -> None:
     peer = scene.peer()
     peer.produce(1, "q")
     peer.send(1, 1, [b"durable"])
-    peer.send(1, 2, [b"lost"] * (limits.DELIVERED_LOST_MAX + 1), durable=False)
+    peer.send(1, 2, [b"lost"] * 5, durable=False)
     peer.consume(2, "q", 10_000)
     scene.settle_down()
     marks = marks.next_life()
@@ -154,25 +158,113 @@ def test_new_messages_under_sequences_of_lost_ones_are_not_marked() -> None:
     assert found == [(b"durable", 1)] + [(b"new", 0)] * 5
 
 
-def test_what_was_delivered_before_its_commit_and_is_sent_again_is_marked() -> None:
+def send(peer: Peer, way: str, number: int, messages: list[bytes]) -> None:
+    if way == "routed":
+        peer.route(1, number, 1, messages)
+    else:
+        peer.send(1, number, messages)
+
+
+@pytest.mark.parametrize("lost", [3, 2 * AHEAD])
+@pytest.mark.parametrize("way", ["plain", "guarded", "routed"])
+def test_what_was_delivered_before_its_commit_and_is_sent_again_is_marked(way: str, lost: int) -> None:
+    """However far ahead the mark is; new messages are not."""
+    names = EveryName()
+    names.give(
+        "q", Policy.parse({"role": "queue", **({"max_length": 10 * AHEAD} if way == "guarded" else {})})
+    )
+
+    def open_links(peer: Peer, number: int) -> None:
+        peer.produce(1, "" if way == "routed" else "q", number=number)
+        peer.targets(1, 1, "q")
+        peer.consume(2, "q", 10 * AHEAD)
+
+    files, marks = FakeFiles(), DeliveryMarks()
+    scene = life(files, marks, names)
+    peer = scene.peer()
+    open_links(peer, 1)
+    scene.settle_down()
+    send(peer, way, 1, [b"stored"])
+    scene.settle_down()
+    # Batches of the same moment: the mark of a fast queue is written ahead.
+    for number in (2, 3):
+        send(peer, way, number, [b"m"] * (lost // 2 + 1))
+        scene.turn()
+    assert len(peer.messages(2)) == 1 + 2 * (lost // 2 + 1)
+    # The shard is killed before the commit; the frontend sends again what has no answer.
+    scene = life(files, marks.next_life(), names)
+    peer = scene.peer()
+    open_links(peer, 4)
+    for number in (2, 3):
+        send(peer, way, number, [b"m"] * (lost // 2 + 1))
+    send(peer, way, 4, [b"new"] * 3)
+    scene.settle_down()
+    found: dict[bytes, set[int]] = {b"stored": set(), b"m": set(), b"new": set()}
+    for each in peer.delivered[2]:
+        found[each.message].add(each.attempts)
+    assert found == {b"stored": {1}, b"m": {1}, b"new": {0}}
+
+
+@pytest.mark.parametrize("over", ["one shard", "several"])
+def test_what_a_lost_transaction_delivered_is_marked_when_it_is_applied_again(over: str) -> None:
+    posts = [post("q", messages=[b"1", b"2"]), post("q", messages=[b"3"])]
     files, marks = FakeFiles(), DeliveryMarks()
     scene = life(files, marks)
     peer = scene.peer()
-    peer.produce(1, "q")
     peer.consume(2, "q", 100)
-    scene.settle_down()
-    peer.send(1, 1, [b"m"] * 3)
+    if over == "several":
+        prepare(peer, *posts)
+        scene.settle_down()
+        peer.ask("conclude", id=ID, commit=True)
+    else:
+        transact(peer, 1, *posts)
     scene.turn()
     assert len(peer.messages(2)) == 3
-    # The shard is killed before the commit; the frontend sends again what has no answer.
+    # The shard is killed before the commit; the frontend, or the deciding shard, repeats the request.
     scene = life(files, marks.next_life())
     peer = scene.peer()
-    peer.produce(1, "q")
     peer.consume(2, "q", 100)
-    peer.send(1, 1, [b"m"] * 3)
-    peer.send(1, 2, [b"new"] * 3)
+    if over == "several":
+        peer.ask("conclude", id=ID, commit=True)
+    else:
+        transact(peer, 1, *posts, repeated=True)
+    transact(peer, 2, post("q", messages=[b"new"]))
     scene.settle_down()
-    assert [each.attempts for each in peer.delivered[2]] == [1] * 3 + [0] * 3
+    assert [each.attempts for each in peer.delivered[2]] == [1, 1, 1, 0]
+
+
+def test_a_dead_letter_that_is_buried_again_is_marked() -> None:
+    files, marks = FakeFiles(), DeliveryMarks()
+    scene = life(files, marks)
+    peer = scene.peer()
+    peer.produce(1, "q", number=1)
+    peer.send(1, 1, [b"m"] * 3)
+    scene.settle_down()
+
+    def bury(peer: Peer) -> None:
+        peer.consume(2, "q", 100)
+        peer.consume(3, "q/$dlq", 100)
+        peer.settle(2, 0, 3, OutcomeCode.REJECTED)
+
+    bury(peer)
+    scene.turn()
+    assert len(peer.messages(3)) == 3
+    scene = life(files, marks.next_life())
+    peer = scene.peer(boot=8)
+    bury(peer)
+    scene.settle_down()
+    assert [each.attempts for each in peer.delivered[3]] == [1] * 3
+
+
+def test_what_is_sent_again_over_a_lost_connection_alone_is_not_marked() -> None:
+    scene = Scene(marks=DeliveryMarks())
+    peer = scene.peer()
+    peer.consume(2, "q", 100)
+    peer.produce(1, "q", number=3)
+    peer.send(1, 1, [b"1"])
+    peer.send(1, 2, [b"2"])
+    scene.settle_down()
+    assert [each.attempts for each in peer.delivered[2]] == [0, 0]
 
 
 def test_what_a_lost_frontend_held_is_marked_and_what_it_had_not_is_not() -> None:

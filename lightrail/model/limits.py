@@ -102,9 +102,11 @@ LINK_CREDIT_MIN: Final = 20
 UNSETTLED_TAGS_MAX: Final = 10_000
 """Delivery-tags that a shard keeps of a link that may be resumed; the client's credit ends before."""
 TERMINI_MAX: Final = 20_000
-"""Links of a shard that may be resumed, attached or suspended; further links can't be resumed."""
+"""Links of a shard that may be resumed, attached or suspended; those beyond the share of their user
+(user_shares.py) can't be resumed."""
 TERMINI_TAGS_MAX: Final = 1_000_000
-"""Delivery-tags of all of these links; beyond, the links with most of them can't be resumed any more."""
+"""Delivery-tags of all of these links; beyond the share of a user, its links with most of them can't be
+resumed any more."""
 TERMINI_MOVED_TAGS: Final = 20_000
 """Tags, and runs of deliveries, of durable links that the cleaner writes again in one turn: 10 ms."""
 SUSPENDED_DELIVERIES_MAX: Final = 10_000

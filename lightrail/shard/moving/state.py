@@ -94,6 +94,7 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
         "consumers": [each for _, each in consumers],
         "termini": [terminus.client_link for terminus in termini],
         "durability": [Durability.CONFIGURATION if each.lost else each.durability for each in termini],
+        "users": [each.user for each in termini],
         "groups": past.owners is not None,
         "last_values": past.newest is not None,
         **described,
@@ -339,9 +340,10 @@ def _termini(header: dict[str, Any], columns: Columns) -> list[RecoveredTerminus
     sizes = rows(columns, "termini.suspended_ms", "termini.size")
     links = header["termini"]
     durability = header.get("durability", [0] * len(links))
-    for client_link, durable, (suspended_ms, size) in zip(links, durability, sizes, strict=True):
+    users = header.get("users", [""] * len(links))
+    for client_link, durable, user, (suspended_ms, size) in zip(links, durability, users, sizes, strict=True):
         tags = decode_tags(columns["tags"][position : position + size])
-        found.append(RecoveredTerminus(bytes.fromhex(client_link), durable, suspended_ms, tags))
+        found.append(RecoveredTerminus(bytes.fromhex(client_link), durable, suspended_ms, tags, user))
         position += size
     return found
 

@@ -30,7 +30,8 @@ from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.model.ending import Ending
 from lightrail.model.placement import Placement
-from lightrail.namespace.rights import ANYBODY, Right
+from lightrail.namespace.records import Right
+from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, deliver
 from tests.support.amqp.frontend_scene import Client, Scene, play

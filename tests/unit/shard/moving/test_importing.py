@@ -193,6 +193,7 @@ def test_a_durable_link_is_in_the_journal_of_the_new_owner_before_it_is_the_owne
     durability: Durability,
 ) -> None:
     opening: dict[str, Any] = {"client_link": "1" * 32, "steals": True, "suspended_ms": 60_000}
+    opening["user"] = "ann"
     move = Move()
     move.peer.produce(5, QUEUE, **opening, durability=durability)
     tags = frame(Kind.TAGS, link=5, number=1, count=1, body=encode_tags([b"tag"]))
@@ -205,8 +206,10 @@ def test_a_durable_link_is_in_the_journal_of_the_new_owner_before_it_is_the_owne
     journal = Journal(move.files.after_crash(0, "none"), "test", 0, segment_bytes=SEGMENT_BYTES)
     termini = [each for queue in journal.recover(EVERYTHING, 1).queues for each in queue.termini]
     known = [b"tag"] if durability == Durability.UNSETTLED_STATE else []
-    assert termini == ([(b"\x11" * 16, durability, 60_000, known)] if durability else [])
+    assert termini == ([(b"\x11" * 16, durability, 60_000, known, "ann")] if durability else [])
     move.open()
+    moved = move.target.engine._links.termini
+    assert [each.user for each in moved.of(move.importing.queue)] == ["ann"]
     peer = move.target.peer("frontend-9", boot=9)
     peer.produce(1, QUEUE, **opening, durability=durability)
     move.target.settle_down()

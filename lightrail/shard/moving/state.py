@@ -172,9 +172,13 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
         if consumer.departed:
             fields |= {"departed": True, "lock_key": consumer.options.lock_key}
         elif peer is not None and peer.opened is not None:
-            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": _opened(consumer, peer.opened)}
+            opened = peer.opened
+            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": _opened(consumer, opened)}
+            fields["user"] = opened.user
         elif (origin := links.adopted.get(consumer.id)) is not None:
-            fields |= {"boot": origin.boot, "link": origin.link, "opened": _opened(consumer, origin.opened)}
+            opened = origin.opened
+            fields |= {"boot": origin.boot, "link": origin.link, "opened": _opened(consumer, opened)}
+            fields["user"] = opened.user
             if origin.has_ended:
                 fields["ended"] = True
         else:
@@ -189,9 +193,13 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
 
 
 def _opened(consumer: Consumer, opened: ConsumerOpen) -> dict[str, Any]:
-    """The fields of a consumer's opening; those that former versions do not know only if they are set."""
+    """The fields of a consumer's opening; those that former versions do not know only if they are set.
+
+    Its user is beside them, since former versions refuse an opening with a field that they do not know.
+    """
     options = consumer.options
     fields = asdict(opened) | {"session": options.session, "any_session": options.any_session}
+    del fields["user"]
     if not options.is_session:
         del fields["session"], fields["any_session"]
     if not opened.durability:
@@ -295,8 +303,8 @@ def _holders(
         if each.get("departed"):
             options = ConsumerOptions(first=each["next"], lock_key=each["lock_key"])
         else:
-            opened = ConsumerOpen(**each["opened"])
-            # Shards of former versions do not send `ended`.
+            # Shards of former versions do not send `user` and `ended`.
+            opened = ConsumerOpen(**each["opened"], user=each.get("user", ""))
             origins[id] = Origin(each["boot"], each["link"], opened, bool(each.get("ended")))
             try:
                 options = replace(options_of(opened, looks), first=each["next"])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.declared import declared_of
@@ -532,7 +532,7 @@ def test_messages_that_can_not_be_read_now_stop_a_piece_before_them() -> None:
 @pytest.mark.parametrize("is_killed", [False, True], ids=["goes on", "killed"])
 def test_a_durable_receiver_is_in_the_journal_of_the_new_owner(is_killed: bool) -> None:
     """Also where the new owner is killed between the transaction and its first step."""
-    opening = RESUMABLE | {"durability": Durability.UNSETTLED_STATE}
+    opening = RESUMABLE | {"durability": Durability.UNSETTLED_STATE, "user": "ann"}
     move = Move()
     move.peer.consume(5, QUEUE, 2, **opening)
     move.source.settle_down()
@@ -553,6 +553,7 @@ def test_a_durable_receiver_is_in_the_journal_of_the_new_owner(is_killed: bool) 
         target = move.target
     target.settle_down()
     assert target.queue(QUEUE) == {"ready": 4, "in_flight": 2}
+    assert target.engine._house.memory.consumers.of("ann") == limits.CONSUMER_BYTES
     peer = target.peer("frontend-9", boot=9)
     peer.consume(1, QUEUE, **opening)
     target.settle_down()
